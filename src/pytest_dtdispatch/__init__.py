@@ -1,0 +1,26 @@
+"""Measure what it costs PyTorch to dispatch an operator on DTensors."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.errors import DtDispatchError, DtDispatchWarning
+    from pytest_dtdispatch.measuring.capture import TimeCaptureMode, Timing
+
+__all__ = ["DtDispatchError", "DtDispatchWarning", "TimeCaptureMode", "Timing"]
+
+# Loaded on first use: `import torch` takes a second, and pytest imports this package at every start.
+_HOMES = {
+    "DtDispatchError": "pytest_dtdispatch.errors",
+    "DtDispatchWarning": "pytest_dtdispatch.errors",
+    "TimeCaptureMode": "pytest_dtdispatch.measuring.capture",
+    "Timing": "pytest_dtdispatch.measuring.capture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

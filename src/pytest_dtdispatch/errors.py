@@ -1,0 +1,23 @@
+"""What goes wrong by a user's mistake, and what a user is warned of."""
+
+from __future__ import annotations
+
+
+class DtDispatchError(Exception):
+    """A mistake in what was asked for: one line that says what is wrong, where, and what is valid."""
+
+
+class UnsupportedTorchError(DtDispatchError):
+    """This build of torch has no sharding-propagation cache that can be cleared and counted."""
+
+
+class CaptureError(DtDispatchError):
+    """A capture was opened or closed where that is not possible."""
+
+
+class MeshError(DtDispatchError):
+    """The mesh or the process group that was asked for cannot be had here."""
+
+
+class DtDispatchWarning(UserWarning):
+    """Something slows down or hides what is measured."""

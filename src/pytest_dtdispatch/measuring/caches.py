@@ -1,0 +1,68 @@
+"""What miss and cold mean: which caches are emptied, and which counters prove it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.rounds import Reader
+
+
+class ShardingCaches:
+    """The sharding-propagation caches of this torch, as the thread that calls sees them.
+
+    Both caches are per thread: clear and read in the thread that runs the op.
+
+    Raises:
+        UnsupportedTorchError: this torch has no caches that can be cleared and counted.
+
+    Example:
+        >>> caches = ShardingCaches()
+        >>> caches.clear()
+        >>> [tuple(reader()[:2]) for reader in caches.readers()]
+        [(0, 0), (0, 0)]
+    """
+
+    def __init__(self) -> None:
+        self._api = torchapi.propagator_api()
+        self._cold = torchapi.cold_caches()
+
+    @property
+    def interface(self) -> str:
+        """Which caches this torch has: ``native+python`` or ``python``."""
+        return self._api.interface
+
+    def clear(self) -> None:
+        """Empty every sharding-propagation cache of this thread, and the tensor-meta cache.
+
+        The native cache alone is not enough: some ops are answered by the Python cache. The Python cache
+        alone is not either: on torch 2.10 and later most ops never ask it.
+        """
+        self._api.python_cache.cache.cache_clear()
+        if self._api.native_clear:
+            self._api.native_clear()
+        if self._api.tensor_meta_clear:
+            self._api.tensor_meta_clear()
+
+    def clear_cold(self) -> None:
+        """Empty the caches that feed propagation too; they belong to the whole process."""
+        for cache in self._cold:
+            cache.clear()
+
+    def clear_all(self) -> None:
+        """Forget everything about every mesh: what must happen when a process group comes or goes."""
+        self.clear()
+        self.clear_cold()
+
+    def cold_entries(self) -> int:
+        """How many entries are left in the caches that feed propagation."""
+        return sum(cache.size() for cache in self._cold)
+
+    def readers(self) -> tuple[Reader, ...]:
+        """Readers of this thread's counters, the cache that is asked first in front."""
+        python = self._api.python_cache.cache.cache_info
+        return (self._api.native_stats, python) if self._api.native_stats else (python,)
+
+    def counting_uncached(self) -> AbstractContextManager[list[int]]:
+        """Count propagations that ask no cache."""
+        return torchapi.counting_uncached(self._api.propagator)

@@ -1,0 +1,152 @@
+"""Whole callables, end to end: on a miss, on a hit."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.ops import figures_of, first_line, synchronizer
+from pytest_dtdispatch.measuring.replay import OpCall, Replay
+from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject
+from pytest_dtdispatch.records.measurement import Figures
+from pytest_dtdispatch.records.signature import mesh_text
+
+Setup = Callable[[], tuple[Any, ...] | None]
+
+
+class WriteWatch(torchapi.TorchDispatchMode):
+    """Save every tensor that a callable writes to, as the write comes by; see which mesh it runs on.
+
+    What the callable itself creates is left out: nobody else can see it.
+
+    Args:
+        replay: where contents and gradients are saved.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__()
+        self.once: str | None = None
+        self.mesh: Any = None
+        self._replay = replay
+        self._created: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Leave compiled code compiled."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        call = OpCall(func, args, kwargs or {})
+        tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
+        if self.mesh is None:
+            self.mesh = next((t.device_mesh for t in tensors if isinstance(t, DTensor)), None)
+        if not torchapi.is_op(func):
+            return call.run()
+        with torchapi.without_outer_modes():
+            self._save(call, tensors)
+        result = call.run()
+        if not torchapi.returns_alias(func) or all(map(self._is_created, tensors)):
+            self._note_created(result)
+        return result
+
+    def _save(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            for leaf in self._replay.gradients.leaves_behind(tensor):
+                if leaf.grad is not None:
+                    self._replay.tensors.save(leaf.grad)
+        for tensor in call.written():
+            if self._is_created(tensor):
+                continue
+            self.once = self.once or call.once_because()
+            self._replay.tensors.save(tensor)
+
+    def _is_created(self, tensor: torch.Tensor) -> bool:
+        known = self._created.get(id(tensor))
+        return known is not None and known() is tensor
+
+    def _note_created(self, result: Any) -> None:
+        for leaf in torchapi.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._created[id(leaf)] = weakref.ref(leaf)
+
+
+def run_and_measure_call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    setup: Setup | None,
+    caches: ShardingCaches,
+    plan: Plan,
+) -> tuple[Any, str, Figures]:
+    """Call a function for the program, then repeat it, putting back what can be put back.
+
+    Put back are the contents of every tensor that torch was asked to write to, the gradients of every leaf
+    that took part, and random states. Anything else that the function changes, it changes in each repetition.
+
+    Args:
+        fn: the function.
+        args: its arguments.
+        setup: called before each call, untimed; what it returns, if anything, are the arguments.
+        caches: the caches that are cleared and counted.
+        plan: how much is measured.
+
+    Returns:
+        The result of the first call, the mesh it ran on as text, and the figures.
+    """
+    leaves = torchapi.tree_leaves(args)
+    with torchapi.without_outer_modes():
+        replay = Replay(leaves)
+    first_args = _prepared(args, setup)
+    with WriteWatch(replay) as watch:
+        result = fn(*first_args)
+    with torchapi.without_outer_modes():
+        once = replay.settle() or watch.once
+        if once:
+            return result, _place(watch.mesh), Figures(notes=(once,))
+        figures = _measure_repeated(Subject(fn, _rewound(replay, args, setup)), replay, caches, plan, leaves)
+        return result, _place(watch.mesh), figures
+
+
+def _measure_repeated(
+    subject: Subject, replay: Replay, caches: ShardingCaches, plan: Plan, leaves: list[Any]
+) -> Figures:
+    try:
+        with replay.repeating():
+            return figures_of(Rounds(subject, caches, plan, synchronize=synchronizer(leaves)).take())
+    except Exception as error:  # the program's own call succeeded: it must not see this
+        return Figures(notes=(f"repeating it raised {first_line(error)}",))
+
+
+def _rewound(
+    replay: Replay, args: tuple[Any, ...], setup: Setup | None
+) -> Callable[[], tuple[Any, ...]]:
+    def prepare() -> tuple[Any, ...]:
+        replay.rewind()
+        return _prepared(args, setup)
+
+    return prepare
+
+
+def _prepared(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
+    given = setup() if setup else None
+    return args if given is None else given
+
+
+def _place(mesh: Any) -> str:
+    if mesh is None:
+        return ""
+    shape = mesh_text(tuple(mesh.shape))
+    return shape if mesh.device_type == "cpu" else f"{shape}:{mesh.device_type}"

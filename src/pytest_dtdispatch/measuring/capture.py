@@ -1,0 +1,218 @@
+"""Capture: every DTensor op of a region is measured as it comes by."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import warnings
+from abc import abstractmethod
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from logging import DEBUG
+from typing import Any, NamedTuple
+
+from typing_extensions import Self
+
+from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.describe import signature_of
+from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
+from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.records.book import SignatureBook
+from pytest_dtdispatch.records.measurement import State
+
+
+class DispatchCapture(torchapi.TorchDispatchMode):
+    """A dispatch mode that is asked for every op, and hands those on DTensors to :meth:`on_op`.
+
+    It starts below autograd, where torch asks dispatch modes. It is an infra mode, so that compiled code
+    stays compiled under it.
+
+    Args:
+        ops: globs of op names, ``add*`` or ``add.Tensor``; every op where empty.
+
+    Raises:
+        CaptureError: on entry, when a capture is open in this thread already.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, ops: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._ops = tuple(ops)
+        self._hiding = HidingModes()
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Leave compiled code compiled."""
+        return True
+
+    def __enter__(self) -> Self:
+        if any(isinstance(mode, DispatchCapture) for mode in torchapi.open_modes()):
+            raise CaptureError("a capture is open already: captures cannot be nested, close the outer one first")
+        warn_of_debug_logging()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        if exception[0] is None:
+            self._hiding.warn()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        call = OpCall(func, args, kwargs or {})
+        on_dtensors = has_dtensor(call.leaves())
+        self._hiding.see(on_dtensors)
+        if not on_dtensors or not self._wants(func):
+            return call.run()
+        return self.on_op(call)
+
+    @abstractmethod
+    def on_op(self, call: OpCall) -> Any:
+        """Make the call for the program, once, and return its result."""
+
+    def _wants(self, func: Any) -> bool:
+        return not self._ops or any(fnmatchcase(torchapi.op_name(func), glob) for glob in self._ops)
+
+
+class Timing(NamedTuple):
+    """Latencies of one op call in microseconds; not-a-number where a state was not proved."""
+
+    dispatch_with_cache_miss: float
+    dispatch_with_cache_hit: float
+
+
+class TimeCaptureMode(DispatchCapture):
+    """Time every DTensor op of a region, call by call: one proved miss, and the median of proved hits.
+
+    Usable without pytest. The caches are cleared by the mode itself. An op that never asks the sharding
+    propagator has no miss; its latency stands where the hit does.
+
+    Args:
+        repeat_count: hits recorded for each call.
+        ops: globs of op names; every op where empty.
+
+    Attributes:
+        op_to_time: for each op overload, ``add.Tensor``, one :class:`Timing` for each call.
+        time_list: seconds of the last op's samples, its misses first.
+
+    Raises:
+        CaptureError: on entry, when a capture is open in this thread already.
+        UnsupportedTorchError: this torch has no caches that can be cleared and counted.
+
+    Example:
+        >>> with TimeCaptureMode() as mode:              # doctest: +SKIP
+        ...     a + a
+        >>> mode.op_to_time["add.Tensor"][-1]            # doctest: +SKIP
+        Timing(dispatch_with_cache_miss=1211.04, dispatch_with_cache_hit=6.92)
+    """
+
+    def __init__(self, repeat_count: int = 10, ops: Sequence[str] = ()) -> None:
+        super().__init__(ops)
+        if repeat_count < 1:
+            raise CaptureError(f"repeat_count={repeat_count}: at least 1 hit must be recorded for each call")
+        self.repeat_count = repeat_count
+        self.op_to_time: dict[str, list[Timing]] = {}
+        self.time_list: list[float] = []
+        self._caches = ShardingCaches()
+
+    def on_op(self, call: OpCall) -> Any:
+        """Make the call, and append one timing."""
+        plan = Plan(rounds=1, repeat=self.repeat_count)
+        result, figures = run_and_measure_op(call, self._caches, plan)
+        ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
+        misses, hits = ns.get(State.MISS, ()), ns.get(State.HIT) or ns.get(State.CALL, ())
+        self.time_list = [sample / 1e9 for sample in (*misses, *hits)]
+        self.op_to_time.setdefault(call.func.__name__, []).append(
+            Timing(_median_us(misses), _median_us(hits))
+        )
+        return result
+
+
+class SignatureCapture(DispatchCapture):
+    """Measure every signature of a region at its first call, and count its further calls.
+
+    Args:
+        book: where measurements are kept; several captures of one test share it.
+        plan: how much is measured of each signature.
+        ops: globs of op names; every op where empty.
+    """
+
+    def __init__(self, book: SignatureBook, plan: Plan, ops: Sequence[str] = ()) -> None:
+        super().__init__(ops)
+        self._book = book
+        self._plan = plan
+        self._caches = ShardingCaches()
+
+    def on_op(self, call: OpCall) -> Any:
+        """Make the call, and measure it where its signature is new."""
+        signature = signature_of(call.func, call.args, call.kwargs)
+        if self._book.count(signature):
+            return call.run()
+        result, figures = run_and_measure_op(call, self._caches, self._plan)
+        self._book.enter(signature, figures)
+        return result
+
+
+class HidingModes:
+    """Notice a mode that was opened inside a capture and hides DTensor ops from it.
+
+    Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does.
+    """
+
+    def __init__(self) -> None:
+        self._hiding: set[str] = set()
+        self._passing: set[str] = set()
+
+    def see(self, on_dtensors: bool) -> None:
+        """Note which mode, opened inside the capture, an op came through."""
+        mode = _mode_in_between()
+        if mode:
+            (self._passing if on_dtensors else self._hiding).add(mode)
+
+    def warn(self) -> None:
+        """Warn of modes through which plain-tensor ops came, and never a DTensor op."""
+        for mode in sorted(self._hiding - self._passing):
+            warnings.warn(
+                f"{mode} was opened inside the capture and hides DTensor ops from it: "
+                f"open {mode} outside the capture",
+                DtDispatchWarning,
+                stacklevel=3,
+            )
+
+
+def warn_of_debug_logging() -> None:
+    """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
+    for logger in torchapi.dispatch_loggers():
+        if logger.isEnabledFor(DEBUG):
+            warnings.warn(
+                f"logger {logger.name} is at DEBUG, which makes every hit several times slower: "
+                "set it to INFO to measure what users have",
+                DtDispatchWarning,
+                stacklevel=4,
+            )
+            return
+
+
+def _mode_in_between() -> str | None:
+    """Name the mode that is running an op right now, if one is: it was opened after the capture."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "__torch_dispatch__":
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, torchapi.TorchDispatchMode) and not isinstance(owner, DispatchCapture):
+                return type(owner).__name__
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _median_us(ns: Sequence[int]) -> float:
+    return round(statistics.median(ns) / 1e3, 2) if ns else float("nan")

@@ -1,0 +1,103 @@
+"""Write an op call as a signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.records.signature import Signature
+
+_DTYPES = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "b8",
+}
+
+
+def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Signature:
+    """Describe an op call on DTensors.
+
+    Tensors are shown by dtype, global shape and placements. Integers, flags and dtypes that differ from
+    the op's defaults are shown too, by name: they select another plan of propagation, so that without
+    them two different calls would share a row. Scalars are not: a learning rate is no other op.
+
+    Args:
+        func: the op overload.
+        args: its positional arguments, at least one DTensor among these and the keyword arguments.
+        kwargs: its keyword arguments.
+    """
+    mesh = next(
+        leaf.device_mesh for leaf in torchapi.tree_leaves((args, kwargs)) if isinstance(leaf, DTensor)
+    )
+    shown = []
+    for argument in torchapi.arguments_of(func, args, kwargs):
+        text = _argument_text(argument)
+        if text is not None:
+            shown.append(text)
+    return Signature(torchapi.op_name(func), tuple(shown), tuple(mesh.shape), mesh.device_type)
+
+
+def _argument_text(argument: torchapi.Argument) -> str | tuple[str, ...] | None:
+    value = argument.value
+    if isinstance(value, torch.Tensor):
+        return tensor_text(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+        return tuple(tensor_text(item) if isinstance(item, torch.Tensor) else "-" for item in value)
+    if value == argument.default or not _selects_a_plan(argument):
+        return None
+    return f"{argument.name}={_value_text(value)}"
+
+
+def _selects_a_plan(argument: torchapi.Argument) -> bool:
+    value = argument.value
+    if isinstance(value, (torch.dtype, str)):
+        return True
+    if "int" not in argument.type and "Int" not in argument.type and argument.type != "bool":
+        return False
+    if isinstance(value, (list, tuple)):
+        return all(type(item) is int for item in value)
+    return type(value) is int or value is True
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return dtype_text(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(str(item) for item in value) + "]"
+    return str(value)
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """Abbreviate a dtype: ``torch.float32`` is ``f32``."""
+    return _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def tensor_text(tensor: torch.Tensor) -> str:
+    """Write a tensor as dtype, global shape and, of a DTensor, placements: ``f32[512,512]S0``."""
+    shape = ",".join(str(extent) for extent in tensor.shape)
+    placements = "".join(map(placement_text, tensor.placements)) if isinstance(tensor, DTensor) else ""
+    return f"{dtype_text(tensor.dtype)}[{shape}]{placements}"
+
+
+def placement_text(placement: Any) -> str:
+    """Write a placement: ``S0`` for Shard(0), ``R`` for Replicate, ``P`` for a partial sum, ``P(max)``."""
+    if type(placement) is Shard:
+        return f"S{placement.dim}"
+    if type(placement) is Replicate:
+        return "R"
+    if type(placement) is Partial:
+        return "P" if placement.reduce_op == "sum" else f"P({placement.reduce_op})"
+    return f"<{placement}>"

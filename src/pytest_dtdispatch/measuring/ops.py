@@ -1,0 +1,104 @@
+"""Run one op for the program, once, and measure it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.localops import local_call_of
+from pytest_dtdispatch.measuring.replay import OpCall, Replay
+from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Rounds, Subject, Taken, nothing_to_wait_for
+from pytest_dtdispatch.records.measurement import Figures
+
+
+def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tuple[Any, Figures]:
+    """Make an op call as the program asked for it, then repeat it without the program noticing.
+
+    The program's call comes first and with every mode of the program open; what it raises, it raises
+    here. The repetitions see no mode, and leave contents, random state and results as that call left them.
+
+    Args:
+        call: an op with a DTensor among its arguments.
+        caches: the caches that are cleared and counted.
+        plan: how much is measured.
+
+    Returns:
+        The result of the program's call, and the figures.
+    """
+    once = call.once_because()
+    if once:
+        return call.run(), Figures(notes=(once,))
+    leaves = call.leaves()
+    with torchapi.without_outer_modes():
+        replay = Replay(leaves)
+        for tensor in call.written():
+            replay.tensors.save(tensor)
+    result = call.run()
+    with torchapi.without_outer_modes():
+        once = replay.settle()
+        if once:
+            return result, Figures(notes=(once,))
+        return result, measure_repeated(call, replay, caches, plan)
+
+
+def measure_repeated(call: OpCall, replay: Replay, caches: ShardingCaches, plan: Plan) -> Figures:
+    """Measure an op call whose effects are saved; a repetition that raises ends it with a note."""
+    try:
+        with replay.repeating():
+            return _measure(call, replay, caches, plan)
+    except Exception as error:  # the program's own call succeeded: it must not see this
+        return Figures(notes=(f"repeating it raised {first_line(error)}",))
+
+
+def _measure(call: OpCall, replay: Replay, caches: ShardingCaches, plan: Plan) -> Figures:
+    local, why_no_local = local_call_of(call, replay.rewind)
+    taken = Rounds(
+        _subject(call, replay),
+        caches,
+        plan,
+        local=_subject(local, replay) if local else None,
+        synchronize=synchronizer(call.leaves()),
+    ).take()
+    return figures_of(taken, () if local else (f"no local row: {why_no_local}",))
+
+
+def figures_of(taken: Taken, notes: tuple[str, ...] = ()) -> Figures:
+    """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
+    unusual = {
+        Propagation.NONE: ("unpropagated: it never asks the sharding propagator, so it has no miss",),
+        Propagation.NEVER_CACHED: ("never hits: propagation runs on every call",),
+    }
+    return Figures(taken.rounds, taken.samples, (*notes, *unusual.get(taken.propagation, ())))
+
+
+def _subject(call: OpCall, replay: Replay) -> Subject:
+    args = call.args
+    if not replay.changes_anything:
+        return Subject(call.func, lambda: args, call.kwargs)
+
+    def rewound() -> tuple[Any, ...]:
+        replay.rewind()
+        return args
+
+    return Subject(call.func, rewound, call.kwargs)
+
+
+def synchronizer(leaves: list[Any]) -> Any:
+    """Return what waits for the devices of these tensors."""
+    on_cuda = any(isinstance(leaf, torch.Tensor) and leaf.device.type == "cuda" for leaf in leaves)
+    return torch.cuda.synchronize if on_cuda else nothing_to_wait_for
+
+
+def has_dtensor(leaves: list[Any]) -> bool:
+    """Tell whether there is a DTensor among the arguments of a call."""
+    return any(isinstance(leaf, DTensor) for leaf in leaves)
+
+
+def first_line(error: BaseException) -> str:
+    """Name an error by its type and the first line of what it says."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,244 @@
+"""Repeat an op, or a whole callable, without changing the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.measuring import torchapi
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """An op with the arguments that a program called it with."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self) -> Any:
+        """Make the call."""
+        return self.func(*self.args, **self.kwargs)
+
+    def leaves(self) -> list[Any]:
+        """Every argument, lists of tensors flattened."""
+        leaves: list[Any] = torchapi.tree_leaves((self.args, self.kwargs))
+        return leaves
+
+    def written(self) -> list[torch.Tensor]:
+        """Tensors that the op's schema says it writes to."""
+        arguments = torchapi.arguments_of(self.func, self.args, self.kwargs)
+        values = [argument.value for argument in arguments if argument.is_written]
+        return [leaf for leaf in torchapi.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+    def once_because(self) -> str | None:
+        """Say why the call cannot be repeated, judged by its schema and tags; nothing where it can."""
+        if not torchapi.is_op(self.func):
+            return "a higher-order operator runs once"
+        if torch.Tag.inplace_view in self.func.tags:
+            return "runs once: it changes a tensor's shape in place"
+        if torchapi.returns_nothing(self.func) and not self.written():
+            return "runs once: its effect is outside its tensors"
+        return None
+
+
+class SavedTensors:
+    """Contents of tensors before the program's own call and after it.
+
+    Contents are copied to and from ``tensor.data``, which leaves version counters alone.
+    """
+
+    def __init__(self) -> None:
+        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[Any, ...]]] = {}
+        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._after: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def save(self, tensor: torch.Tensor) -> None:
+        """Save what a tensor holds, before it is written to."""
+        local = torchapi.local_of(tensor)
+        if id(local) not in self._saved:
+            self._saved[id(local)] = (tensor, local.data.clone(), _layout(tensor))
+
+    def settle(self) -> str | None:
+        """Save what the program's call left behind.
+
+        Returns:
+            Why the call cannot be repeated, where it changed more than contents.
+        """
+        for tensor, before, layout in self._saved.values():
+            target = torchapi.local_of(tensor).data
+            if target.untyped_storage().nbytes() == 0 and before.numel():
+                continue  # freed by the program: nobody can see what it held
+            if _layout(tensor) != layout:
+                return "runs once: it changed the layout of a tensor that it wrote to"
+            self._before.append((target, before))
+            self._after.append((target, target.clone()))
+        return None
+
+    def rewind(self) -> None:
+        """Put contents back to what they were before the call."""
+        for target, contents in self._before:
+            target.copy_(contents)
+
+    def restore(self) -> None:
+        """Put contents back to what the program's call left behind."""
+        for target, contents in self._after:
+            target.copy_(contents)
+
+
+class RandomState:
+    """Every state that random ops advance: the generators of the devices in use, given ones, DTensor's tracker."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._devices = sorted(
+            {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type == "cuda"},
+            key=str,
+        )
+        self._generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
+        self._before = self._read()
+        self._after = self._before
+        self.advanced = False
+
+    def settle(self) -> None:
+        """Note the states that the program's call left behind."""
+        self._after = self._read()
+        self.advanced = self._before.keys() != self._after.keys() or any(
+            not torch.equal(before, self._after[name]) for name, before in self._before.items()
+        )
+
+    def rewind(self) -> None:
+        """Put the states back to what they were before the call."""
+        if self.advanced:
+            self._write(self._before)
+
+    def restore(self) -> None:
+        """Put the states back to what the program's call left behind."""
+        if self.advanced:
+            self._write(self._after)
+
+    def _read(self) -> dict[str, torch.Tensor]:
+        states = {"cpu": torch.get_rng_state()}
+        states.update({str(device): torch.cuda.get_rng_state(device) for device in self._devices})
+        states.update({f"generator {n}": g.get_state() for n, g in enumerate(self._generators)})
+        tracked = torchapi.random_tracker_states()
+        states.update({f"tracker {name}": state.clone() for name, state in tracked.items()})
+        return states
+
+    def _write(self, states: dict[str, torch.Tensor]) -> None:
+        torch.set_rng_state(states["cpu"])
+        for device in self._devices:
+            torch.cuda.set_rng_state(states[str(device)], device)
+        for n, generator in enumerate(self._generators):
+            generator.set_state(states[f"generator {n}"])
+        tracked = torchapi.random_tracker_states()
+        for name in tracked:
+            if (state := states.get(f"tracker {name}")) is not None:
+                tracked[name] = state.clone()
+
+
+class Gradients:
+    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self._after: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self._visited: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def leaves_behind(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Walk the autograd graph from a tensor to leaves not met before, and note their gradients."""
+        if not tensor.requires_grad:
+            return
+        if tensor.is_leaf:
+            yield from self._meet(tensor)
+        nodes = [tensor.grad_fn]
+        while nodes:
+            node = nodes.pop()
+            if node is None or id(node) in self._visited:
+                continue
+            self._visited[id(node)] = node  # held, so that no other node takes its id
+            if hasattr(node, "variable"):
+                yield from self._meet(node.variable)
+            nodes.extend(parent for parent, _ in node.next_functions)
+
+    def settle(self) -> None:
+        """Note the gradients that the program's call left behind."""
+        self._visited.clear()
+        self._after = [(leaf, leaf.grad) for leaf, _ in self._before.values()]
+
+    def rewind(self) -> None:
+        """Give every leaf the gradient that it had before the call."""
+        for leaf, grad in self._before.values():
+            leaf.grad = grad
+
+    def restore(self) -> None:
+        """Give every leaf the gradient that the program's call left behind."""
+        for leaf, grad in self._after:
+            leaf.grad = grad
+
+    def _meet(self, leaf: torch.Tensor) -> Iterator[torch.Tensor]:
+        if id(leaf) not in self._before:
+            self._before[id(leaf)] = (leaf, leaf.grad)
+            yield leaf
+
+
+class Replay:
+    """What a program could notice of a call that is made again: saved before, put back after.
+
+    Args:
+        leaves: every argument of the call, in which generators and devices are looked for.
+
+    Example:
+        >>> replay = Replay(leaves=[])
+        >>> with torchapi.without_outer_modes(), replay.repeating():
+        ...     replay.rewind()
+    """
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self.tensors = SavedTensors()
+        self.gradients = Gradients()
+        self._random = RandomState(leaves)
+
+    def settle(self) -> str | None:
+        """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
+        self._random.settle()
+        self.gradients.settle()
+        return self.tensors.settle()
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether there is anything to put back before a repetition."""
+        return bool(self.tensors) or bool(self.gradients) or self._random.advanced
+
+    def rewind(self) -> None:
+        """Put everything back to what it was before the call."""
+        self.tensors.rewind()
+        self.gradients.rewind()
+        self._random.rewind()
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Leave behind, at the end, what the program's own call left behind."""
+        try:
+            yield
+        finally:
+            self.tensors.restore()
+            self.gradients.restore()
+            self._random.restore()
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    local = torchapi.local_of(tensor)
+    placements = tuple(tensor.placements) if isinstance(tensor, DTensor) else ()
+    storage = local.untyped_storage().nbytes()
+    return tensor.shape, placements, local.shape, local.stride(), local.storage_offset(), storage

@@ -1,0 +1,240 @@
+"""Every private name of torch that we use, found by probing; nothing else of ours spells one."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_leaves as tree_leaves
+
+from pytest_dtdispatch.errors import UnsupportedTorchError
+
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class NamedCache:
+    """A cache of torch that is not part of a miss: how to empty it, and how many entries it has."""
+
+    name: str
+    clear: Callable[[], Any]
+    size: Callable[[], int]
+
+
+@dataclass(frozen=True)
+class PropagatorApi:
+    """What this torch has for clearing and counting sharding propagation.
+
+    Args:
+        python_cache: per-thread cache of the propagator; its ``cache`` is this thread's ``lru_cache``.
+        native_clear: empties the cache of the native dispatcher, where torch has one.
+        native_stats: hits and misses of that cache, this thread's.
+        tensor_meta_clear: empties the tensor-meta cache, which old dispatchers ask on a miss.
+        propagator: the object whose uncached entry can be watched.
+    """
+
+    python_cache: Any
+    native_clear: Callable[[], None] | None
+    native_stats: Callable[[], tuple[int, int]] | None
+    tensor_meta_clear: Callable[[], None] | None
+    propagator: Any
+
+    @property
+    def interface(self) -> str:
+        """Name the caches that this torch has."""
+        return "native+python" if self.native_clear else "python"
+
+
+def propagator_api() -> PropagatorApi:
+    """Find the sharding-propagation caches of this torch.
+
+    Raises:
+        UnsupportedTorchError: the caches are not where any known torch has them.
+    """
+    propagator = _follow(DTensor, "_op_dispatcher.sharding_propagator")
+    python_cache = _follow(propagator, "propagate_op_sharding")
+    for name in ("cache_clear", "cache_info"):
+        if _follow(python_cache, f"cache.{name}") is MISSING:
+            raise _unsupported(
+                f"DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.{name}"
+            )
+    native_clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    native_stats = getattr(torch._C, "_get_DTensor_sharding_propagator_cache_stats", None)
+    if (native_clear is None) != (native_stats is None):
+        have, lack = ("clear", "stats") if native_stats is None else ("stats", "clear")
+        raise _unsupported(f"the native sharding-propagation cache's {lack} function beside its {have} function")
+    meta = next(
+        (
+            found
+            for name in ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
+            if (found := _follow(type(propagator), f"{name}.cache_clear")) is not MISSING
+        ),
+        None,
+    )
+    return PropagatorApi(python_cache, native_clear, native_stats, meta, propagator)
+
+
+def cold_caches() -> tuple[NamedCache, ...]:
+    """Find the caches that feed propagation: FakeTensor results, redistribution plans, mesh topology."""
+    fake_tensor = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
+    redistribute = importlib.import_module("torch.distributed.tensor._redistribute")
+    collectives = importlib.import_module("torch.distributed.tensor._collective_utils")
+    found = [
+        NamedCache("FakeTensor", fake_tensor.cache_clear, lambda: len(fake_tensor.cache)),
+    ]
+    for name, owner, path in (
+        ("transform plans", redistribute, "_gen_transform_infos"),
+        ("mesh topology", collectives, "MeshTopoInfo.build_from_mesh"),
+    ):
+        cache = _follow(owner, path)
+        if _follow(cache, "cache_clear") is not MISSING:
+            found.append(NamedCache(name, cache.cache_clear, _lru_size(cache)))
+    planner_clear = _follow(redistribute, "clear_redistribute_planner_cache")
+    planners = _follow(redistribute, "_planner_cache")
+    if planner_clear is not MISSING and planners is not MISSING:
+        found.append(NamedCache("redistribution planners", planner_clear, lambda: len(planners)))
+    return tuple(found)
+
+
+@contextmanager
+def counting_uncached(propagator: Any) -> Iterator[list[int]]:
+    """Count the calls of the propagator's uncached entry, in the one element of the list.
+
+    Tracing and some modes propagate on every call without asking a cache, and no counter shows it.
+    The propagator's own cache holds the entry as it was bound at start, and does not pass here.
+    """
+    name = "propagate_op_sharding_non_cached"
+    own = vars(propagator).get(name, MISSING)
+    inner = getattr(propagator, name)
+    count = [0]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        count[0] += 1
+        return inner(*args, **kwargs)
+
+    setattr(propagator, name, counted)
+    try:
+        yield count
+    finally:
+        if own is MISSING:
+            delattr(propagator, name)
+        else:
+            setattr(propagator, name, own)
+
+
+def without_outer_modes() -> AbstractContextManager[Any]:
+    """Keep the modes that the program itself has open from seeing what is repeated."""
+    python_dispatch = importlib.import_module("torch.utils._python_dispatch")
+    if not torch._C._len_torch_dispatch_stack():
+        return nullcontext()
+    disabled: AbstractContextManager[Any] = python_dispatch._disable_current_modes()
+    return disabled
+
+
+def open_modes() -> list[Any]:
+    """Return the dispatch modes that are open in this thread, outermost first."""
+    python_dispatch = importlib.import_module("torch.utils._python_dispatch")
+    modes: list[Any] = python_dispatch._get_current_dispatch_mode_stack()
+    return modes
+
+
+def is_op(func: Any) -> bool:
+    """Tell an op overload, which has a schema, from a higher-order operator, which has none."""
+    return isinstance(func, torch._ops.OpOverload)
+
+
+def op_name(func: Any) -> str:
+    """Name an op as tables do: ``add.Tensor``, and with its namespace where that is not ``aten``."""
+    namespace = getattr(func, "namespace", "aten")
+    return str(func.__name__) if namespace == "aten" else f"{namespace}.{func.__name__}"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of an op call, beside what the op's schema says of it."""
+
+    name: str
+    type: str
+    value: Any
+    default: Any
+    is_written: bool
+
+
+def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Argument]:
+    """Pair the arguments of a call with the op's schema, those given and no others."""
+    paired = []
+    for position, argument in enumerate(func._schema.arguments):
+        if position < len(args):
+            value = args[position]
+        elif argument.name in kwargs:
+            value = kwargs[argument.name]
+        else:
+            continue
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        paired.append(Argument(argument.name, str(argument.type), value, argument.default_value, is_written))
+    return paired
+
+
+def returns_nothing(func: Any) -> bool:
+    """Tell whether an op's schema returns nothing."""
+    return not func._schema.returns
+
+
+def returns_alias(func: Any) -> bool:
+    """Tell whether an op's schema returns one of its arguments, or a view of one."""
+    return any(returned.alias_info is not None for returned in func._schema.returns)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the local shard of a DTensor, itself and no view of it; any other tensor as it is."""
+    local: torch.Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return local
+
+
+def random_tracker_states() -> dict[str, torch.Tensor]:
+    """Return the states that DTensor's random tracker keeps, to read and to write.
+
+    Older trackers keep their own; newer ones use the device's generator and give an empty dictionary.
+    """
+    tracker = importlib.import_module("torch.distributed.tensor._random")._rng_tracker
+    states = getattr(tracker, "rng_states", None)
+    return states if isinstance(states, dict) else {}
+
+
+def dispatch_loggers() -> Sequence[logging.Logger]:
+    """Return the loggers whose DEBUG level slows the dispatcher down."""
+    return [logging.getLogger(f"torch.distributed.tensor.{name}") for name in ("_dispatch", "_sharding_prop")]
+
+
+def init_fake_group(world_size: int) -> None:
+    """Start a process group of any size in this one process, in which every collective is a fake."""
+    fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
+
+
+def torch_build() -> str:
+    """Return the git revision that torch was built from."""
+    return str(getattr(torch.version, "git_version", "unknown"))
+
+
+def _follow(owner: Any, path: str) -> Any:
+    for name in path.split("."):
+        owner = getattr(owner, name, MISSING)
+    return owner
+
+
+def _lru_size(cache: Any) -> Callable[[], int]:
+    return lambda: int(cache.cache_info().currsize)
+
+
+def _unsupported(what: str) -> UnsupportedTorchError:
+    return UnsupportedTorchError(
+        f"torch {torch.__version__} cannot be measured: it lacks {what}; torch 2.5 to 2.15 have it"
+    )

@@ -1,0 +1,1 @@
+"""What was measured: signatures, samples, measurements, the environment. Standard library only."""

@@ -1,0 +1,159 @@
+"""Samples of one state, and all that was measured of one signature or one call."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+
+class State(str, Enum):
+    """What a sample was proved to be."""
+
+    MISS = "miss"
+    HIT = "hit"
+    COLD = "cold"
+    CALL = "call"
+    LOCAL = "local"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Contains(str, Enum):
+    """Where the clock of a figure starts."""
+
+    DISPATCH = "dispatch from below autograd"
+    END_TO_END = "end to end from Python, autograd included"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Samples that were taken and not recorded, because the counters said something else happened."""
+
+    reason: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.count}x)"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All samples of one state that were proved to be in it.
+
+    Args:
+        state: the state they were proved to be in.
+        ns: latencies in nanoseconds, in the order they were taken.
+        refused: what was taken for this state and not recorded.
+
+    Raises:
+        ValueError: a latency is negative, which no clock of ours can give.
+    """
+
+    state: State
+    ns: tuple[int, ...]
+    refused: tuple[Refused, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(sample < 0 for sample in self.ns):
+            raise ValueError(f"a latency of {min(self.ns)} ns")
+
+    @property
+    def median_ns(self) -> float:
+        """Median latency in nanoseconds; there must be a sample."""
+        return statistics.median(self.ns)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of one call: rounds done, samples by state, and what a reader must know."""
+
+    rounds: int = 0
+    samples: tuple[Samples, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything measured of one signature, or of one named call, in one test.
+
+    Args:
+        label: the signature as text, or the name of the call.
+        full_label: the same, never shortened.
+        op: the op overload, or the name of the call.
+        mesh: mesh and device as text, ``4`` or ``2x4:cuda``; empty where no mesh is known.
+        contains: where the clock starts.
+        calls: how often the program made this call.
+        figures: what was measured.
+    """
+
+    label: str
+    full_label: str
+    op: str
+    mesh: str
+    contains: Contains
+    calls: int
+    figures: Figures
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done, not rounds planned."""
+        return self.figures.rounds
+
+    @property
+    def samples(self) -> tuple[Samples, ...]:
+        """One entry for each state that was tried."""
+        return self.figures.samples
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know: why a state is absent, what was done differently."""
+        return self.figures.notes
+
+    def of(self, state: State) -> Samples | None:
+        """Samples of one state, or nothing where none was recorded."""
+        return next((s for s in self.samples if s.state is state and s.ns), None)
+
+    def median_ns(self, state: State) -> float | None:
+        """Median of one state in nanoseconds, or nothing where none was recorded."""
+        samples = self.of(state)
+        return samples.median_ns if samples else None
+
+    @property
+    def steady_ns(self) -> float | None:
+        """Median latency in nanoseconds of a call in the steady state: the hit, else the unpropagated call."""
+        hit = self.median_ns(State.HIT)
+        return hit if hit is not None else self.median_ns(State.CALL)
+
+    @property
+    def overhead_ns(self) -> float | None:
+        """What dispatch adds to the op on the local shards, in nanoseconds: steady minus local."""
+        steady, local = self.steady_ns, self.median_ns(State.LOCAL)
+        return steady - local if steady is not None and local is not None else None
+
+    @property
+    def miss_over_hit(self) -> float | None:
+        """How many hits one miss costs."""
+        miss, hit = self.median_ns(State.MISS), self.median_ns(State.HIT)
+        return miss / hit if miss is not None and hit else None
+
+    @property
+    def proof(self) -> str:
+        """One phrase that says what the cache counters proved of these samples."""
+        refused = [refusal for samples in self.samples for refusal in samples.refused]
+        if refused:
+            return ", ".join(str(refusal) for refusal in refused)
+        if self.of(State.CALL):
+            return "unpropagated"
+        if self.of(State.MISS) or self.of(State.HIT):
+            return "proved"
+        return "not measured"
+
+    def recorded(self) -> Iterator[Samples]:
+        """Every state that has samples: the rows of this measurement."""
+        return (samples for samples in self.samples if samples.ns)
