@@ -32,7 +32,7 @@ class WriteWatch(torchapi.TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, replay: Replay) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.once: str | None = None
         self.mesh: Any = None
         self._replay = replay
@@ -130,9 +130,7 @@ def _measure_repeated(
         return Figures(notes=(f"repeating it raised {first_line(error)}",))
 
 
-def _rewound(
-    replay: Replay, args: tuple[Any, ...], setup: Setup | None
-) -> Callable[[], tuple[Any, ...]]:
+def _rewound(replay: Replay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:
     def prepare() -> tuple[Any, ...]:
         replay.rewind()
         return _prepared(args, setup)

@@ -9,9 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from logging import DEBUG
-from typing import Any, NamedTuple
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring import torchapi
@@ -20,8 +18,11 @@ from pytest_dtdispatch.measuring.describe import signature_of
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.records.book import SignatureBook
+from pytest_dtdispatch.records.book import Book
 from pytest_dtdispatch.records.measurement import State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class DispatchCapture(torchapi.TorchDispatchMode):
@@ -40,7 +41,7 @@ class DispatchCapture(torchapi.TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, ops: Sequence[str] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._ops = tuple(ops)
         self._hiding = HidingModes()
 
@@ -51,13 +52,15 @@ class DispatchCapture(torchapi.TorchDispatchMode):
 
     def __enter__(self) -> Self:
         if any(isinstance(mode, DispatchCapture) for mode in torchapi.open_modes()):
-            raise CaptureError("a capture is open already: captures cannot be nested, close the outer one first")
+            raise CaptureError(
+                "a capture is open already: captures cannot be nested, close the outer one first"
+            )
         warn_of_debug_logging()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         if exception[0] is None:
             self._hiding.warn()
 
@@ -146,7 +149,7 @@ class SignatureCapture(DispatchCapture):
         ops: globs of op names; every op where empty.
     """
 
-    def __init__(self, book: SignatureBook, plan: Plan, ops: Sequence[str] = ()) -> None:
+    def __init__(self, book: Book, plan: Plan, ops: Sequence[str] = ()) -> None:
         super().__init__(ops)
         self._book = book
         self._plan = plan

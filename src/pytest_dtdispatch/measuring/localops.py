@@ -21,7 +21,7 @@ class LocalOps(torchapi.TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[OpCall] = []
 
     @classmethod

@@ -95,7 +95,7 @@ class SavedTensors:
 
 
 class RandomState:
-    """Every state that random ops advance: the generators of the devices in use, given ones, DTensor's tracker."""
+    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._devices = sorted(

@@ -1,4 +1,4 @@
-"""Rounds: clear, one miss, warm-up, hits; and what the counters prove of each sample. Knows nothing of torch."""
+"""Rounds: clear, one miss, warm-up, hits; and what the counters prove of each sample. Without torch."""
 
 from __future__ import annotations
 

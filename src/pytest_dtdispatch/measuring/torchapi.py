@@ -69,7 +69,9 @@ def propagator_api() -> PropagatorApi:
     native_stats = getattr(torch._C, "_get_DTensor_sharding_propagator_cache_stats", None)
     if (native_clear is None) != (native_stats is None):
         have, lack = ("clear", "stats") if native_stats is None else ("stats", "clear")
-        raise _unsupported(f"the native sharding-propagation cache's {lack} function beside its {have} function")
+        raise _unsupported(
+            f"the native sharding-propagation cache's {lack} function beside its {have} function"
+        )
     meta = next(
         (
             found

@@ -1,17 +1,27 @@
-"""What was measured in one test, kept by signature."""
+"""What was measured in one test."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from pytest_dtdispatch.records.measurement import Contains, Figures, Measurement
 from pytest_dtdispatch.records.signature import Signature
 
 
-class SignatureBook:
-    """Measurements by signature, with how often the program made each call."""
+class Book:
+    """Measurements by signature and by name of call, with how often the program made each call.
+
+    Example:
+        >>> book = Book()
+        >>> book.enter_call("warm start", "4", Figures())
+        >>> [measurement.label for measurement in book.measurements()]
+        ['warm start']
+    """
 
     def __init__(self) -> None:
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
+        self._named: dict[str, Measurement] = {}
 
     def count(self, signature: Signature) -> bool:
         """Count a call of a signature; say whether it is known, and only its number grows."""
@@ -25,9 +35,17 @@ class SignatureBook:
         self._calls[signature] = 1
         self._figures[signature] = figures
 
+    def enter_call(self, name: str, mesh: str, figures: Figures) -> None:
+        """Enter a named call that was made on a mesh, ``2x4``, or on none known."""
+        self._named[name] = Measurement(name, name, name, mesh, Contains.END_TO_END, 1, figures)
+
+    def call_names(self) -> Collection[str]:
+        """Names that are taken."""
+        return self._named.keys()
+
     def measurements(self) -> tuple[Measurement, ...]:
-        """Every signature in the order of its first call."""
-        return tuple(
+        """Every signature in the order of its first call, then every named call."""
+        ops = tuple(
             Measurement(
                 label=str(signature),
                 full_label=signature.full,
@@ -39,3 +57,4 @@ class SignatureBook:
             )
             for signature, figures in self._figures.items()
         )
+        return ops + tuple(self._named.values())

@@ -126,7 +126,7 @@ class Measurement:
 
     @property
     def steady_ns(self) -> float | None:
-        """Median latency in nanoseconds of a call in the steady state: the hit, else the unpropagated call."""
+        """Median latency in nanoseconds of a call in the steady state: a hit, else an unpropagated call."""
         hit = self.median_ns(State.HIT)
         return hit if hit is not None else self.median_ns(State.CALL)
 

@@ -55,7 +55,7 @@ def mesh_text(shape: Sequence[int]) -> str:
 
 
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
-    """Cut a long name in the middle and mark it with a digest of the whole, so that it stays unique and stable.
+    """Cut a long name in the middle; a digest of the whole keeps it unique and stable.
 
     Args:
         text: the name.

@@ -1,0 +1,33 @@
+# Two commands: `make bench` measures, `make test` tests. Each builds .venv first when it is missing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
+
+.PHONY: bench test lint docs clean
+
+bench: $(VENV)/ready
+	$(BIN)/python -m pytest $(SUITE) $(ARGS)
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx -W -n -b html docs docs/_build/html
+
+# torch first and alone: its pinned build must be there before anything else asks for any torch.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache docs/_build

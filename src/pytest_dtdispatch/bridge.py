@@ -1,0 +1,175 @@
+"""Rows into pytest-benchmark, and its flags onto our tests; the only module that knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.records.measurement import Measurement, Samples, State
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.options import Settings
+    from pytest_dtdispatch.records.environment import Environment
+
+FIXTURE = "benchmark"
+
+
+@dataclass
+class Row:
+    """One signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
+
+    name: str
+    fullname: str
+    group: str
+    param: str
+    params: dict[str, Any]
+    extra_info: dict[str, Any]
+    cprofile_stats: None = None
+    has_error: bool = field(default=False)
+
+
+class Bridge:
+    """The plugin object that ties a run to pytest-benchmark.
+
+    Args:
+        config: of pytest.
+        settings: what holds for the whole run.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+
+    def add(self, item: pytest.Item, test: str, measurements: Sequence[Measurement]) -> None:
+        """Enter the rows of a test into pytest-benchmark's session.
+
+        Args:
+            item: the test.
+            test: its name in the rows.
+            measurements: what was measured in it.
+        """
+        session = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        if session is None:
+            return
+        from pytest_benchmark.stats import Metadata
+
+        for measurement in measurements:
+            for samples in measurement.recorded():
+                entry = Metadata(
+                    _row(item, test, measurement, samples), iterations=1, options=self._options(measurement)
+                )
+                for ns in samples.ns:
+                    entry.update(ns / 1e9)
+                session.benchmarks.append(entry)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-benchmark's own look at the items
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
+        """Let --benchmark-only and --benchmark-skip see our tests as benchmarks.
+
+        They look for a fixture of that name. Our tests cannot ask for it: unused, it warns.
+        """
+        ours = [item for item in items if self._is_measured(item)]
+        names = {id(item): item.fixturenames for item in ours}  # type: ignore[attr-defined]
+        for item in ours:
+            item.fixturenames = [*names[id(item)], FIXTURE]  # type: ignore[attr-defined]
+        try:
+            return (yield)
+        finally:
+            for item in ours:
+                item.fixturenames = names[id(item)]  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        """Add what our figures depend on; two runs that differ in it are not comparable."""
+        if self._settings.measure:
+            try:
+                machine_info["dtdispatch"] = run_environment(self._settings).as_dict()
+            except DtDispatchError as error:
+                raise pytest.UsageError(str(error)) from None
+
+    def _is_measured(self, item: pytest.Item) -> bool:
+        names = getattr(item, "fixturenames", ())
+        return FIXTURE not in names and (
+            "dtdispatch" in names or (self._settings.measure_all and bool(names))
+        )
+
+    def _options(self, measurement: Measurement) -> dict[str, Any]:
+        return {
+            "disable_gc": True,
+            "timer": "perf_counter_ns",
+            "rounds": measurement.rounds,
+            "repeat": self._settings.repeat,
+            "max_time": self._settings.max_time,
+        }
+
+
+def run_environment(settings: Settings) -> Environment:
+    """Describe where the run's default mesh is measured.
+
+    Raises:
+        DtDispatchError: that mesh cannot be had here, or this torch cannot be measured.
+    """
+    import torch
+
+    from pytest_dtdispatch.measuring.caches import ShardingCaches
+    from pytest_dtdispatch.measuring.torchapi import torch_build
+    from pytest_dtdispatch.meshes.place import choose_place, device_name
+    from pytest_dtdispatch.records.environment import Environment
+
+    place = choose_place(settings.mesh, settings.device, settings.backend)
+    return Environment(
+        torch_version=torch.__version__,
+        torch_build=torch_build(),
+        cuda=torch.version.cuda or "",
+        device=place.device,
+        device_name=device_name(place.device),
+        backend=place.backend,
+        world_size=place.world_size,
+        threads=torch.get_num_threads(),
+        cache_interface=ShardingCaches().interface,
+    )
+
+
+def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> Row:
+    own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
+    tail = f"{measurement.label}::{samples.state}"
+    return Row(
+        name=f"{item.name}::{tail}",
+        fullname=f"{test}::{tail}",
+        group=f"dtdispatch {samples.state}",
+        param=tail,
+        params={**{name: _plain(value) for name, value in own.items()}, **ours},
+        extra_info={
+            "signature": measurement.full_label,
+            "contains": _contains(measurement, samples),
+            "proof": _proof(samples),
+            "refused": [str(refusal) for refusal in samples.refused],
+            "calls": measurement.calls,
+            "rounds": measurement.rounds,
+            "overhead_ns": measurement.overhead_ns,
+            "notes": list(measurement.notes),
+        },
+    )
+
+
+def _contains(measurement: Measurement, samples: Samples) -> str:
+    return "the op on local shards" if samples.state is State.LOCAL else str(measurement.contains)
+
+
+def _proof(samples: Samples) -> str:
+    return {
+        State.MISS: "each sample: cache counters show that propagation ran",
+        State.COLD: "each sample: caches were empty, and cache counters show that propagation ran",
+        State.HIT: "each sample: cache counters show a hit and no propagation",
+        State.CALL: "each sample: no cache counter moved",
+        State.LOCAL: "the one op that a hit runs on the local shards",
+    }[samples.state]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -1,0 +1,1 @@
+"""Where ops run: process groups and device meshes."""

@@ -1,0 +1,271 @@
+"""Every flag with its ini twin and its marker keyword, in one table; and the settings they resolve to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.values import (
+    read_choice,
+    read_count,
+    read_globs,
+    read_mesh,
+    read_names,
+    read_seconds,
+    read_switch,
+)
+
+BACKENDS = ("auto", "fake", "gloo", "nccl")
+DEVICES = ("auto", "cpu", "cuda")
+MARKER = "dtdispatch"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured in a test, and where its ops run.
+
+    Args:
+        measure: whether tests that use the fixture are measured.
+        measure_all: whether every test is measured.
+        rounds: proved misses for each signature.
+        repeat: hits recorded after each miss.
+        max_time: seconds after which no round is added to a signature.
+        cold: whether cold rows are taken too.
+        ops: globs of the ops that are measured; all where empty.
+        mesh: extent of each mesh dimension, in ranks.
+        dim_names: name of each mesh dimension.
+        backend: backend of the process group, ``auto`` to choose by device.
+        device: device type of the mesh, ``auto`` for CUDA where there is a device.
+        nproc: ranks to start.
+    """
+
+    measure: bool = False
+    measure_all: bool = False
+    rounds: int = 20
+    repeat: int = 10
+    max_time: float = 1.0
+    cold: bool = False
+    ops: tuple[str, ...] = ()
+    mesh: tuple[int, ...] = (4,)
+    dim_names: tuple[str, ...] | None = None
+    backend: str = "auto"
+    device: str = "auto"
+    nproc: int = 1
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting, and every way to give it.
+
+    Args:
+        field: its name in the settings and as a marker keyword.
+        parse: turns a flag's or a marker's value into the setting's; a ValueError says what is valid.
+        help: what it does.
+        flag: its flag, which is its ini name too; none where only the marker takes it.
+        metavar: how the help names its value; none for a switch.
+        repeatable: whether the flag may be given several times.
+        in_marker: whether the marker takes it.
+    """
+
+    field: str
+    parse: Callable[[Any], Any]
+    help: str
+    flag: str | None
+    metavar: str | None = None
+    repeatable: bool = False
+    in_marker: bool = True
+
+    @property
+    def dest(self) -> str:
+        """Name of the flag's value, and of its ini twin; empty where only the marker takes it."""
+        return (self.flag or "").removeprefix("--").replace("-", "_")
+
+
+OPTIONS = (
+    Option(
+        "measure",
+        read_switch,
+        "measure the tests that use the dtdispatch fixture",
+        "--dtdispatch",
+        in_marker=False,
+    ),
+    Option(
+        "measure_all",
+        read_switch,
+        "measure every test: each is wrapped in a capture",
+        "--dtdispatch-all",
+        in_marker=False,
+    ),
+    Option("rounds", read_count, "proved misses for each signature", "--dtdispatch-rounds", "N"),
+    Option("repeat", read_count, "hits recorded after each miss", "--dtdispatch-repeat", "N"),
+    Option(
+        "max_time",
+        read_seconds,
+        "seconds after which no round is added to a signature, once five are done",
+        "--dtdispatch-max-time",
+        "S",
+    ),
+    Option("cold", read_switch, "add the cold rows", "--dtdispatch-cold"),
+    Option("ops", read_globs, "measure only these ops", "--dtdispatch-ops", "GLOB", repeatable=True),
+    Option("mesh", read_mesh, "mesh of the device_mesh fixture", "--dtdispatch-mesh", "SHAPE"),
+    Option("dim_names", read_names, "names of the mesh dimensions", None),
+    Option(
+        "backend",
+        read_choice(BACKENDS),
+        "backend of the process group: " + ", ".join(BACKENDS),
+        "--dtdispatch-backend",
+        "NAME",
+    ),
+    Option(
+        "device",
+        read_choice(DEVICES),
+        "device of the mesh: " + ", ".join(DEVICES),
+        "--dtdispatch-device",
+        "NAME",
+    ),
+    Option("nproc", read_count, "ranks to start", "--dtdispatch-nproc", "N", in_marker=False),
+)
+_DEFAULTS = Settings()
+_BY_KEYWORD = {option.field: option for option in OPTIONS if option.in_marker}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every flag and its ini twin."""
+    group = parser.getgroup("dtdispatch", "DTensor dispatch overhead")
+    for option in OPTIONS:
+        if option.flag is None:
+            continue
+        default = _default_text(getattr(_DEFAULTS, option.field))
+        if option.metavar is None:
+            group.addoption(option.flag, action="store_const", const=True, dest=option.dest, help=option.help)
+        else:
+            action = "append" if option.repeatable else "store"
+            text = f"{option.help} (default: {default})"
+            group.addoption(option.flag, action=action, metavar=option.metavar, dest=option.dest, help=text)
+        ini_help = f"{option.help} (default: {default}); the flag {option.flag} beats it"
+        if option.repeatable:
+            parser.addini(option.dest, ini_help, type="linelist", default=None)
+        else:
+            parser.addini(option.dest, ini_help, type="string", default=None)
+
+
+def run_settings(config: pytest.Config) -> Settings:
+    """Resolve what holds for the whole run: flag beats ini beats default.
+
+    Raises:
+        pytest.UsageError: a flag or an ini value is not valid.
+    """
+    given: dict[str, Any] = {}
+    for option in OPTIONS:
+        if option.flag is not None and (value := _given(config, option)) is not None:
+            given[option.field] = value
+    if given.get("nproc", 1) > 1:
+        raise pytest.UsageError(
+            f"--dtdispatch-nproc: this version starts 1 rank, not {given['nproc']}; "
+            "the fake backend gives a mesh of any size in one process"
+        )
+    if given.get("measure_all"):
+        given["measure"] = True
+    return Settings(**given)
+
+
+def test_settings(item: pytest.Item) -> Settings:
+    """Resolve what holds for one test: flag beats marker beats ini beats default.
+
+    Raises:
+        pytest.UsageError: a marker has an unknown keyword or a value that is not valid.
+    """
+    settings = run_settings(item.config)
+    given = {
+        keyword: value
+        for keyword, value in marker_values(item).items()
+        if _BY_KEYWORD[keyword].flag is None or item.config.getoption(_BY_KEYWORD[keyword].dest) is None
+    }
+    resolved = replace(settings, **given)
+    if resolved.dim_names is not None and len(resolved.dim_names) != len(resolved.mesh):
+        if item.config.getoption("dtdispatch_mesh") is None:
+            raise pytest.UsageError(
+                f"{_where(item)}: marker dtdispatch: dim_names has {len(resolved.dim_names)} names "
+                f"for a mesh of {len(resolved.mesh)} dimensions"
+            )
+        return replace(resolved, dim_names=None)
+    return resolved
+
+
+def marker_values(item: pytest.Item) -> dict[str, Any]:
+    """Read the markers of a test, the closest one first.
+
+    Raises:
+        pytest.UsageError: a keyword is unknown, or a value is not valid.
+    """
+    values: dict[str, Any] = {}
+    for mark in item.iter_markers(MARKER):
+        if mark.args:
+            raise pytest.UsageError(
+                f"{_where(item)}: marker dtdispatch takes keywords only, not {mark.args[0]!r}"
+            )
+        for keyword, value in _parsed_keywords(mark.kwargs, _where(item)):
+            values.setdefault(keyword, value)
+    return values
+
+
+def checked(keyword: str, value: Any) -> Any:
+    """Read one value that a test gave in Python.
+
+    Raises:
+        MeshError: the value is not valid.
+    """
+    try:
+        return _BY_KEYWORD[keyword].parse(value)
+    except ValueError as error:
+        raise MeshError(f"{keyword}={value!r} is not {error}") from None
+
+
+def marker_line() -> str:
+    """Describe the marker to pytest."""
+    keywords = ", ".join(f"{keyword}=..." for keyword in _BY_KEYWORD)
+    return f"{MARKER}({keywords}): what is measured in a test, and on which mesh"
+
+
+def _parsed_keywords(keywords: Mapping[str, Any], where: str) -> Iterable[tuple[str, Any]]:
+    for keyword, value in keywords.items():
+        option = _BY_KEYWORD.get(keyword)
+        if option is None:
+            valid = ", ".join(_BY_KEYWORD)
+            raise pytest.UsageError(f"{where}: marker dtdispatch has no keyword {keyword!r}; valid: {valid}")
+        try:
+            yield keyword, option.parse(value)
+        except ValueError as error:
+            raise pytest.UsageError(
+                f"{where}: marker dtdispatch: {keyword}={value!r} is not {error}"
+            ) from None
+
+
+def _given(config: pytest.Config, option: Option) -> Any:
+    """Read an option from its flag, else from its ini twin; nothing where neither is given."""
+    value, where = config.getoption(option.dest), option.flag
+    if value is None:
+        value, where = config.getini(option.dest), f"{config.inipath}: {option.dest}"
+        if not value:
+            return None
+    try:
+        return option.parse(value)
+    except ValueError as error:
+        raise pytest.UsageError(f"{where}: {value!r} is not {error}") from None
+
+
+def _where(item: pytest.Item) -> str:
+    path, line, _ = item.location
+    return f"{path}:{(line or 0) + 1}"
+
+
+def _default_text(value: Any) -> str:
+    if value is False:
+        return "off"
+    if isinstance(value, tuple):
+        return "x".join(map(str, value)) or "all"
+    return str(value)

@@ -1,0 +1,47 @@
+"""pytest's hooks, a few lines each. Nothing here, nor what it imports at start, imports torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_dtdispatch import options
+from pytest_dtdispatch.fixtures import device_mesh, dispatch_groups, dtdispatch, mesh_factory, process_group
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.session import Session
+
+# pytest finds fixtures by looking at what this module holds.
+__all__ = ["device_mesh", "dispatch_groups", "dtdispatch", "mesh_factory", "process_group"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the flags."""
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the flags, and load what measures only when it was asked for."""
+    config.addinivalue_line("markers", options.marker_line())
+    settings = options.run_settings(config)
+    if config.pluginmanager.hasplugin("benchmark"):
+        from pytest_dtdispatch.bridge import Bridge
+
+        config.pluginmanager.register(Bridge(config, settings), "dtdispatch-bridge")
+    if settings.measure:
+        from pytest_dtdispatch.session import Session
+
+        config.pluginmanager.register(Session(config, settings), "dtdispatch-session")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say how measuring is set, with what is known without torch."""
+    session: Session | None = config.pluginmanager.get_plugin("dtdispatch-session")
+    return session.header() if session else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Check every marker before anything runs."""
+    for item in items:
+        options.marker_values(item)

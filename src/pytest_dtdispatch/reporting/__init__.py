@@ -1,0 +1,1 @@
+"""Tables of what was measured, and how they are written. Standard library only."""

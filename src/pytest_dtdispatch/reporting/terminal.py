@@ -1,0 +1,89 @@
+"""The table as lines of a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_dtdispatch.records.signature import shorten
+from pytest_dtdispatch.reporting.table import Group, Line, Table
+
+MIN_LABEL = 32
+INDENT = "  "
+# Columns that go first where the terminal is narrow.
+EXPENDABLE = ("calls", "rounds", "samples", "local", "cold", "miss/hit")
+LEGEND = (
+    "Medians. miss: first call after the sharding caches were cleared; hit: a later call; local: the same op "
+    "on plain local shards; overhead: hit - local. samples: misses + hits recorded, each of them proved by "
+    "the cache counters. More columns and notes with -v."
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of a line, and the colour that it has where colours are wanted."""
+
+    text: str
+    color: str = ""
+
+
+def table_lines(table: Table, width: int) -> Iterator[tuple[Text, ...]]:
+    """Lay a table out.
+
+    Args:
+        table: what to show.
+        width: columns of the terminal. Columns of numbers are left out, and then labels cut in the middle,
+            until the lines fit.
+
+    Returns:
+        For each line its pieces.
+    """
+    every_line = [line for group in table.groups for line in group.lines]
+    keep = _columns_that_fit(table, every_line, width)
+    titles = [table.titles[i] for i in keep]
+    widths = [_column_width(table, every_line, i) for i in keep]
+    room = width - len(INDENT) - sum(widths) - _proof_width(every_line)
+    label_width = max(min(room, max((len(line.label) for line in every_line), default=0)), MIN_LABEL)
+    head = "".join(title.rjust(size) for title, size in zip(titles, widths, strict=True))
+    yield (Text(INDENT + "signature".ljust(label_width) + head + "  proof"),)
+    for group in table.groups:
+        yield from _group_lines(group, keep, widths, label_width)
+
+
+def legend_lines(width: int) -> list[str]:
+    """Say what the columns are, in lines of a terminal of this width."""
+    return textwrap.wrap(LEGEND, width - 1, initial_indent=INDENT, subsequent_indent=INDENT)
+
+
+def _group_lines(
+    group: Group, keep: Sequence[int], widths: Sequence[int], label_width: int
+) -> Iterator[tuple[Text, ...]]:
+    yield (Text(group.title, "bold"),)
+    for line in group.lines:
+        place = len(line.label) - line.label.rfind("@") if "@" in line.label else 0
+        label = shorten(line.label, keep_end=place, limit=label_width)
+        cells = "".join(line.cells[i].rjust(size) for i, size in zip(keep, widths, strict=True))
+        color = "green" if line.is_proved else "red" if line.proof != "not measured" else "yellow"
+        yield Text(INDENT + label.ljust(label_width)), Text(cells), Text(f"  {line.proof}", color)
+        for note in line.notes:
+            yield (Text(f"{INDENT * 2}{note}", "yellow"),)
+
+
+def _columns_that_fit(table: Table, lines: Sequence[Line], width: int) -> list[int]:
+    keep = list(range(len(table.titles)))
+    for name in EXPENDABLE:
+        used = sum(_column_width(table, lines, i) for i in keep) + _proof_width(lines)
+        if width - len(INDENT) - used >= MIN_LABEL:
+            break
+        keep = [i for i in keep if table.titles[i].split()[0] != name]
+    return keep
+
+
+def _column_width(table: Table, lines: Sequence[Line], index: int) -> int:
+    return 2 + max(len(table.titles[index]), *(len(line.cells[index]) for line in lines))
+
+
+def _proof_width(lines: Sequence[Line]) -> int:
+    """Width of the last column; a long refusal may run over the edge."""
+    return 2 + min(max((len(line.proof) for line in lines), default=0), len("unpropagated"))

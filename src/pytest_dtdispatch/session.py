@@ -1,0 +1,153 @@
+"""One run: what is measured in each test, and what is said of it at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch import options
+from pytest_dtdispatch.errors import CaptureError, DtDispatchError
+from pytest_dtdispatch.records.measurement import Measurement
+from pytest_dtdispatch.records.signature import mesh_text
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.bridge import Bridge
+    from pytest_dtdispatch.measurer import MeasuringDtDispatch
+    from pytest_dtdispatch.options import Settings
+
+
+class Session:
+    """The plugin object of a run with ``--dtdispatch``.
+
+    Args:
+        config: of pytest.
+        settings: what holds for the whole run.
+
+    Attributes:
+        why_not: why nothing is measured although it was asked for; empty where it is.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self.why_not = why_not_measured(config)
+        self._config = config
+        self._settings = settings
+        self._measured: dict[str, tuple[Measurement, ...]] = {}
+
+    def header(self) -> str:
+        """One line on how measuring is set, with what is known without torch."""
+        from importlib.metadata import version
+
+        settings = self._settings
+        ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
+        cold = " cold" if settings.cold else ""
+        return (
+            f"dtdispatch: {version('pytest-dtdispatch')} (mesh={mesh_text(settings.mesh)}"
+            f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
+            f" repeat={settings.repeat} max_time={settings.max_time:g}s{cold}{ops})"
+        )
+
+    @contextmanager
+    def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
+        """Measure in one test, and publish its rows when it is over, however it ended."""
+        from pytest_dtdispatch.measurer import MeasuringDtDispatch
+        from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.rounds import Plan
+
+        settings = options.test_settings(item)
+        plan = Plan(settings.rounds, settings.repeat, settings.max_time, settings.cold)
+        try:
+            ShardingCaches().clear_all()
+        except DtDispatchError as error:
+            pytest.fail(str(error), pytrace=False)
+        measurer = MeasuringDtDispatch(plan, settings.ops)
+        try:
+            yield measurer
+        finally:
+            self._publish(item, measurer)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)  # closest to the test: only the test's ops are captured
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Wrap every test in a capture, if all are measured; one with the fixture measures itself."""
+        if (
+            not self._settings.measure_all
+            or self.why_not
+            or "dtdispatch" in getattr(item, "fixturenames", ())
+        ):
+            return (yield)
+        with self.measuring(item) as measurer, measurer.capture():
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)  # before a gate that raises out of its own summary
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the table."""
+        from pytest_dtdispatch.reporting.table import build_table
+        from pytest_dtdispatch.reporting.terminal import legend_lines, table_lines
+
+        if hasattr(self._config, "workerinput"):
+            return
+        verbosity = self._config.get_verbosity()
+        measured = {test: rows for test, rows in self._measured.items() if rows}
+        terminalreporter.ensure_newline()
+        terminalreporter.section("dtdispatch")
+        if not measured:
+            terminalreporter.write_line(
+                f"nothing was measured: {self.why_not or self._nothing()}", yellow=True
+            )
+            return
+        count = sum(len(rows) for rows in measured.values())
+        if verbosity < -1:
+            terminalreporter.write_line(f"{count} signatures and calls were measured")
+            return
+        width = terminalreporter._tw.fullwidth
+        for line in table_lines(build_table(measured, verbose=verbosity > 0), width):
+            for piece in line:
+                terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
+            terminalreporter.write("\n")
+        if verbosity >= 0:
+            for text in legend_lines(width):
+                terminalreporter.write_line(text)
+
+    def _nothing(self) -> str:
+        if self._settings.measure_all:
+            return "no test ran an op on DTensors"
+        return "no test used the dtdispatch fixture on DTensors; --dtdispatch-all measures every test"
+
+    def _publish(self, item: pytest.Item, measurer: MeasuringDtDispatch) -> None:
+        complaint = ""
+        try:
+            measurer.close()
+        except CaptureError as error:
+            complaint = str(error)
+        test = row_nodeid(item)
+        measurements = measurer.book.measurements()
+        self._measured[test] = measurements
+        bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
+        if bridge is not None:
+            bridge.add(item, test, measurements)
+        if complaint:
+            pytest.fail(complaint, pytrace=False)
+
+
+def why_not_measured(config: pytest.Config) -> str:
+    """Say why nothing is measured in this run; empty where it is."""
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") != "no":
+        return "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
+    disabled = config.getoption("benchmark_disable", False) and not config.getoption(
+        "benchmark_enable", False
+    )
+    return "--benchmark-disable is given" if disabled else ""
+
+
+def row_nodeid(item: pytest.Item) -> str:
+    """Name a test in its rows: its node id, or with --pyargs its module, wherever that is installed.
+
+    Rows of an installed suite must have one name in every environment, or no two runs compare.
+    """
+    module = getattr(getattr(item, "module", None), "__name__", "")
+    if not item.config.getoption("pyargs", False) or "." not in module:
+        return item.nodeid
+    _, separator, inside = item.nodeid.partition("::")
+    return f"{module.replace('.', '/')}.py{separator}{inside}"

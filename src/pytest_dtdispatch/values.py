@@ -1,0 +1,87 @@
+"""Read one value as flags, ini files and markers write it; a ValueError names what is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def read_count(value: Any) -> int:
+    """Read a whole number of at least 1."""
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1 or isinstance(value, (bool, float)):
+        raise ValueError("a whole number of at least 1")
+    return count
+
+
+def read_seconds(value: Any) -> float:
+    """Read a positive number of seconds."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf") or isinstance(value, bool):
+        raise ValueError("a number of seconds above 0")
+    return seconds
+
+
+def read_switch(value: Any) -> bool:
+    """Read a switch: a bool, or as an ini file writes one."""
+    texts = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in texts:
+        return texts[value.lower()]
+    raise ValueError("true or false")
+
+
+def read_mesh(value: Any) -> tuple[int, ...]:
+    """Read a mesh shape: ``2x4``, ``4``, or in a marker a tuple of numbers."""
+    parts = value.split("x") if isinstance(value, str) else value
+    if not isinstance(parts, (tuple, list)):
+        parts = (parts,)
+    try:
+        shape = tuple(read_count(part) for part in parts)
+    except ValueError:
+        shape = ()
+    if not shape:
+        raise ValueError("extents of at least 1 joined by x, such as 4 or 2x4")
+    return shape
+
+
+def read_names(value: Any) -> tuple[str, ...]:
+    """Read names of mesh dimensions."""
+    if not isinstance(value, (tuple, list)) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError('a tuple of names, such as ("dp", "tp")')
+    return tuple(value)
+
+
+def read_globs(value: Any) -> tuple[str, ...]:
+    """Read globs of op names."""
+    globs = (value,) if isinstance(value, str) else value
+    if not isinstance(globs, (tuple, list)) or not all(isinstance(glob, str) and glob for glob in globs):
+        raise ValueError('globs of op names, such as "add*"')
+    return tuple(globs)
+
+
+def read_choice(choices: Sequence[str]) -> Callable[[Any], str]:
+    """Read one of several words."""
+
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return str(value)
+
+    return read
