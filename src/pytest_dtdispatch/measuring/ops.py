@@ -77,11 +77,11 @@ def figures_of(taken: Taken, notes: tuple[str, ...] = ()) -> Figures:
 
 def _subject(call: OpCall, replay: Replay) -> Subject:
     args = call.args
-    if not replay.changes_anything:
+    if not replay.tensors:
         return Subject(call.func, lambda: args, call.kwargs)
 
     def rewound() -> tuple[Any, ...]:
-        replay.rewind()
+        replay.tensors.rewind()  # random states need not be: no plan of propagation depends on a draw
         return args
 
     return Subject(call.func, rewound, call.kwargs)

@@ -105,23 +105,23 @@ class RandomState:
         self._generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
         self._before = self._read()
         self._after = self._before
-        self.advanced = False
+        self._advanced = False
 
     def settle(self) -> None:
         """Note the states that the program's call left behind."""
         self._after = self._read()
-        self.advanced = self._before.keys() != self._after.keys() or any(
+        self._advanced = self._before.keys() != self._after.keys() or any(
             not torch.equal(before, self._after[name]) for name, before in self._before.items()
         )
 
     def rewind(self) -> None:
         """Put the states back to what they were before the call."""
-        if self.advanced:
+        if self._advanced:
             self._write(self._before)
 
     def restore(self) -> None:
         """Put the states back to what the program's call left behind."""
-        if self.advanced:
+        if self._advanced:
             self._write(self._after)
 
     def _read(self) -> dict[str, torch.Tensor]:
@@ -151,9 +151,6 @@ class Gradients:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self._after: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._visited: dict[int, Any] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._before)
 
     def leaves_behind(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Walk the autograd graph from a tensor to leaves not met before, and note their gradients."""
@@ -214,11 +211,6 @@ class Replay:
         self._random.settle()
         self.gradients.settle()
         return self.tensors.settle()
-
-    @property
-    def changes_anything(self) -> bool:
-        """Whether there is anything to put back before a repetition."""
-        return bool(self.tensors) or bool(self.gradients) or self._random.advanced
 
     def rewind(self) -> None:
         """Put everything back to what it was before the call."""

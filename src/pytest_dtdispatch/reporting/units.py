@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
+MAX_DECIMALS = 3
 
 
 @dataclass(frozen=True)
@@ -11,7 +15,7 @@ class Unit:
     """A unit of time.
 
     Args:
-        name: ``ns``, ``us`` or ``ms``.
+        name: ``ns``, ``us``, ``ms`` or ``s``.
         ns: how many nanoseconds it has.
         decimals: digits after the point that a column in it shows.
     """
@@ -31,19 +35,19 @@ class Unit:
 
 
 def column_unit(values_ns: Iterable[float | None]) -> Unit:
-    """Choose one unit for a column, so that its smallest value has a digit before the point.
+    """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits.
 
     Args:
         values_ns: the column's times in nanoseconds.
 
     Example:
-        >>> column_unit([6_940, 1_211_000]).name
-        'us'
+        >>> column_unit([951, 6_940, 15_573])
+        Unit(name='us', ns=1000.0, decimals=3)
     """
-    sizes = [abs(value) for value in values_ns if value]
-    smallest = min(sizes, default=0.0)
-    if smallest >= 1e6:
-        return Unit("ms", 1e6, 2)
-    if smallest >= 1e3 or max(sizes, default=0.0) >= 1e6:
+    sizes = sorted(abs(value) for value in values_ns if value)
+    if not sizes:
         return Unit("us", 1e3, 1)
-    return Unit("ns", 1.0, 0)
+    typical = sizes[len(sizes) // 2]
+    name, ns = next(((name, ns) for name, ns in UNITS if typical >= ns), UNITS[-1])
+    leading = math.floor(math.log10(sizes[0] / ns))
+    return Unit(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))

@@ -1,0 +1,193 @@
+"""Are the figures true? Ours against hand-written loops of the same call, in one process.
+
+Run it on a quiet machine: ``python benchmarks/fidelity.py``. It prints ratios, each the median of five runs:
+
+* hit: our hit median over that of a tight loop, with nothing between the calls but reading the clock;
+* miss: our miss median over that of a loop that clears both caches and times one call.
+
+Both loops run below autograd, as a capture does. Beside them stand, in microseconds, our figures and those
+of the usual recipe: a mode that repeats each op ten times, the Python cache cleared before it, and takes the
+first call for the miss and the median of all ten for the hit.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
+from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.records.measurement import State
+
+RUNS = 5
+TIGHT_HITS, HAND_MISSES = 400, 40
+HIT_BOUND, MISS_BOUND = 0.03, 0.05
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Median latencies in nanoseconds."""
+
+    miss: float
+    hit: float
+
+
+class HandWritten(DispatchCapture):
+    """Enter below autograd as a capture does, and time the call by a plain loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.figures: list[Figures] = []
+
+    def on_op(self, call: OpCall) -> Any:
+        """Time misses, then hits."""
+        result = call.run()
+        self.figures.append(Figures(time_misses(call), time_hits(call)))
+        return result
+
+
+class UsualRecipe(DispatchCapture):
+    """Repeat each op ten times: the first for the miss, the median of all for the hit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.figures: list[Figures] = []
+
+    def on_op(self, call: OpCall) -> Any:
+        """Time ten calls."""
+        samples = []
+        for _ in range(10):
+            start = perf_counter_ns()
+            result = call.func(*call.args, **call.kwargs)
+            samples.append(perf_counter_ns() - start)
+        self.figures.append(Figures(samples[0], statistics.median(samples)))
+        return result
+
+
+def time_hits(call: OpCall) -> float:
+    """Median of a tight loop in nanoseconds."""
+    func, args, kwargs = call.func, call.args, call.kwargs
+    for _ in range(50):
+        func(*args, **kwargs)
+    samples = []
+    gc.disable()
+    for _ in range(TIGHT_HITS):
+        start = perf_counter_ns()
+        result = func(*args, **kwargs)
+        end = perf_counter_ns()
+        del result
+        samples.append(end - start)
+    gc.enable()
+    return statistics.median(samples)
+
+
+def time_misses(call: OpCall) -> float:
+    """Median of a loop that clears and calls, in nanoseconds."""
+    func, args, kwargs = call.func, call.args, call.kwargs
+    caches = ShardingCaches()
+    samples = []
+    for _ in range(HAND_MISSES):
+        gc.collect(1)
+        gc.disable()
+        caches.clear()
+        start = perf_counter_ns()
+        result = func(*args, **kwargs)
+        end = perf_counter_ns()
+        del result
+        samples.append(end - start)
+        gc.enable()
+    return statistics.median(samples[1:])
+
+
+def ours(op: Callable[[], Any]) -> Figures:
+    """Measure an op as ``dtdispatch.capture()`` does."""
+    book = Book()
+    with SignatureCapture(book, Plan()):
+        op()
+    [measurement] = book.measurements()
+    miss, hit = measurement.median_ns(State.MISS), measurement.median_ns(State.HIT)
+    assert miss is not None
+    assert hit is not None
+    return Figures(miss, hit)
+
+
+def by_hand(op: Callable[[], Any]) -> Figures:
+    """Measure an op by hand-written loops."""
+    with HandWritten() as mode:
+        op()
+    return mode.figures[0]
+
+
+def usual_recipe(op: Callable[[], Any]) -> Figures:
+    """Measure an op by the usual recipe, warm and with the Python cache cleared, as it is used."""
+    with UsualRecipe() as mode:
+        for _ in range(20):
+            DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+            op()
+    return mode.figures[-1]
+
+
+def ops(owner: ProcessGroupOwner) -> dict[str, Callable[[], Any]]:
+    """Name eight ops: pointwise, in place, random, views, a reduction, a softmax, a list of tensors."""
+    mesh = owner.mesh(Place((4,), "cpu", "fake"))
+    a = distribute_tensor(torch.rand(512, 512), mesh, [Shard(0)])
+    b = distribute_tensor(torch.rand(10, 10), mesh, [Replicate()])
+    return {
+        "add 512x512 Shard(0)": lambda: a + a,
+        "add_ 10x10": lambda: b.add_(b),
+        "uniform_ 10x10": lambda: b.uniform_(),
+        "view 10x10": lambda: b.view(100),
+        "t 512x512 Shard(0)": lambda: a.t(),
+        "sum 10x10": lambda: b.sum(),
+        "softmax 10x10": lambda: torch.ops.aten._softmax(b, 0, False),
+        "_foreach_add 2 x 10x10": lambda: torch._foreach_add([b, b], [b, b]),
+    }
+
+
+def main() -> int:
+    """Print the table; the exit status is 1 where a ratio is off by more than its bound."""
+    warnings.filterwarnings("ignore", message="DTensor random operators")
+    torch.set_num_threads(1)
+    owner = ProcessGroupOwner()
+    off = 0
+    print(f"torch {torch.__version__}, one thread, median of {RUNS} runs; times in us")
+    print(
+        f"{'op':24}{'hit ratio':>10}{'miss ratio':>11}{'hit':>8}{'miss':>9}"
+        + f"{'usual hit':>10}{'usual miss':>12}"
+    )
+    for name, op in ops(owner).items():
+        runs = [(by_hand(op), ours(op), by_hand(op)) for _ in range(RUNS)]
+        hit = statistics.median(mine.hit * 2 / (a.hit + b.hit) for a, mine, b in runs)
+        miss = statistics.median(mine.miss * 2 / (a.miss + b.miss) for a, mine, b in runs)
+        mine, usual = middle([mine for _, mine, _ in runs]), usual_recipe(op)
+        off += abs(hit - 1) > HIT_BOUND or abs(miss - 1) > MISS_BOUND
+        print(
+            f"{name:24}{hit:10.3f}{miss:11.3f}{mine.hit / 1e3:8.1f}{mine.miss / 1e3:9.1f}"
+            f"{usual.hit / 1e3:10.1f}{usual.miss / 1e3:12.1f}"
+        )
+    owner.close()
+    print(f"{off} of 8 ops off by more than {HIT_BOUND:.0%} (hit) or {MISS_BOUND:.0%} (miss)")
+    return 1 if off else 0
+
+
+def middle(figures: Sequence[Figures]) -> Figures:
+    """Take the median of each figure."""
+    return Figures(statistics.median(f.miss for f in figures), statistics.median(f.hit for f in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The built-in benchmarks: ``pytest --dtdispatch --pyargs pytest_dtdispatch.suite``."""

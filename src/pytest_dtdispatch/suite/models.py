@@ -1,0 +1,76 @@
+"""Small models that use DTensor as training does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+WIDTH, HIDDEN, BATCH = 64, 256, 32
+
+
+def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
+    """Prepare forward and backward of an MLP block whose weights are split over the second mesh dimension.
+
+    The batch is split over the first one. The first weight is split by rows and the second by columns, so
+    that one all-reduce a pass is all the communication there is.
+
+    Args:
+        mesh: of two dimensions, data and tensor parallel.
+
+    Returns:
+        The step: forward, sum, backward.
+    """
+    up = _parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0))
+    down = _parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1))
+    batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
+    x = distribute_tensor(batch, mesh, [Shard(0), Replicate()])
+
+    def step() -> Any:
+        hidden = F.relu(F.linear(x, up))
+        out: Any = F.linear(hidden, down)
+        loss = out.redistribute(placements=[Shard(0), Replicate()]).sum()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
+    """Prepare a training step of four linear layers under FSDP2 with AdamW, and take the first one.
+
+    The first step makes the optimizer's state; those after it are what training repeats.
+
+    Args:
+        mesh: of one dimension.
+
+    Returns:
+        The step: forward, backward, optimizer.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=mesh.device_type) for _ in range(4)))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
+    x = torch.rand(BATCH, WIDTH, device=mesh.device_type)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step()
+    return step
+
+
+def _parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> torch.nn.Parameter:
+    placed = distribute_tensor(weight.to(mesh.device_type), mesh, [Replicate(), split])
+    return torch.nn.Parameter(placed)

@@ -1,0 +1,25 @@
+"""One ``add`` on meshes of one to three dimensions: a miss grows with each, a hit does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
+
+from pytest_dtdispatch.records.signature import mesh_text
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.fixtures import MeshFactory
+    from pytest_dtdispatch.measurer import DtDispatch
+
+
+@pytest.mark.parametrize("mesh", [(4,), (256,), (16, 16), (8, 8, 4)], ids=mesh_text)
+def test_add(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: tuple[int, ...]) -> None:
+    """Add 512x512 to itself, its rows split over the first mesh dimension."""
+    device_mesh = mesh_factory(mesh)
+    placements: list[Placement] = [Shard(0), *(Replicate() for _ in mesh[1:])]
+    a = distribute_tensor(torch.rand(512, 512, device=device_mesh.device_type), device_mesh, placements)
+    with dtdispatch.capture():
+        a + a

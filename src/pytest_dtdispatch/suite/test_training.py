@@ -1,0 +1,25 @@
+"""Every DTensor op of a tensor-parallel block and of an FSDP2 training step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.fixtures import MeshFactory
+    from pytest_dtdispatch.measurer import DtDispatch
+
+
+def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture forward and backward of an MLP block on a 2x4 mesh."""
+    step = tensor_parallel_step(mesh_factory((2, 4), dim_names=("dp", "tp")))
+    with dtdispatch.capture():
+        step()
+
+
+def test_fsdp2_adamw_step(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture the second training step of four linear layers on 8 ranks."""
+    step = fsdp_training_step(mesh_factory((8,), dim_names=("dp",)))
+    with dtdispatch.capture():
+        step()
