@@ -17,7 +17,7 @@ FLOORS = {
     "reporting": {"records"},
     "measuring": {"records", "errors"},
     "meshes": {"records", "errors", "measuring"},
-    "suite": {"suite"},
+    "suite": {"records", "measuring", "fixtures", "measurer"},
 }
 TORCH_FLOORS = {"measuring", "meshes", "suite"}
 

@@ -221,6 +221,15 @@ def init_fake_group(world_size: int) -> None:
     torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
 
 
+def fully_shard() -> Callable[..., Any]:
+    """Find FSDP2's function, which was private before torch 2.6."""
+    found = getattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard", None)
+    if found is None:
+        found = importlib.import_module("torch.distributed._composable.fsdp").fully_shard
+    function: Callable[..., Any] = found
+    return function
+
+
 def torch_build() -> str:
     """Return the git revision that torch was built from."""
     return str(getattr(torch.version, "git_version", "unknown"))

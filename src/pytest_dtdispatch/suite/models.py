@@ -10,7 +10,10 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-WIDTH, HIDDEN, BATCH = 64, 256, 32
+from pytest_dtdispatch.measuring.torchapi import fully_shard
+
+# Small enough for local ops to run in one thread: what is measured is dispatch.
+WIDTH, HIDDEN, BATCH = 16, 64, 8
 
 
 def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
@@ -51,12 +54,11 @@ def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
     Returns:
         The step: forward, backward, optimizer.
     """
-    from torch.distributed.fsdp import fully_shard
-
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=mesh.device_type) for _ in range(4)))
+    shard = fully_shard()
     for layer in model:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        shard(layer, mesh=mesh)
+    shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     x = torch.rand(BATCH, WIDTH, device=mesh.device_type)
 
