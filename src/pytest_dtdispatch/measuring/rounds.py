@@ -148,7 +148,7 @@ class Rounds:
             Propagation.NEVER_CACHED: self._never_cached_round,
             Propagation.NONE: self._unpropagated_round,
         }[propagation]
-        deadline = start + int(self._plan.max_time_s * 1e9)
+        deadline = start + self._plan.max_time_s * 1e9
         done = 0
         while done < self._plan.rounds and (done < MIN_ROUNDS or self._clock() < deadline):
             self._synchronize()
