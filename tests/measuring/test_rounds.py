@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.measuring.rounds import (
@@ -28,6 +28,9 @@ from pytest_dtdispatch.measuring.rounds import (
     gc_paused,
 )
 from pytest_dtdispatch.records.measurement import Samples, State
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 REHEARSAL = 4  # calls that are made before the first round
 WARMUP = 10
@@ -657,6 +660,7 @@ def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Taken]:
     return bench, bench.take(plan)
 
 
+@unhurried
 @given(script=SCRIPTS, plan=PLANS)
 def test_what_is_recorded_was_proved_call_by_call(script: list[Delta], plan: Plan) -> None:
     _, taken = take_script(script, plan)
@@ -669,6 +673,7 @@ def test_what_is_recorded_was_proved_call_by_call(script: list[Delta], plan: Pla
     assert all(delta.misses == delta.hits == 0 for delta in deltas(State.CALL))
 
 
+@unhurried
 @given(script=SCRIPTS, plan=PLANS)
 def test_recorded_and_refused_are_together_what_was_taken(script: list[Delta], plan: Plan) -> None:
     bench, taken = take_script(script, plan)
@@ -691,6 +696,7 @@ def test_recorded_and_refused_are_together_what_was_taken(script: list[Delta], p
     assert bench.op.calls == REHEARSAL + plan.rounds * calls
 
 
+@unhurried
 @given(script=SCRIPTS, plan=PLANS)
 def test_no_call_is_recorded_twice_and_none_of_the_rehearsal(script: list[Delta], plan: Plan) -> None:
     _, taken = take_script(script, plan)
@@ -701,6 +707,7 @@ def test_no_call_is_recorded_twice_and_none_of_the_rehearsal(script: list[Delta]
         assert list(samples.ns) == sorted(samples.ns), "samples stand in the order they were taken"
 
 
+@unhurried
 @given(plan=PLANS, noise=st.lists(st.booleans(), min_size=1, max_size=30))
 def test_a_proved_hit_is_always_recorded(plan: Plan, noise: list[bool]) -> None:
     """Only native counters move: each hit stands for itself, whatever its neighbours did."""

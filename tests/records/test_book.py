@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.records.book import Book
 from pytest_dtdispatch.records.measurement import Contains, Figures, Samples, State
 from pytest_dtdispatch.records.signature import Signature
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 ADD = Signature("add.Tensor", ("f32[8]S0",), (2, 4), "cuda")
 LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (4,), "cpu")
@@ -61,6 +64,7 @@ def test_a_named_call_is_end_to_end_and_made_once() -> None:
     assert list(book.call_names()) == ["warm start"]
 
 
+@unhurried
 @given(st.lists(st.sampled_from([ADD, LONG, "one", "two"])))
 def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after_them(
     made: list[Signature | str],

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.records.measurement import Contains, Figures, Measurement, Refused, Samples, State
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def measurement(
@@ -29,6 +32,7 @@ LOCALS = of(State.LOCAL, 1_000, 2_000, 1_500)
 CALLS = of(State.CALL, 400, 500)
 
 
+@unhurried
 @given(st.lists(st.integers(0, 10**15), min_size=1))
 def test_samples_are_kept_in_their_order(ns: list[int]) -> None:
     samples = of(State.HIT, *ns)
@@ -36,6 +40,7 @@ def test_samples_are_kept_in_their_order(ns: list[int]) -> None:
     assert min(ns) <= samples.median_ns <= max(ns)
 
 
+@unhurried
 @given(st.lists(st.integers(0, 100)), st.integers(max_value=-1))
 def test_a_negative_latency_is_refused(ns: list[int], negative: int) -> None:
     with pytest.raises(ValueError, match=f"a latency of {negative} ns"):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.records.signature import MAX_LENGTH, Signature, mesh_text, shorten
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 ADD = Signature("add.Tensor", ("f32[512,512]S0", "f32[512,512]S0"), (4,), "cpu")
 
@@ -45,6 +48,7 @@ def test_a_mesh_is_written_as_the_flag_takes_it() -> None:
     assert mesh_text((256,)) == "256"
 
 
+@unhurried
 @given(SIGNATURES)
 def test_a_signature_ends_in_its_place_and_begins_with_its_op(signature: Signature) -> None:
     text = str(signature)
@@ -54,11 +58,13 @@ def test_a_signature_ends_in_its_place_and_begins_with_its_op(signature: Signatu
     assert (text == signature.full) == (len(signature.full) <= MAX_LENGTH)
 
 
+@unhurried
 @given(SIGNATURES, SIGNATURES)
 def test_two_signatures_have_two_texts(one: Signature, other: Signature) -> None:
     assert (one == other) == (one.full == other.full) == (str(one) == str(other))
 
 
+@unhurried
 @given(st.text(max_size=60), st.integers(0, 80), st.integers(12, 60))
 def test_a_shortened_name_is_within_its_limit_and_a_short_one_unchanged(
     text: str, keep_end: int, limit: int
@@ -69,6 +75,7 @@ def test_a_shortened_name_is_within_its_limit_and_a_short_one_unchanged(
         assert shortened == text
 
 
+@unhurried
 @given(st.text(min_size=41, max_size=80), st.integers(0, 28))
 def test_a_shortened_name_keeps_its_beginning_and_the_end_that_must_stay(text: str, keep_end: int) -> None:
     shortened = shorten(text, keep_end, limit=40)
