@@ -148,6 +148,10 @@ def test_an_ini_file_can_say_off(pytester: pytest.Pytester, ini: str) -> None:
     assert run_settings(config_of(pytester, ini=ini)) == Settings()
 
 
+def test_an_empty_ini_value_is_as_good_as_none(pytester: pytest.Pytester) -> None:
+    assert run_settings(config_of(pytester, ini="dtdispatch_rounds =\ndtdispatch_ops =")) == Settings()
+
+
 def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess(*PLUGINS, "--help")
     text = " ".join(result.outlines)
@@ -332,20 +336,16 @@ def test_a_value_given_in_python_is_checked() -> None:
     [
         (["--dtdispatch-rounds=x"], "", "", "--dtdispatch-rounds: 'x' is not"),
         ([], "dtdispatch_mesh = 2x", "", "tox.ini: dtdispatch_mesh: '2x' is not"),
-        (
-            [],
-            "",
-            marked(round=5),
-            "test_a_mistake_ends_the_run_with_one_line.py:4: marker dtdispatch has no keyword",
-        ),
+        ([], "", marked(round=5), "test_it.py:4: marker dtdispatch has no keyword"),
+        ([], "", marked(mesh=(2, 4), dim_names=("dp",)), "test_it.py:4: marker dtdispatch: dim_names has 1"),
     ],
-    ids=["flag", "ini", "marker"],
+    ids=["flag", "ini", "marker", "names"],
 )
 def test_a_mistake_ends_the_run_with_one_line(
     pytester: pytest.Pytester, args: list[str], ini: str, source: str, says: str
 ) -> None:
     pytester.makeini(f"[pytest]\n{ini}\n")
-    pytester.makepyfile(source or "def test_a(): pass")
+    pytester.makepyfile(test_it=source or "def test_a(): pass")
     result = pytester.runpytest_inprocess(*PLUGINS, *args)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     [line] = [line for line in result.errlines if line.strip()]

@@ -373,6 +373,14 @@ def test_an_op_that_asks_no_cache_is_never_cached_and_its_misses_are_not_proved(
     assert refused(taken, State.MISS) == {NO_COUNTER_MOVED: 2}, "propagation did run: no counter shows it"
 
 
+def test_an_op_that_propagated_once_is_not_taken_for_one_that_never_does(bench: Bench) -> None:
+    bench.op_that(lambda number: None if number else bench.caches.propagate_uncached())
+    taken = bench.take(Plan(rounds=1, repeat=2))
+    assert taken.propagation is Propagation.CACHED
+    assert refused(taken, State.MISS) == {NOT_PROPAGATED: 1}
+    assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 2}
+
+
 def test_propagation_that_stops_after_the_first_calls_is_not_held_against_hits(bench: Bench) -> None:
     def effect(number: int) -> None:
         bench.caches.native.ask()
@@ -498,10 +506,11 @@ def test_only_the_call_is_timed(bench: Bench) -> None:
 
 
 def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:
-    at_call: list[int] = []
-    bench.take(Plan(rounds=3, repeat=2), synchronize=lambda: at_call.append(bench.op.calls))
+    at_call: list[tuple[int, bool]] = []
+    plan = Plan(rounds=3, repeat=2)
+    bench.take(plan, synchronize=lambda: at_call.append((bench.op.calls, gc.isenabled())))
     in_round = 1 + WARMUP + 2
-    assert at_call == [REHEARSAL, REHEARSAL + in_round, REHEARSAL + 2 * in_round]
+    assert at_call == [(REHEARSAL + number * in_round, gc.isenabled()) for number in range(3)]
 
 
 # The time budget: here each round takes a second

@@ -73,6 +73,7 @@ def test_only_a_long_proof_runs_over_the_edge(width: int) -> None:
     assert len(row) - len(proof) + len("unpropagated") <= fits
     assert len(head) <= fits
     assert len(short) <= fits
+    assert head == texts(table(line(proof="unpropagated"), line()), width)[0], "it takes no room from others"
 
 
 def test_a_wide_terminal_shows_every_column_and_the_whole_label() -> None:
