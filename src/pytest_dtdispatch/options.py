@@ -161,13 +161,17 @@ def run_settings(config: pytest.Config) -> Settings:
     """
     given: dict[str, Any] = {}
     for option in OPTIONS:
-        if option.flag is not None and (value := _given(config, option)) is not None:
-            given[option.field] = value
-    if given.get("nproc", 1) > 1:
-        raise pytest.UsageError(
-            f"--dtdispatch-nproc: this version starts 1 rank, not {given['nproc']}; "
-            "the fake backend gives a mesh of any size in one process"
-        )
+        if option.flag is None:
+            continue
+        value, where = _given(config, option)
+        if value is None:
+            continue
+        if option.field == "nproc" and value > 1:
+            raise pytest.UsageError(
+                f"{where}: this version starts 1 rank, not {value}; "
+                "the fake backend gives a mesh of any size in one process"
+            )
+        given[option.field] = value
     if given.get("measure_all"):
         given["measure"] = True
     return Settings(**given)
@@ -245,17 +249,23 @@ def _parsed_keywords(keywords: Mapping[str, Any], where: str) -> Iterable[tuple[
             ) from None
 
 
-def _given(config: pytest.Config, option: Option) -> Any:
-    """Read an option from its flag, else from its ini twin; nothing where neither is given."""
-    value, where = config.getoption(option.dest), option.flag
+def _given(config: pytest.Config, option: Option) -> tuple[Any, str]:
+    """Read an option from its flag, else from its ini twin, and say where; nothing where neither is given."""
+    value, where = config.getoption(option.dest), str(option.flag)
     if value is None:
-        value, where = config.getini(option.dest), f"{config.inipath}: {option.dest}"
+        value, where = config.getini(option.dest), _ini_place(config, option.dest)
         if not value:
-            return None
+            return None, where
     try:
-        return option.parse(value)
+        return option.parse(value), where
     except ValueError as error:
         raise pytest.UsageError(f"{where}: {value!r} is not {error}") from None
+
+
+def _ini_place(config: pytest.Config, name: str) -> str:
+    """Name the ini file, or the ``-o`` that beats it."""
+    overridden = any(text.partition("=")[0] == name for text in config.getoption("override_ini") or ())
+    return f"-o {name}" if overridden else f"{config.inipath}: {name}"
 
 
 def _where(item: pytest.Item) -> str:

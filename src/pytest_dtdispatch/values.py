@@ -10,7 +10,7 @@ def read_count(value: Any) -> int:
     """Read a whole number of at least 1."""
     try:
         count = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         count = 0
     if count < 1 or isinstance(value, (bool, float)):
         raise ValueError("a whole number of at least 1")
@@ -21,7 +21,7 @@ def read_seconds(value: Any) -> float:
     """Read a positive number of seconds."""
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = 0.0
     if not 0 < seconds < float("inf") or isinstance(value, bool):
         raise ValueError("a number of seconds above 0")

@@ -21,6 +21,7 @@ REHEARSAL_CALLS = 3
 NOT_PROPAGATED = "propagation did not run"
 PROPAGATED_AGAIN = "propagation ran again"
 NO_COUNTER_MOVED = "no cache counter moved"
+A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
 
 Clock = Callable[[], int]
@@ -129,6 +130,7 @@ class Rounds:
         self._synchronize = synchronize
         self._readers = caches.readers()
         self._hit_reader = self._readers[0]
+        self._why_no_miss = NOT_PROPAGATED
         self._ns: dict[State, list[int]] = {}
         self._refused: Counter[tuple[State, str]] = Counter()
 
@@ -146,7 +148,7 @@ class Rounds:
             Propagation.NEVER_CACHED: self._never_cached_round,
             Propagation.NONE: self._unpropagated_round,
         }[propagation]
-        deadline = start + int(self._plan.max_time_s * 1e9)
+        deadline = start + self._plan.max_time_s * 1e9
         done = 0
         while done < self._plan.rounds and (done < MIN_ROUNDS or self._clock() < deadline):
             self._synchronize()
@@ -173,6 +175,8 @@ class Rounds:
             return Propagation.NONE
         if _misses(after) > _misses(before) or uncached[0]:
             self._refuse(State.HIT, PROPAGATED_AGAIN)
+            if _misses(after) == _misses(before):  # it propagates, and asks no cache that could count it
+                self._why_no_miss = NO_COUNTER_MOVED
             return Propagation.NEVER_CACHED
         for reader, old, new in zip(self._readers, before, after, strict=True):
             if new[0] > old[0]:
@@ -200,7 +204,7 @@ class Rounds:
         if self._read() == before:
             self._record(State.CALL, (ns for ns, _ in timed))
         else:
-            self._refuse(State.CALL, PROPAGATED_AGAIN, len(timed))
+            self._refuse(State.CALL, A_COUNTER_MOVED, len(timed))
         self._locals()
 
     def _cold(self) -> None:
@@ -221,7 +225,7 @@ class Rounds:
         if _misses(self._read()) > _misses(before):
             self._record(state, (ns,))
         else:
-            self._refuse(state, NOT_PROPAGATED)
+            self._refuse(state, self._why_no_miss)
 
     def _hits(self) -> None:
         """Time a block of hits.

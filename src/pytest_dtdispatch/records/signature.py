@@ -59,14 +59,15 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
 
     Args:
         text: the name.
-        keep_end: how many characters of its end must stay.
-        limit: length in characters above which it is cut.
+        keep_end: how many characters of its end must stay, as far as the limit has room for them.
+        limit: length in characters above which it is cut; at least 12, for the digest.
     """
     if len(text) <= limit:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    end = text[len(text) - keep_end :]
-    return f"{text[: limit - len(end) - 12]}...#{digest}{end}"
+    room = limit - 12
+    end = text[len(text) - min(keep_end, room) :]
+    return f"{text[: room - len(end)]}...#{digest}{end}"
 
 
 def _runs(texts: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ def _columns_that_fit(table: Table, lines: Sequence[Line], width: int) -> list[i
 
 
 def _column_width(table: Table, lines: Sequence[Line], index: int) -> int:
-    return 2 + max(len(table.titles[index]), *(len(line.cells[index]) for line in lines))
+    return 2 + max(len(text) for text in (table.titles[index], *(line.cells[index] for line in lines)))
 
 
 def _proof_width(lines: Sequence[Line]) -> int:

@@ -1,0 +1,732 @@
+"""Rounds: what is called, what is timed, what the counters let through. Every cache here is scripted."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.measuring.rounds import (
+    A_COUNTER_MOVED,
+    NO_COUNTER_MOVED,
+    NOT_COLD,
+    NOT_PROPAGATED,
+    PROPAGATED_AGAIN,
+    Plan,
+    Propagation,
+    Reader,
+    Rounds,
+    Subject,
+    Taken,
+    gc_paused,
+)
+from pytest_dtdispatch.records.measurement import Samples, State
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+REHEARSAL = 4  # calls that are made before the first round
+WARMUP = 10
+FIRST_MISS = REHEARSAL
+FIRST_HIT = REHEARSAL + 1 + WARMUP
+
+
+class CacheInfo(NamedTuple):
+    """What a Python cache says of itself; a native one says the first two."""
+
+    hits: int
+    misses: int
+    maxsize: None
+    currsize: int
+
+
+class FakeCache:
+    """Counters of one cache, and whether it holds the one entry that is asked for."""
+
+    def __init__(self) -> None:
+        self.hits = self.misses = 0
+        self.is_filled = False
+        self.clear_works = True
+
+    def clear(self) -> None:
+        if self.clear_works:
+            self.hits = self.misses = 0
+            self.is_filled = False
+
+    def ask(self) -> None:
+        if self.is_filled:
+            self.hits += 1
+        else:
+            self.misses += 1
+        self.is_filled = True
+
+
+class FakeCaches:
+    """A native and a Python cache, and one cache more that only a cold call empties."""
+
+    def __init__(self) -> None:
+        self.native = FakeCache()
+        self.python = FakeCache()
+        self.cold_size = 0
+        self.cold_clear_works = True
+        self.log: list[str] = []
+        self.uncached: list[int] | None = None
+        self.reading: Callable[[], None] = lambda: None
+
+    def clear(self) -> None:
+        self.log.append("clear")
+        self.native.clear()
+        self.python.clear()
+
+    def clear_cold(self) -> None:
+        self.log.append("clear cold")
+        if self.cold_clear_works:
+            self.cold_size = 0
+
+    def cold_entries(self) -> int:
+        return self.cold_size
+
+    def readers(self) -> tuple[Reader, ...]:
+        def native() -> tuple[int, int]:
+            self.reading()
+            return self.native.hits, self.native.misses
+
+        def python() -> CacheInfo:
+            self.reading()
+            return CacheInfo(self.python.hits, self.python.misses, None, int(self.python.is_filled))
+
+        return native, python
+
+    @contextmanager
+    def counting_uncached(self) -> Iterator[list[int]]:
+        self.uncached = [0]
+        try:
+            yield self.uncached
+        finally:
+            self.uncached = None
+
+    def propagate_uncached(self) -> None:
+        if self.uncached is not None:
+            self.uncached[0] += 1
+
+
+class FakeClock:
+    """Nanoseconds that pass only when something says so."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def passes(self, ns: int) -> None:
+        self.now += ns
+
+
+class FakeOp:
+    """An op whose call number n takes 1000 + n ns: a sample says which call it came from."""
+
+    def __init__(self, clock: FakeClock, effect: Callable[[int], None]) -> None:
+        self.calls = 0
+        self._clock = clock
+        self._effect = effect
+
+    def __call__(self) -> None:
+        number = self.calls
+        self.calls += 1
+        self._clock.passes(1000 + number)
+        self._effect(number)
+
+
+class Bench:
+    """One op, two caches and a clock, ready to be measured."""
+
+    def __init__(self) -> None:
+        self.caches = FakeCaches()
+        self.clock = FakeClock()
+        self.op = self.op_that(lambda number: self.caches.native.ask())
+
+    def op_that(self, effect: Callable[[int], None]) -> FakeOp:
+        self.op = FakeOp(self.clock, effect)
+        return self.op
+
+    def take(self, plan: Plan, **more: Any) -> Taken:
+        subject = Subject(self.op, tuple)
+        return Rounds(subject, self.caches, plan, clock=self.clock, **more).take()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def by_state(taken: Taken) -> dict[State, Samples]:
+    return {samples.state: samples for samples in taken.samples}
+
+
+def calls_of(taken: Taken, state: State) -> list[int]:
+    """Numbers of the calls whose latencies were recorded."""
+    samples = by_state(taken).get(state)
+    return [ns - 1000 for ns in samples.ns] if samples else []
+
+
+def refused(taken: Taken, state: State) -> dict[str, int]:
+    samples = by_state(taken).get(state)
+    return {refusal.reason: refusal.count for refusal in samples.refused} if samples else {}
+
+
+def test_rounds_are_taken_without_torch() -> None:
+    code = "import sys, pytest_dtdispatch.measuring.rounds; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Which calls are made, and which are recorded
+
+
+def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench) -> None:
+    taken = bench.take(Plan(rounds=2, repeat=3))
+    assert taken.propagation is Propagation.CACHED
+    assert bench.op.calls == 32
+    assert calls_of(taken, State.MISS) == [4, 18]
+    assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
+    assert set(by_state(taken)) == {State.MISS, State.HIT}
+    assert refused(taken, State.MISS) == refused(taken, State.HIT) == {}
+
+
+def test_an_op_that_the_python_cache_answers_has_misses_and_hits_too(bench: Bench) -> None:
+    bench.op_that(lambda number: bench.caches.python.ask())
+    taken = bench.take(Plan(rounds=2, repeat=3))
+    assert taken.propagation is Propagation.CACHED
+    assert calls_of(taken, State.MISS) == [4, 18]
+    assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
+
+
+def test_an_op_whose_miss_asks_the_python_cache_too_has_misses_and_hits(bench: Bench) -> None:
+    def decomposed(number: int) -> None:
+        if not bench.caches.native.is_filled:
+            bench.caches.python.ask()
+        bench.caches.native.ask()
+
+    bench.op_that(decomposed)
+    taken = bench.take(Plan(rounds=2, repeat=3))
+    assert calls_of(taken, State.MISS) == [4, 18]
+    assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
+
+
+def test_a_cache_is_cleared_before_the_rehearsal_and_before_each_miss_only(bench: Bench) -> None:
+    bench.take(Plan(rounds=3, repeat=2))
+    assert bench.caches.log == ["clear"] * 4
+
+
+def test_states_are_listed_in_one_order(bench: Bench) -> None:
+    local = Subject(FakeOp(bench.clock, lambda number: None), tuple)
+    taken = bench.take(Plan(rounds=1, repeat=1, cold=True), local=local)
+    assert [samples.state for samples in taken.samples] == [State.MISS, State.HIT, State.COLD, State.LOCAL]
+
+
+# What the counters refuse
+
+
+@pytest.mark.parametrize("moves_hits", [True, False])
+def test_a_miss_that_did_not_propagate_is_refused(bench: Bench, moves_hits: bool) -> None:
+    def effect(number: int) -> None:
+        if moves_hits or number != FIRST_MISS:
+            bench.caches.native.ask()
+
+    bench.caches.native.clear_works = False
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=1, repeat=2))
+    assert calls_of(taken, State.MISS) == []
+    assert refused(taken, State.MISS) == {NOT_PROPAGATED: 1}
+    assert NOT_PROPAGATED == "propagation did not run"
+    assert calls_of(taken, State.HIT) == [15, 16]
+
+
+def test_a_hit_that_propagated_is_refused_and_its_neighbours_are_not(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        if number == FIRST_HIT + 1:
+            bench.caches.native.is_filled = False
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=1, repeat=4))
+    assert calls_of(taken, State.HIT) == [15, 17, 18]
+    assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
+    assert PROPAGATED_AGAIN == "propagation ran again"
+
+
+def test_a_hit_that_also_propagated_is_refused(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        bench.caches.native.ask()
+        if number == FIRST_HIT:
+            bench.caches.native.misses += 1
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=1, repeat=2))
+    assert calls_of(taken, State.HIT) == [16]
+    assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
+
+
+def test_a_hit_for_which_no_counter_moved_is_refused(bench: Bench) -> None:
+    bench.op_that(lambda number: None if number == FIRST_HIT + 2 else bench.caches.native.ask())
+    taken = bench.take(Plan(rounds=1, repeat=3))
+    assert calls_of(taken, State.HIT) == [15, 16]
+    assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 1}
+
+
+@pytest.mark.parametrize("answers", ["native", "python"])
+def test_a_miss_that_only_the_other_cache_counted_refuses_the_whole_block(bench: Bench, answers: str) -> None:
+    hit, other = bench.caches.native, bench.caches.python
+    if answers == "python":
+        hit, other = other, hit
+
+    def effect(number: int) -> None:
+        hit.ask()
+        if number == FIRST_HIT + 1:
+            other.misses += 1
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=2, repeat=3))
+    assert calls_of(taken, State.HIT) == [29, 30, 31], "the block of the second round is untouched"
+    assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 3}
+    assert calls_of(taken, State.MISS) == [4, 18]
+
+
+def test_a_miss_during_warm_up_refuses_no_hit(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        bench.caches.native.ask()
+        if number == FIRST_HIT - 1:
+            bench.caches.python.misses += 1
+            bench.caches.native.misses += 1
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=1, repeat=2))
+    assert calls_of(taken, State.HIT) == [15, 16]
+    assert refused(taken, State.HIT) == {}
+
+
+def test_refusals_are_counted_by_reason_over_all_rounds(bench: Bench) -> None:
+    in_round = 1 + WARMUP + 2
+
+    def effect(number: int) -> None:
+        if (number - FIRST_HIT) % in_round:
+            bench.caches.native.ask()
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=3, repeat=2))
+    assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 3}
+    assert len(calls_of(taken, State.HIT)) == 3
+
+
+# Ops that use the propagator in another way
+
+
+def test_an_op_that_moves_no_counter_is_unpropagated_and_has_calls(bench: Bench) -> None:
+    bench.op_that(lambda number: None)
+    taken = bench.take(Plan(rounds=2, repeat=3))
+    assert taken.propagation is Propagation.NONE
+    assert taken.rounds == 2
+    assert bench.op.calls == REHEARSAL + 2 * (WARMUP + 3)
+    assert calls_of(taken, State.CALL) == [14, 15, 16, 27, 28, 29]
+    assert set(by_state(taken)) == {State.CALL}
+
+
+@pytest.mark.parametrize("counter", ["hits", "misses"])
+def test_calls_during_which_a_counter_moved_are_refused(bench: Bench, counter: str) -> None:
+    def effect(number: int) -> None:
+        if number == REHEARSAL + WARMUP:
+            setattr(bench.caches.python, counter, 1)
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=2, repeat=3))
+    assert calls_of(taken, State.CALL) == [27, 28, 29]
+    assert refused(taken, State.CALL) == {A_COUNTER_MOVED: 3}
+
+
+def test_an_op_that_propagates_on_every_call_has_misses_and_no_hits(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        bench.caches.native.is_filled = False
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=3, repeat=4))
+    assert taken.propagation is Propagation.NEVER_CACHED
+    assert bench.op.calls == REHEARSAL + 3
+    assert calls_of(taken, State.MISS) == [4, 5, 6]
+    assert calls_of(taken, State.HIT) == []
+    assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
+
+
+def test_an_op_that_asks_no_cache_is_never_cached_and_its_misses_are_not_proved(bench: Bench) -> None:
+    bench.op_that(lambda number: bench.caches.propagate_uncached())
+    taken = bench.take(Plan(rounds=2, repeat=4))
+    assert taken.propagation is Propagation.NEVER_CACHED
+    assert by_state(taken)[State.HIT].ns == by_state(taken)[State.MISS].ns == ()
+    assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
+    assert refused(taken, State.MISS) == {NO_COUNTER_MOVED: 2}, "propagation did run: no counter shows it"
+
+
+def test_an_op_that_propagated_once_is_not_taken_for_one_that_never_does(bench: Bench) -> None:
+    bench.op_that(lambda number: None if number else bench.caches.propagate_uncached())
+    taken = bench.take(Plan(rounds=1, repeat=2))
+    assert taken.propagation is Propagation.CACHED
+    assert refused(taken, State.MISS) == {NOT_PROPAGATED: 1}
+    assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 2}
+
+
+def test_propagation_that_stops_after_the_first_calls_is_not_held_against_hits(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        bench.caches.native.ask()
+        if number < REHEARSAL - 1:
+            bench.caches.propagate_uncached()
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=1, repeat=2))
+    assert taken.propagation is Propagation.CACHED
+    assert calls_of(taken, State.HIT) == [15, 16]
+
+
+def test_uncached_propagations_are_counted_during_the_rehearsal_alone(bench: Bench) -> None:
+    watched: list[bool] = []
+
+    def effect(number: int) -> None:
+        watched.append(bench.caches.uncached is not None)
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    bench.take(Plan(rounds=1, repeat=2))
+    assert watched == [True] * REHEARSAL + [False] * (1 + WARMUP + 2)
+
+
+# Cold calls
+
+
+def test_a_cold_call_is_made_before_each_miss_with_every_cache_empty(bench: Bench) -> None:
+    sizes: list[int] = []
+
+    def effect(number: int) -> None:
+        sizes.append(bench.caches.cold_size)
+        bench.caches.cold_size += 7
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=2, repeat=1, cold=True))
+    assert calls_of(taken, State.COLD) == [4, 17]
+    assert calls_of(taken, State.MISS) == [5, 18]
+    assert calls_of(taken, State.HIT) == [16, 29]
+    assert [sizes[4], sizes[17]] == [0, 0]
+    assert sizes[5] == sizes[18] == 7, "a miss finds what the cold call left"
+    assert bench.caches.log == ["clear", *["clear", "clear cold", "clear"] * 2]
+
+
+def test_a_cold_call_is_not_made_where_a_cache_is_not_empty(bench: Bench) -> None:
+    bench.caches.cold_size = 1
+    bench.caches.cold_clear_works = False
+    taken = bench.take(Plan(rounds=2, repeat=1, cold=True))
+    assert by_state(taken)[State.COLD].ns == ()
+    assert refused(taken, State.COLD) == {NOT_COLD: 2}
+    assert calls_of(taken, State.MISS) == [4, 16]
+
+
+def test_a_cold_call_that_did_not_propagate_is_refused(bench: Bench) -> None:
+    bench.caches.native.clear_works = False
+    taken = bench.take(Plan(rounds=2, repeat=1, cold=True))
+    assert refused(taken, State.COLD) == refused(taken, State.MISS) == {NOT_PROPAGATED: 2}
+    assert calls_of(taken, State.COLD) == []
+
+
+def test_an_op_that_is_never_cached_has_cold_calls(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        bench.caches.native.is_filled = False
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=2, repeat=1, cold=True))
+    assert calls_of(taken, State.COLD) == [4, 6]
+    assert calls_of(taken, State.MISS) == [5, 7]
+
+
+# The local op
+
+
+@pytest.mark.parametrize("uses", [1, 0], ids=["cached", "unpropagated"])
+def test_local_calls_are_recorded_after_two_of_warm_up(bench: Bench, uses: int) -> None:
+    bench.op_that(lambda number: bench.caches.native.ask() if uses else None)
+    local = FakeOp(bench.clock, lambda number: None)
+    taken = bench.take(Plan(rounds=2, repeat=3), local=Subject(local, tuple))
+    assert calls_of(taken, State.LOCAL) == [2, 3, 4, 7, 8, 9]
+    assert local.calls == 10
+
+
+def test_an_op_that_is_never_cached_has_local_calls(bench: Bench) -> None:
+    bench.op_that(lambda number: bench.caches.propagate_uncached())
+    local = FakeOp(bench.clock, lambda number: None)
+    taken = bench.take(Plan(rounds=1, repeat=2), local=Subject(local, tuple))
+    assert calls_of(taken, State.LOCAL) == [2, 3]
+
+
+# What the clock sees
+
+
+def test_only_the_call_is_timed(bench: Bench) -> None:
+    """Preparing, releasing the result and reading the counters take a second each, and no sample shows it."""
+    second = 10**9
+    log: list[str] = []
+
+    class Result:
+        def __del__(self) -> None:
+            log.append("release")
+            bench.clock.passes(second)
+
+    def prepare() -> tuple[str]:
+        log.append("prepare")
+        bench.clock.passes(second)
+        return ("positional",)
+
+    def op(argument: str, *, keyword: str) -> Result:
+        assert (argument, keyword) == ("positional", "keyword")
+        log.append("call")
+        bench.clock.passes(7)
+        bench.caches.native.ask()
+        return Result()
+
+    bench.caches.reading = lambda: bench.clock.passes(second)
+    subject = Subject(op, prepare, {"keyword": "keyword"})
+    taken = Rounds(subject, bench.caches, Plan(rounds=2, repeat=3), clock=bench.clock).take()
+    assert by_state(taken)[State.MISS].ns == (7, 7)
+    assert by_state(taken)[State.HIT].ns == (7,) * 6
+    assert log == ["prepare", "call", "release"] * (REHEARSAL + 2 * (1 + WARMUP + 3))
+
+
+def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:
+    at_call: list[tuple[int, bool]] = []
+    plan = Plan(rounds=3, repeat=2)
+    bench.take(plan, synchronize=lambda: at_call.append((bench.op.calls, gc.isenabled())))
+    in_round = 1 + WARMUP + 2
+    assert at_call == [(REHEARSAL + number * in_round, gc.isenabled()) for number in range(3)]
+
+
+# The time budget: here each round takes a second
+
+
+def rounds_done(bench: Bench, plan: Plan) -> int:
+    taken = bench.take(plan, synchronize=lambda: bench.clock.passes(10**9))
+    assert len(calls_of(taken, State.MISS)) == taken.rounds
+    return taken.rounds
+
+
+@pytest.mark.parametrize(
+    ("planned", "budget_s", "done"),
+    [
+        (20, 7.0, 7),
+        (20, 6.5, 7),
+        (20, 1e-9, 5),
+        (20, 4.9, 5),
+        (20, 5.1, 6),
+        (3, 1e-9, 3),
+        (5, 1e-9, 5),
+        (6, 1e-9, 5),
+        (20, 1000.0, 20),
+        (7, 1e300, 7),
+    ],
+)
+def test_rounds_stop_at_the_time_budget_but_not_before_five(
+    bench: Bench, planned: int, budget_s: float, done: int
+) -> None:
+    assert rounds_done(bench, Plan(rounds=planned, repeat=1, max_time_s=budget_s)) == done
+
+
+def test_the_rehearsal_is_part_of_the_time_budget(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        bench.clock.passes(10**10 if number == 0 else 0)
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    assert rounds_done(bench, Plan(rounds=20, repeat=1, max_time_s=9.0)) == 5
+
+
+# Garbage collection
+
+
+@pytest.fixture
+def gc_as_it_was() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    yield
+    (gc.enable if was_enabled else gc.disable)()
+
+
+@pytest.mark.usefixtures("gc_as_it_was")
+@pytest.mark.parametrize("before", [True, False])
+def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Bench, before: bool) -> None:
+    (gc.enable if before else gc.disable)()
+    seen: set[bool] = set()
+
+    def effect(number: int) -> None:
+        seen.add(gc.isenabled())
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    local = Subject(lambda: seen.add(gc.isenabled()), tuple)
+    bench.take(Plan(rounds=2, repeat=2), local=local)
+    assert seen == {False}
+    assert gc.isenabled() is before
+
+
+@pytest.mark.usefixtures("gc_as_it_was")
+def test_garbage_is_collected_between_rounds(bench: Bench) -> None:
+    gc.enable()
+    at_call: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 1:
+            at_call.append(bench.op.calls)
+
+    gc.callbacks.append(note)
+    try:
+        bench.take(Plan(rounds=2, repeat=2))
+    finally:
+        gc.callbacks.remove(note)
+    ends = [REHEARSAL, REHEARSAL + 13, REHEARSAL + 26]
+    assert [at for at in dict.fromkeys(at_call) if at] == ends
+
+
+@pytest.mark.usefixtures("gc_as_it_was")
+def test_a_block_that_turned_garbage_collection_off_before_keeps_it_off() -> None:
+    gc.disable()
+    with gc_paused():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+
+
+@pytest.mark.usefixtures("gc_as_it_was")
+@pytest.mark.parametrize("number", [0, 2, FIRST_MISS, FIRST_MISS + 3, FIRST_HIT])
+def test_an_exception_passes_through_and_leaves_all_as_it_was(bench: Bench, number: int) -> None:
+    gc.enable()
+    error = RuntimeError("the op's own")
+
+    def effect(at: int) -> None:
+        if at == number:
+            raise error
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    with pytest.raises(RuntimeError) as raised:
+        bench.take(Plan(rounds=2, repeat=2))
+    assert raised.value is error
+    assert bench.op.calls == number + 1
+    assert gc.isenabled()
+    assert bench.caches.uncached is None
+
+
+# Laws that hold whatever an op does to the counters
+
+
+class Delta(NamedTuple):
+    """What one call adds to the counters."""
+
+    native_hits: int = 0
+    native_misses: int = 0
+    python_hits: int = 0
+    python_misses: int = 0
+    uncached: int = 0
+
+    @property
+    def hits(self) -> int:
+        return self.native_hits + self.python_hits
+
+    @property
+    def misses(self) -> int:
+        return self.native_misses + self.python_misses
+
+
+USUAL = st.sampled_from([Delta(native_hits=1), Delta(python_hits=1), Delta(native_misses=1), Delta()])
+ANY = st.builds(Delta, *[st.integers(0, 2)] * 4, st.integers(0, 1))
+# Mostly hits: a script without two usual calls in a row would refuse everything.
+SCRIPTS = st.lists(st.one_of(st.just(Delta(native_hits=1)), USUAL, ANY), min_size=1, max_size=70)
+PLANS = st.builds(Plan, rounds=st.integers(1, 4), repeat=st.integers(1, 4), cold=st.booleans())
+
+
+def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Taken]:
+    bench = Bench()
+
+    def effect(number: int) -> None:
+        delta = script[number % len(script)]
+        bench.caches.native.hits += delta.native_hits
+        bench.caches.native.misses += delta.native_misses
+        bench.caches.python.hits += delta.python_hits
+        bench.caches.python.misses += delta.python_misses
+        if delta.uncached:
+            bench.caches.propagate_uncached()
+
+    bench.op_that(effect)
+    return bench, bench.take(plan)
+
+
+@unhurried
+@given(script=SCRIPTS, plan=PLANS)
+def test_what_is_recorded_was_proved_call_by_call(script: list[Delta], plan: Plan) -> None:
+    _, taken = take_script(script, plan)
+
+    def deltas(state: State) -> list[Delta]:
+        return [script[number % len(script)] for number in calls_of(taken, state)]
+
+    assert all(delta.misses == 0 and delta.hits >= 1 for delta in deltas(State.HIT))
+    assert all(delta.misses >= 1 for delta in deltas(State.MISS) + deltas(State.COLD))
+    assert all(delta.misses == delta.hits == 0 for delta in deltas(State.CALL))
+
+
+@unhurried
+@given(script=SCRIPTS, plan=PLANS)
+def test_recorded_and_refused_are_together_what_was_taken(script: list[Delta], plan: Plan) -> None:
+    bench, taken = take_script(script, plan)
+    count = {
+        samples.state: len(samples.ns) + sum(refusal.count for refusal in samples.refused)
+        for samples in taken.samples
+    }
+    cold = {State.COLD: plan.rounds} if plan.cold else {}
+    expected, calls = {
+        Propagation.CACHED: (
+            {State.MISS: plan.rounds, State.HIT: plan.rounds * plan.repeat, **cold},
+            1 + WARMUP + plan.repeat + plan.cold,
+        ),
+        # The one hit that is refused is the rehearsal's, which showed that there are none.
+        Propagation.NEVER_CACHED: ({State.MISS: plan.rounds, State.HIT: 1, **cold}, 1 + plan.cold),
+        Propagation.NONE: ({State.CALL: plan.rounds * plan.repeat}, WARMUP + plan.repeat),
+    }[taken.propagation]
+    assert count == expected
+    assert taken.rounds == plan.rounds
+    assert bench.op.calls == REHEARSAL + plan.rounds * calls
+
+
+@unhurried
+@given(script=SCRIPTS, plan=PLANS)
+def test_no_call_is_recorded_twice_and_none_of_the_rehearsal(script: list[Delta], plan: Plan) -> None:
+    _, taken = take_script(script, plan)
+    numbers = [number for samples in taken.samples for number in calls_of(taken, samples.state)]
+    assert len(numbers) == len(set(numbers))
+    assert all(number >= REHEARSAL for number in numbers)
+    for samples in taken.samples:
+        assert list(samples.ns) == sorted(samples.ns), "samples stand in the order they were taken"
+
+
+@unhurried
+@given(plan=PLANS, noise=st.lists(st.booleans(), min_size=1, max_size=30))
+def test_a_proved_hit_is_always_recorded(plan: Plan, noise: list[bool]) -> None:
+    """Only native counters move: each hit stands for itself, whatever its neighbours did."""
+    hit, miss = Delta(native_hits=1), Delta(native_misses=1)
+    script = [miss, hit, hit, hit, *([hit if is_hit else miss for is_hit in noise] * 100)]
+    _, taken = take_script(script, plan)
+    in_round = 1 + WARMUP + plan.repeat + plan.cold
+    blocks = [
+        REHEARSAL + number * in_round + 1 + plan.cold + WARMUP + offset
+        for number in range(plan.rounds)
+        for offset in range(plan.repeat)
+    ]
+    assert calls_of(taken, State.HIT) == [number for number in blocks if script[number] == hit]

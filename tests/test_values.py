@@ -1,0 +1,209 @@
+"""Values as flags, ini files and markers write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.records.signature import mesh_text
+from pytest_dtdispatch.values import (
+    read_choice,
+    read_count,
+    read_globs,
+    read_mesh,
+    read_names,
+    read_seconds,
+    read_switch,
+)
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+INFINITY, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(("value", "count"), [("1", 1), ("20", 20), (" 7 ", 7), (1, 1), (1000, 1000)])
+def test_a_count_is_a_whole_number_of_at_least_one(value: Any, count: int) -> None:
+    assert read_count(value) == count
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0", "-1", "x", "", "1.5", "1e3", "inf", 0, -1, 2.0, 1.5, INFINITY, NAN, True, None, [1]],
+)
+def test_anything_else_is_no_count(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a whole number of at least 1$"):
+        read_count(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("1", 1.0), ("0.2", 0.2), ("1e-3", 1e-3), (2, 2.0), (0.5, 0.5)]
+)
+def test_seconds_are_a_number_above_zero(value: Any, seconds: float) -> None:
+    assert read_seconds(value) == seconds
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0",
+        "-1",
+        "x",
+        "",
+        "nan",
+        "inf",
+        "1e400",
+        "1s",
+        0,
+        -0.5,
+        NAN,
+        INFINITY,
+        True,
+        None,
+        (1,),
+        pytest.param(10**400, id="1e400"),
+    ],
+)
+def test_anything_else_is_no_number_of_seconds(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a number of seconds above 0$"):
+        read_seconds(value)
+
+
+@pytest.mark.parametrize("word", ["1", "true", "yes", "on", "TRUE", "On", True])
+def test_a_switch_is_on(word: Any) -> None:
+    assert read_switch(word) is True
+
+
+@pytest.mark.parametrize("word", ["0", "false", "no", "off", "False", "OFF", False])
+def test_a_switch_is_off(word: Any) -> None:
+    assert read_switch(word) is False
+
+
+@pytest.mark.parametrize("value", ["", "maybe", "2", 1, 0, None, ["true"]])
+def test_anything_else_is_no_switch(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^true or false$"):
+        read_switch(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        ("4", (4,)),
+        ("2x4", (2, 4)),
+        ("8x8x4", (8, 8, 4)),
+        (4, (4,)),
+        ((2, 4), (2, 4)),
+        ([2, 4], (2, 4)),
+        (("2",), (2,)),
+    ],
+)
+def test_a_mesh_is_one_extent_or_several(value: Any, shape: tuple[int, ...]) -> None:
+    assert read_mesh(value) == shape
+
+
+@unhurried
+@given(st.lists(st.integers(1, 2**40), min_size=1, max_size=6))
+def test_a_mesh_is_read_as_it_is_written(extents: list[int]) -> None:
+    shape = tuple(extents)
+    assert read_mesh(mesh_text(shape)) == read_mesh(shape) == read_mesh(extents) == shape
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2x",
+        "x4",
+        "0x4",
+        "2xx4",
+        "-1",
+        "2X4",
+        "2,4",
+        "",
+        "x",
+        0,
+        (),
+        [],
+        (2, 0),
+        (2, None),
+        ((2, 4),),
+        2.0,
+        True,
+        None,
+        (INFINITY,),
+        {2: 4},
+    ],
+)
+def test_anything_else_is_no_mesh(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^extents of at least 1 joined by x, such as 4 or 2x4$"):
+        read_mesh(value)
+
+
+@pytest.mark.parametrize("value", [("dp", "tp"), ["dp", "tp"]])
+def test_names_are_a_tuple_of_texts(value: Any) -> None:
+    assert read_names(value) == ("dp", "tp")
+
+
+@pytest.mark.parametrize("value", ["dp", ("dp", ""), ("dp", 1), None, 3, {"dp"}])
+def test_anything_else_is_no_names(value: Any) -> None:
+    with pytest.raises(ValueError, match=r'^a tuple of names, such as \("dp", "tp"\)$'):
+        read_names(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "globs"), [("add*", ("add*",)), (("add*", "mm"), ("add*", "mm")), (["mm"], ("mm",)), ((), ())]
+)
+def test_globs_are_one_text_or_several(value: Any, globs: tuple[str, ...]) -> None:
+    assert read_globs(value) == globs
+
+
+@pytest.mark.parametrize("value", ["", [""], ("add*", 1), None, 3])
+def test_anything_else_is_no_globs(value: Any) -> None:
+    with pytest.raises(ValueError, match=r'^globs of op names, such as "add\*"$'):
+        read_globs(value)
+
+
+def test_a_choice_is_one_of_its_words() -> None:
+    read = read_choice(("auto", "fake"))
+    assert [read("auto"), read("fake")] == ["auto", "fake"]
+
+
+@pytest.mark.parametrize("value", ["", "Fake", "mpi", None, 1, ["fake"], ("auto", "fake")])
+def test_anything_else_is_no_choice_and_the_words_are_listed(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^one of auto, fake$"):
+        read_choice(("auto", "fake"))(value)
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.lists(st.integers()),
+    st.tuples(),
+)
+
+
+def refusal(read: Callable[[Any], Any], value: Any) -> str:
+    try:
+        read(value)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@unhurried
+@given(JUNK)
+def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> None:
+    assert refusal(read_count, value) in ("", "a whole number of at least 1")
+    assert refusal(read_seconds, value) in ("", "a number of seconds above 0")
+    assert refusal(read_switch, value) in ("", "true or false")
+    assert refusal(read_mesh, value) in ("", "extents of at least 1 joined by x, such as 4 or 2x4")
+    assert refusal(read_names, value) in ("", 'a tuple of names, such as ("dp", "tp")')
+    assert refusal(read_globs, value) in ("", 'globs of op names, such as "add*"')
+    assert refusal(read_choice(("a",)), value) in ("", "one of a")
