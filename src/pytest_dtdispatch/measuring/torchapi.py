@@ -17,6 +17,8 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 MISSING = object()
+# Some overloads of batch normalisation update these, and their schema does not say so.
+UNDECLARED_WRITES = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,8 @@ def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list
             value = kwargs[argument.name]
         else:
             continue
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        is_written = declared or argument.name in UNDECLARED_WRITES
         paired.append(Argument(argument.name, str(argument.type), value, argument.default_value, is_written))
     return paired
 
