@@ -84,8 +84,11 @@ class SavedTensors:
         return None
 
     def rewind(self) -> None:
-        """Put contents back to what they were before the call."""
-        for target, contents in self._before:
+        """Put contents back to what they were before the call.
+
+        The last saved goes first: a tensor may have been saved after a view of it was written to.
+        """
+        for target, contents in reversed(self._before):
             target.copy_(contents)
 
     def restore(self) -> None:
