@@ -123,9 +123,11 @@ class RandomState:
             self._write(self._before)
 
     def restore(self) -> None:
-        """Put the states back to what the program's call left behind."""
-        if self.advanced:
-            self._write(self._after)
+        """Put the states back to what the program's call left behind.
+
+        Always: a callable may draw in a repetition though its first call drew nothing.
+        """
+        self._write(self._after)
 
     def _read(self) -> dict[str, torch.Tensor]:
         states = {"cpu": torch.get_rng_state()}
