@@ -57,6 +57,7 @@ class WriteWatch(torchapi.TorchDispatchMode):
         if not torchapi.is_op(func):
             return call.run()
         with torchapi.without_outer_modes():
+            self._replay.random.watch(call.leaves())
             self._save(call, tensors)
         result = call.run()
         if not torchapi.returns_alias(func) or all(map(self._is_created, tensors)):

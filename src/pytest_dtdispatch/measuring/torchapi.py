@@ -213,6 +213,14 @@ def random_tracker_states() -> dict[str, torch.Tensor]:
     return states if isinstance(states, dict) else {}
 
 
+def cuda_generator(device: torch.device) -> torch.Generator:
+    """Return the generator that random ops on a CUDA device draw from."""
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator: torch.Generator = torch.cuda.default_generators[index]
+    return generator
+
+
 def dispatch_loggers() -> Sequence[logging.Logger]:
     """Return the loggers whose DEBUG level slows the dispatcher down."""
     return [logging.getLogger(f"torch.distributed.tensor.{name}") for name in ("_dispatch", "_sharding_prop")]
