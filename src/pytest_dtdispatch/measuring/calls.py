@@ -107,9 +107,8 @@ def run_and_measure_call(
     Returns:
         The result of the first call, the mesh it ran on as text, and the figures.
     """
-    leaves = torchapi.tree_leaves(args)
     with torchapi.without_outer_modes():
-        replay = Replay(leaves)
+        replay = Replay(torchapi.tree_leaves(args))
     first_args = _prepared(args, setup)
     with WriteWatch(replay) as watch:
         result = fn(*first_args)
@@ -117,16 +116,14 @@ def run_and_measure_call(
         once = replay.settle() or watch.once
         if once:
             return result, _place(watch.mesh), Figures(notes=(once,))
-        figures = _measure_repeated(Subject(fn, _rewound(replay, args, setup)), replay, caches, plan, leaves)
+        figures = _measure_repeated(Subject(fn, _rewound(replay, args, setup)), replay, caches, plan)
         return result, _place(watch.mesh), figures
 
 
-def _measure_repeated(
-    subject: Subject, replay: Replay, caches: ShardingCaches, plan: Plan, leaves: list[Any]
-) -> Figures:
+def _measure_repeated(subject: Subject, replay: Replay, caches: ShardingCaches, plan: Plan) -> Figures:
     try:
         with replay.repeating():
-            return figures_of(Rounds(subject, caches, plan, synchronize=synchronizer(leaves)).take())
+            return figures_of(Rounds(subject, caches, plan, synchronize=synchronizer()).take())
     except Exception as error:  # the program's own call succeeded: it must not see this
         return Figures(notes=(f"repeating it raised {first_line(error)}",))
 
