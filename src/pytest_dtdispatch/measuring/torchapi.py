@@ -149,6 +149,14 @@ def open_modes() -> list[Any]:
     return modes
 
 
+def is_mode_of_program(mode: Any) -> bool:
+    """Tell a dispatch mode that a program opened from those that torch's compiler opens for itself."""
+    if not isinstance(mode, TorchDispatchMode) or type(mode).__module__.startswith("torch._functorch"):
+        return False
+    is_infra = getattr(mode, "is_infra_mode", None)
+    return is_infra is None or not is_infra()
+
+
 def is_op(func: Any) -> bool:
     """Tell an op overload, which has a schema, from a higher-order operator, which has none."""
     return isinstance(func, torch._ops.OpOverload)
@@ -215,7 +223,7 @@ def random_tracker_states() -> dict[str, torch.Tensor]:
 
 def cuda_generator(device: torch.device) -> torch.Generator:
     """Return the generator that random ops on a CUDA device draw from."""
-    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
     generator: torch.Generator = torch.cuda.default_generators[index]
     return generator
