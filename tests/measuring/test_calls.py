@@ -289,15 +289,32 @@ def test_setup_that_returns_nothing_leaves_the_arguments_as_they_are(shard: Make
     assert calls[0] > sum(PROVED.values())
 
 
-def test_setup_is_not_part_of_what_is_timed(shard: Make) -> None:
-    """What setup propagates is no propagation of the callable's."""
-    a = shard(8, 8)
+def test_what_setup_propagates_proves_nothing_of_the_callable(shard: Make) -> None:
+    a, others = shard(8, 8), iter(range(4, 4000, 4))
 
     def setup() -> None:
-        a.t() + a
+        fresh = shard(next(others), 2)
+        fresh + fresh
 
     _, figures = measure(lambda: a.redistribute(placements=[Replicate()]), setup=setup)
-    assert State.MISS not in counts(figures)
+    assert counts(figures) == {State.CALL: ROUNDS * REPEAT}
+    _, figures = measure(lambda: a + a, setup=setup)
+    assert counts(figures) == PROVED
+    assert not any(samples.refused for samples in figures.samples)
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["miss", "cold"])
+def test_a_miss_finds_nothing_that_setup_left_in_the_caches(shard: Make, cold: bool) -> None:
+    caches, a = ShardingCaches(), shard(8, 8)
+    plan = Plan(ROUNDS, REPEAT, cold=cold)
+
+    def add_first() -> None:
+        a + a
+
+    _, _, figures = run_and_measure_call(lambda: a + a, (), add_first, caches, plan)
+    assert counts(figures) == PROVED | ({State.COLD: ROUNDS} if cold else {})
+    misses, hits = (s.median_ns for s in figures.samples if s.state in (State.MISS, State.HIT))
+    assert misses > 10 * hits
 
 
 def test_a_callable_that_raises_raises_and_leaves_no_mode_open(shard: Make) -> None:
@@ -331,16 +348,18 @@ def test_a_repetition_that_raises_leaves_the_first_result_and_state(shard: Make)
 
 
 def test_a_callable_that_changes_a_shape_in_place_runs_once(shard: Make) -> None:
-    a, calls = torch.rand(8, 1), [0]
+    calls: list[Any] = []
+    a = torch.rand(8, 1)
 
     def fn() -> Any:
-        calls[0] += 1
+        calls.append(shard(8, 8) + 1)
         return a.squeeze_(1)
 
     result, figures = measure(fn)
-    assert calls[0] == 1
+    assert len(calls) == 1
+    assert result is a
     assert result.shape == (8,)
-    assert figures.notes == ("runs once: it changes a tensor's shape in place",)
+    assert figures.notes == ("runs once: it changed the layout of a tensor that it wrote to",)
 
 
 def test_a_callable_may_reshape_what_it_made_itself(shard: Make) -> None:
