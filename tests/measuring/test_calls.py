@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch.distributed.tensor import Replicate, Shard
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import Setup, run_and_measure_call
+from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN, Plan
 from pytest_dtdispatch.records.measurement import Figures, State
 
@@ -183,6 +186,17 @@ def test_gradients_of_a_graph_made_outside_are_accumulated_once(shard: Make) -> 
     assert_same(program)
 
 
+def test_a_retained_gradient_is_accumulated_once(shard: Make) -> None:
+    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
+        a = shard(8, 8, requires_grad=True)
+        doubled = a * 2
+        doubled.retain_grad()
+        call(lambda: doubled.sum().backward(retain_graph=True))
+        return a.grad, doubled.grad
+
+    assert_same(program)
+
+
 def test_a_graph_that_can_be_walked_once_is_walked_by_the_program(shard: Make) -> None:
     a = shard(8, 8, requires_grad=True)
     loss = (a * a).sum()
@@ -211,6 +225,64 @@ def test_parameters_and_their_optimizer_take_one_step(shard: Make) -> None:
         return weight.detach(), weight.grad, optimizer.state[weight]["momentum_buffer"]
 
     assert_same(program)
+
+
+def test_running_statistics_are_updated_once(shard: Make) -> None:
+    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
+        a, layer, batch = shard(8, 8), torch.nn.BatchNorm1d(8), torch.rand(4, 8)
+        call(lambda: (a + a, layer(batch)))
+        return layer.running_mean, layer.running_var, layer.num_batches_tracked
+
+    assert_same(program)
+
+
+def test_views_that_ops_of_the_callable_make_are_followed_to_what_they_show(shard: Make) -> None:
+    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
+        a, plain = shard(8, 8), torch.rand(8)
+
+        def fn() -> Any:
+            a.split(4, 1)[0].add_(1.0)
+            a.to_local().mul_(2.0)
+            plain.chunk(2)[1].add_(1.0)
+            with torch.inference_mode():
+                plain.reshape(2, 4).mul_(3.0)
+            return a + a
+
+        call(fn)
+        return a, plain
+
+    assert_same(program)
+
+
+def test_a_callable_is_left_as_after_one_call_in_a_thread_of_its_own(shard: Make) -> None:
+    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
+        a = shard(8, 8)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(call, partial(a.add_, 1.0)).result()
+        return a
+
+    assert_same(program)
+
+
+def test_compiled_code_is_measured_compiled(shard: Make) -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    a = shard(8, 8)
+    before = a.to_local().clone()
+
+    def add(x: Any) -> Any:
+        return x.add_(1.0)
+
+    _, figures = measure(torch.compile(add, backend=backend), a)
+    torch._dynamo.reset()
+    assert len(graphs) == 1
+    assert counts(figures) == PROVED
+    assert torch.equal(a.to_local(), before + 1.0)
 
 
 def test_random_draws_are_made_once(shard: Make) -> None:
@@ -372,3 +444,34 @@ def test_a_callable_may_reshape_what_it_made_itself(shard: Make) -> None:
 
     _, figures = measure(fn)
     assert counts(figures) == PROVED
+
+
+def test_the_device_is_waited_for_where_the_process_uses_one(
+    shard: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, waits = shard(8, 8), [0]
+
+    def synchronize() -> None:
+        waits[0] += 1
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    measure(lambda: a + a)
+    assert waits[0] == 0
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    measure(lambda: a + a)
+    assert waits[0] == ROUNDS
+
+
+def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    monkeypatch.setattr(torchapi, "cuda_generator", lambda device: generator)
+    random = RandomState([])
+    random.watch([torch.device("cuda", 0)])
+    first = torch.rand(3, generator=generator)
+    random.settle()
+    after = generator.get_state()
+    random.rewind()
+    assert torch.equal(torch.rand(3, generator=generator), first)
+    random.rewind()
+    random.restore()
+    assert torch.equal(generator.get_state(), after)

@@ -161,7 +161,10 @@ class RandomState:
 
 
 class Gradients:
-    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after."""
+    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
+
+    A tensor that retains its gradient is treated as a leaf, where an op of the call takes it.
+    """
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
@@ -175,7 +178,7 @@ class Gradients:
         """Walk the autograd graph from a tensor to leaves not met before, and note their gradients."""
         if not tensor.requires_grad:
             return
-        if tensor.is_leaf:
+        if tensor.is_leaf or tensor.retains_grad:
             yield from self._meet(tensor)
         nodes = [tensor.grad_fn]
         while nodes:
