@@ -47,7 +47,7 @@ def test_the_two_fields_are_microseconds_of_the_last_samples(shard: Make) -> Non
     assert timing.dispatch_with_cache_miss == pytest.approx(seconds * 1e6, abs=0.01)
     # Hits alone: the miss is not among what the median is taken of.
     assert timing.dispatch_with_cache_hit == pytest.approx(statistics.median(hits) * 1e6, abs=0.01)
-    assert max(hits) < seconds
+    assert statistics.median(hits) < seconds
 
 
 def test_every_call_has_an_entry_of_its_own(shard: Make) -> None:
