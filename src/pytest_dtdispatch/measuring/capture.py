@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ class DispatchCapture(torchapi.TorchDispatchMode):
 
     Raises:
         CaptureError: on entry, when a capture is open in this thread already.
+        UnsupportedTorchError: this torch has no caches that can be cleared and counted.
     """
 
     supports_higher_order_operators = True
@@ -43,7 +45,8 @@ class DispatchCapture(torchapi.TorchDispatchMode):
     def __init__(self, ops: Sequence[str] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._ops = tuple(ops)
-        self._hiding = HidingModes()
+        self._caches = ShardingCaches()
+        self._hiding = HidingModes(self._caches)
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -57,6 +60,7 @@ class DispatchCapture(torchapi.TorchDispatchMode):
             )
         warn_of_debug_logging()
         super().__enter__()  # type: ignore[no-untyped-call]
+        self._hiding.note()
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -73,10 +77,12 @@ class DispatchCapture(torchapi.TorchDispatchMode):
     ) -> Any:
         call = OpCall(func, args, kwargs or {})
         on_dtensors = has_dtensor(call.leaves())
-        self._hiding.see(on_dtensors)
-        if not on_dtensors or not self._wants(func):
-            return call.run()
-        return self.on_op(call)
+        if not on_dtensors:
+            self._hiding.look()
+        try:
+            return self.on_op(call) if on_dtensors and self._wants(func) else call.run()
+        finally:
+            self._hiding.note()
 
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
@@ -125,7 +131,6 @@ class TimeCaptureMode(DispatchCapture):
         self.repeat_count = repeat_count
         self.op_to_time: dict[str, list[Timing]] = {}
         self.time_list: list[float] = []
-        self._caches = ShardingCaches()
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
@@ -153,7 +158,6 @@ class SignatureCapture(DispatchCapture):
         super().__init__(ops)
         self._book = book
         self._plan = plan
-        self._caches = ShardingCaches()
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""
@@ -168,22 +172,36 @@ class SignatureCapture(DispatchCapture):
 class HidingModes:
     """Notice a mode that was opened inside a capture and hides DTensor ops from it.
 
-    Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does.
+    Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does. The
+    proof is that a plain-tensor op comes through it after a propagation that no op of the capture made.
+
+    Args:
+        caches: whose counters show a propagation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caches: ShardingCaches) -> None:
+        self._caches = caches
+        self._noted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
         self._hiding: set[str] = set()
-        self._passing: set[str] = set()
 
-    def see(self, on_dtensors: bool) -> None:
-        """Note which mode, opened inside the capture, an op came through."""
+    def note(self) -> None:
+        """Note the counters of this thread: an op that the capture saw has ended."""
+        self._noted[threading.get_ident()] = self._counters()
+
+    def look(self) -> None:
+        """Look for a mode that hides the DTensor op to which the plain-tensor op at hand belongs."""
+        if self._noted.get(threading.get_ident(), now := self._counters()) == now:
+            return
         mode = _mode_in_between()
         if mode:
-            (self._passing if on_dtensors else self._hiding).add(mode)
+            self._hiding.add(mode)
+
+    def _counters(self) -> list[tuple[int, int]]:
+        return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
 
     def warn(self) -> None:
-        """Warn of modes through which plain-tensor ops came, and never a DTensor op."""
-        for mode in sorted(self._hiding - self._passing):
+        """Warn of the modes that were found."""
+        for mode in sorted(self._hiding):
             warnings.warn(
                 f"{mode} was opened inside the capture and hides DTensor ops from it: "
                 f"open {mode} outside the capture",
@@ -211,7 +229,7 @@ def _mode_in_between() -> str | None:
     while frame is not None:
         if frame.f_code.co_name == "__torch_dispatch__":
             owner = frame.f_locals.get("self")
-            if isinstance(owner, torchapi.TorchDispatchMode) and not isinstance(owner, DispatchCapture):
+            if torchapi.is_mode_of_program(owner) and not isinstance(owner, DispatchCapture):
                 return type(owner).__name__
         frame = frame.f_back  # type: ignore[assignment]
     return None

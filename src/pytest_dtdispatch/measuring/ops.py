@@ -61,7 +61,7 @@ def _measure(call: OpCall, replay: Replay, caches: ShardingCaches, plan: Plan) -
         caches,
         plan,
         local=_subject(local, replay) if local else None,
-        synchronize=synchronizer(call.leaves()),
+        synchronize=synchronizer(),
     ).take()
     return figures_of(taken, () if local else (f"no local row: {why_no_local}",))
 
@@ -87,10 +87,9 @@ def _subject(call: OpCall, replay: Replay) -> Subject:
     return Subject(call.func, rewound, call.kwargs)
 
 
-def synchronizer(leaves: list[Any]) -> Any:
-    """Return what waits for the devices of these tensors."""
-    on_cuda = any(isinstance(leaf, torch.Tensor) and leaf.device.type == "cuda" for leaf in leaves)
-    return torch.cuda.synchronize if on_cuda else nothing_to_wait_for
+def synchronizer() -> Any:
+    """Return what waits for the device, where this process uses one."""
+    return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_wait_for
 
 
 def has_dtensor(leaves: list[Any]) -> bool:

@@ -84,8 +84,11 @@ class SavedTensors:
         return None
 
     def rewind(self) -> None:
-        """Put contents back to what they were before the call."""
-        for target, contents in self._before:
+        """Put contents back to what they were before the call.
+
+        The last saved goes first: a tensor may have been saved after a view of it was written to.
+        """
+        for target, contents in reversed(self._before):
             target.copy_(contents)
 
     def restore(self) -> None:
@@ -95,17 +98,28 @@ class SavedTensors:
 
 
 class RandomState:
-    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker."""
+    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker.
+
+    Args:
+        leaves: arguments in which generators and devices are looked for.
+    """
 
     def __init__(self, leaves: Sequence[Any]) -> None:
-        self._devices = sorted(
-            {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type == "cuda"},
-            key=str,
-        )
-        self._generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
-        self._before = self._read()
+        self._generators: dict[int, torch.Generator] = {}
+        self._before = {f"tracker {name}": s.clone() for name, s in torchapi.random_tracker_states().items()}
         self._after = self._before
         self._advanced = False
+        self._watch(torch.default_generator)
+        self.watch(leaves)
+
+    def watch(self, leaves: Sequence[Any]) -> None:
+        """Note the states of generators and devices that were not met before."""
+        for leaf in leaves:
+            device = leaf if isinstance(leaf, torch.device) else getattr(leaf, "device", None)
+            if isinstance(leaf, torch.Generator):
+                self._watch(leaf)
+            elif isinstance(device, torch.device) and device.type == "cuda":
+                self._watch(torchapi.cuda_generator(device))
 
     def settle(self) -> None:
         """Note the states that the program's call left behind."""
@@ -120,24 +134,26 @@ class RandomState:
             self._write(self._before)
 
     def restore(self) -> None:
-        """Put the states back to what the program's call left behind."""
-        if self._advanced:
-            self._write(self._after)
+        """Put the states back to what the program's call left behind.
+
+        Always: a callable may draw in a repetition though its first call drew nothing.
+        """
+        self._write(self._after)
+
+    def _watch(self, generator: torch.Generator) -> None:
+        if id(generator) not in self._generators:
+            self._generators[id(generator)] = generator
+            self._before[f"generator {id(generator)}"] = generator.get_state()
 
     def _read(self) -> dict[str, torch.Tensor]:
-        states = {"cpu": torch.get_rng_state()}
-        states.update({str(device): torch.cuda.get_rng_state(device) for device in self._devices})
-        states.update({f"generator {n}": g.get_state() for n, g in enumerate(self._generators)})
+        states = {f"generator {key}": generator.get_state() for key, generator in self._generators.items()}
         tracked = torchapi.random_tracker_states()
         states.update({f"tracker {name}": state.clone() for name, state in tracked.items()})
         return states
 
     def _write(self, states: dict[str, torch.Tensor]) -> None:
-        torch.set_rng_state(states["cpu"])
-        for device in self._devices:
-            torch.cuda.set_rng_state(states[str(device)], device)
-        for n, generator in enumerate(self._generators):
-            generator.set_state(states[f"generator {n}"])
+        for key, generator in self._generators.items():
+            generator.set_state(states[f"generator {key}"])
         tracked = torchapi.random_tracker_states()
         for name in tracked:
             if (state := states.get(f"tracker {name}")) is not None:
@@ -145,7 +161,10 @@ class RandomState:
 
 
 class Gradients:
-    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after."""
+    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
+
+    A tensor that retains its gradient is treated as a leaf, where an op of the call takes it.
+    """
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
@@ -156,7 +175,7 @@ class Gradients:
         """Walk the autograd graph from a tensor to leaves not met before, and note their gradients."""
         if not tensor.requires_grad:
             return
-        if tensor.is_leaf:
+        if tensor.is_leaf or tensor.retains_grad:
             yield from self._meet(tensor)
         nodes = [tensor.grad_fn]
         while nodes:
@@ -204,11 +223,11 @@ class Replay:
     def __init__(self, leaves: Sequence[Any]) -> None:
         self.tensors = SavedTensors()
         self.gradients = Gradients()
-        self._random = RandomState(leaves)
+        self.random = RandomState(leaves)
 
     def settle(self) -> str | None:
         """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
-        self._random.settle()
+        self.random.settle()
         self.gradients.settle()
         return self.tensors.settle()
 
@@ -216,7 +235,7 @@ class Replay:
         """Put everything back to what it was before the call."""
         self.tensors.rewind()
         self.gradients.rewind()
-        self._random.rewind()
+        self.random.rewind()
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
@@ -226,7 +245,7 @@ class Replay:
         finally:
             self.tensors.restore()
             self.gradients.restore()
-            self._random.restore()
+            self.random.restore()
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:

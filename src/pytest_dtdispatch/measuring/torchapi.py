@@ -17,6 +17,8 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 MISSING = object()
+# Some overloads of batch normalisation update these, and their schema does not say so.
+UNDECLARED_WRITES = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,14 @@ def open_modes() -> list[Any]:
     return modes
 
 
+def is_mode_of_program(mode: Any) -> bool:
+    """Tell a dispatch mode that a program opened from those that torch's compiler opens for itself."""
+    if not isinstance(mode, TorchDispatchMode) or type(mode).__module__.startswith("torch._functorch"):
+        return False
+    is_infra = getattr(mode, "is_infra_mode", None)
+    return is_infra is None or not is_infra()
+
+
 def is_op(func: Any) -> bool:
     """Tell an op overload, which has a schema, from a higher-order operator, which has none."""
     return isinstance(func, torch._ops.OpOverload)
@@ -179,7 +189,8 @@ def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list
             value = kwargs[argument.name]
         else:
             continue
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        is_written = declared or argument.name in UNDECLARED_WRITES
         paired.append(Argument(argument.name, str(argument.type), value, argument.default_value, is_written))
     return paired
 
@@ -208,6 +219,14 @@ def random_tracker_states() -> dict[str, torch.Tensor]:
     tracker = importlib.import_module("torch.distributed.tensor._random")._rng_tracker
     states = getattr(tracker, "rng_states", None)
     return states if isinstance(states, dict) else {}
+
+
+def cuda_generator(device: torch.device) -> torch.Generator:
+    """Return the generator that random ops on a CUDA device draw from."""
+    torch.cuda.init()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator: torch.Generator = torch.cuda.default_generators[index]
+    return generator
 
 
 def dispatch_loggers() -> Sequence[logging.Logger]:

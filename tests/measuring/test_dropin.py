@@ -1,0 +1,98 @@
+"""The time-capture class as scripts know it: keys, fields and unit of PyTorch's own, with proved figures."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch import TimeCaptureMode, Timing
+from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.measuring import torchapi
+
+pytestmark = pytest.mark.torch
+
+Make = Callable[..., Any]
+
+
+def test_a_script_that_clears_the_python_cache_alone_reads_a_true_miss(shard: Make) -> None:
+    """The loop of PyTorch's own timing script: it clears one of two caches, and warms up inside the mode."""
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    a = shard(512, 512)
+    with TimeCaptureMode() as mode:
+        for _ in range(5):
+            propagator.propagate_op_sharding.cache.cache_clear()
+            _ = a + a
+        propagator.propagate_op_sharding.cache.cache_clear()
+        _ = a + a
+        miss, hit = mode.op_to_time["add.Tensor"][-1]
+    assert len(mode.op_to_time["add.Tensor"]) == 6
+    assert miss > 10 * hit
+
+
+def test_the_two_fields_are_microseconds_of_the_last_samples(shard: Make) -> None:
+    a = shard(512, 512)
+    with TimeCaptureMode(repeat_count=7) as mode:
+        a + a
+    [timing] = mode.op_to_time["add.Tensor"]
+    assert isinstance(timing, Timing)
+    assert timing._fields == ("dispatch_with_cache_miss", "dispatch_with_cache_hit")
+    seconds, hits = mode.time_list[0], mode.time_list[1:]
+    assert len(hits) == 7
+    assert timing.dispatch_with_cache_miss == pytest.approx(seconds * 1e6, abs=0.01)
+    # Hits alone: the miss is not among what the median is taken of.
+    assert timing.dispatch_with_cache_hit == pytest.approx(statistics.median(hits) * 1e6, abs=0.01)
+    assert statistics.median(hits) < seconds
+
+
+def test_every_call_has_an_entry_of_its_own(shard: Make) -> None:
+    a = shard(8, 8)
+    with TimeCaptureMode(repeat_count=2) as mode:
+        a + a
+        a * a
+        a + a
+    assert {op: len(timings) for op, timings in mode.op_to_time.items()} == {"add.Tensor": 2, "mul.Tensor": 1}
+    assert all(t.dispatch_with_cache_miss > 0 for timings in mode.op_to_time.values() for t in timings)
+
+
+def test_results_and_effects_are_those_of_one_call(shard: Make) -> None:
+    a = shard(8, 8)
+    before = a.to_local().clone()
+    with TimeCaptureMode():
+        result = a.add_(1.0)
+    assert result is a
+    assert torch.equal(a.to_local(), before + 1.0)
+
+
+def test_an_op_that_never_propagates_has_no_miss_and_its_latency_for_a_hit(shard: Make) -> None:
+    a = shard(8, 8)
+    with TimeCaptureMode(repeat_count=3) as mode:
+        a.is_same_size(a)
+    [timing] = mode.op_to_time["is_same_size.default"]
+    assert math.isnan(timing.dispatch_with_cache_miss)
+    assert timing.dispatch_with_cache_hit > 0
+
+
+def test_ops_on_plain_tensors_are_left_alone() -> None:
+    with TimeCaptureMode() as mode:
+        assert torch.equal(torch.ones(2) + 1, torch.full((2,), 2.0))
+    assert mode.op_to_time == {}
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_repeat_count_below_one_is_refused(count: int) -> None:
+    with pytest.raises(CaptureError, match=f"repeat_count={count}: at least 1"):
+        TimeCaptureMode(repeat_count=count)
+
+
+def test_time_captures_cannot_be_nested() -> None:
+    with TimeCaptureMode():
+        with pytest.raises(CaptureError), TimeCaptureMode():
+            pytest.fail("the inner capture was entered")
+        assert len(torchapi.open_modes()) == 1
+    assert torchapi.open_modes() == []

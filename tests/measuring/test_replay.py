@@ -1,0 +1,346 @@
+"""Replay changes nothing: a captured program computes what it computes uncaptured, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.experimental import register_sharding
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.records.measurement import Measurement, State
+
+pytestmark = pytest.mark.torch
+
+Make = Callable[..., Any]
+Capture = Callable[..., dict[str, Measurement]]
+Body = Callable[[Any, Any], Any]
+
+
+def seen(tensor: Any) -> Any:
+    """What a program can see of one value."""
+    if isinstance(tensor, torch.Generator):
+        return tensor.get_state()
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    local = torchapi.local_of(tensor.detach())
+    placements = tensor.placements if isinstance(tensor, DTensor) else ()
+    return {
+        "type": type(tensor),
+        "contents": local.clone(),
+        "layout": (tensor.shape, placements, local.stride(), local.storage_offset()),
+        "versions": () if tensor.is_inference() else (tensor._version, torchapi.local_of(tensor)._version),
+        "autograd": (tensor.requires_grad, tensor.is_leaf, type(tensor.grad_fn)),
+        "grad": seen(tensor.grad) if tensor.is_leaf else None,
+    }
+
+
+def aliases(values: list[Any]) -> list[tuple[int, int, bool]]:
+    """Which values are one object, and which share a storage."""
+    storages = {
+        n: torchapi.local_of(value).untyped_storage().data_ptr()
+        for n, value in enumerate(values)
+        if isinstance(value, torch.Tensor)
+    }
+    return [
+        (i, j, values[i] is values[j])
+        for i in storages
+        for j in storages
+        if i < j and storages[i] == storages[j]
+    ]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare bit for bit: a not-a-number equals itself."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(bits(one), bits(other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).contiguous().view(torch.uint8)
+
+
+@dataclass
+class Seen:
+    values: list[Any]
+    aliases: list[tuple[int, int, bool]]
+    random: torch.Tensor
+    error: tuple[type, str] | None
+    measurements: tuple[Measurement, ...] = field(default=(), compare=False)
+
+
+def run(body: Body, make: Callable[[], tuple[Any, Any]], captured: bool) -> Seen:
+    torch.manual_seed(7)
+    args = make()
+    book = Book()
+    error, result = None, None
+    with SignatureCapture(book, Plan(2, 3)) if captured else nullcontext():
+        try:
+            result = body(*args)
+        except Exception as raised:
+            error = (type(raised), str(raised))
+    random = torch.get_rng_state()
+    values = torchapi.tree_leaves((args, result))
+    return Seen([seen(v) for v in values], aliases(values), random, error, book.measurements())
+
+
+def assert_same(plain: Seen, captured: Seen) -> None:
+    for before, after in zip(plain.values, captured.values, strict=True):
+        assert same(before, after), (before, after)
+    assert captured.aliases == plain.aliases
+    assert torch.equal(captured.random, plain.random)
+    assert captured.error == plain.error
+
+
+IN_PLACE: dict[str, Body] = {
+    "add_": lambda a, b: a.add_(b),
+    "add_ scalar": lambda a, b: a.add_(1.5),
+    "add_ itself": lambda a, b: a.add_(a),
+    "+=": lambda a, b: a.__iadd__(b),
+    "mul_": lambda a, b: a.mul_(b),
+    "copy_": lambda a, b: a.copy_(b),
+    "zero_": lambda a, b: a.zero_(),
+    "twice": lambda a, b: a.mul_(2.0).mul_(3.0),
+    "through a view": lambda a, b: a.view(4, 16).add_(1.0),
+    "through a detached": lambda a, b: a.detach().add_(b),
+    "masked_fill_": lambda a, b: a.masked_fill_(b > 0.5, 0.0),
+}
+OUT: dict[str, Body] = {
+    "add out": lambda a, b: torch.add(a, b, out=b),
+    "add new out": lambda a, b: torch.add(a, b, out=torch.empty_like(a)),
+    "mul out": lambda a, b: torch.mul(a, 2.0, out=a),
+}
+RANDOM: dict[str, Body] = {
+    "uniform_": lambda a, b: a.uniform_(),
+    "normal_": lambda a, b: a.normal_(),
+    "bernoulli_": lambda a, b: a.bernoulli_(0.5),
+    "bernoulli": lambda a, b: torch.bernoulli(a),
+    "dropout": lambda a, b: F.dropout(a, 0.5),
+    "dropout in place": lambda a, b: F.dropout(a, 0.5, inplace=True),
+    "rand_like": lambda a, b: torch.rand_like(a),
+    "twice": lambda a, b: (torch.rand_like(a), torch.rand_like(a)),
+    "beside plain draws": lambda a, b: (torch.rand(3), torch.rand_like(a), torch.rand(3)),
+}
+VIEW: dict[str, Body] = {
+    "view": lambda a, b: a.view(4, 16),
+    "t": lambda a, b: a.t(),
+    "split": lambda a, b: a.split(4, 1),
+    "detach": lambda a, b: a.detach(),
+    "select": lambda a, b: a.select(1, 2),
+    "slice": lambda a, b: a[:, 2:6],
+    "expand": lambda a, b: a.unsqueeze(1).expand(8, 3, 8),
+    "reshape": lambda a, b: a.reshape(64),
+}
+FOREACH: dict[str, Body] = {
+    "_foreach_add": lambda a, b: torch._foreach_add([a, b], [b, a]),
+    "_foreach_add_": lambda a, b: torch._foreach_add_([a, b], [b, a]),
+    "_foreach_mul_": lambda a, b: torch._foreach_mul_([a, b], 2.0),
+    "_foreach_mul_ of lists": lambda a, b: torch._foreach_mul_([a, b], [b, b]),
+    "_foreach_lerp_": lambda a, b: torch._foreach_lerp_([a], [b], 0.5),
+}
+RAISING: dict[str, Body] = {
+    "shapes": lambda a, b: a + b[:, :3],
+    "view": lambda a, b: a.view(63),
+    "no strategy": lambda a, b: a.t_(),
+    "mixed": lambda a, b: a + torch.ones(8, 8),
+    "in place on a leaf": lambda a, b: a.requires_grad_().add_(1.0),
+    "after an effect": lambda a, b: (a.add_(1.0), a.uniform_(), a.view(63)),
+}
+AUTOGRAD: dict[str, Body] = {
+    "backward": lambda a, b: (a.requires_grad_() * b).sum().backward(),
+    "backward twice": lambda a, b: [(a.requires_grad_() * b).sum().backward() for _ in range(2)],
+    "in place": lambda a, b: (a.requires_grad_() * 2.0).mul_(b).sum().backward(),
+    "no grad": lambda a, b: torch.no_grad()(lambda: a.requires_grad_().mul_(2.0))(),
+    "inference": lambda a, b: torch.inference_mode()(lambda: (a @ b).sum())(),
+}
+OTHER: dict[str, Body] = {
+    "redistributes": lambda a, b: a @ b,
+    "item": lambda a, b: b.sum().item(),
+    "equal": lambda a, b: torch.equal(a, b),
+    "is_same_size": lambda a, b: a.is_same_size(b),
+    "argmax": lambda a, b: a.argmax(1),
+}
+RESULTS = {
+    f"{family}: {name}": body
+    for family, cases in {
+        "in place": IN_PLACE,
+        "out": OUT,
+        "random": RANDOM,
+        "view": VIEW,
+        "foreach": FOREACH,
+        "autograd": AUTOGRAD,
+        "other": OTHER,
+    }.items()
+    for name, body in cases.items()
+}
+
+
+@pytest.mark.parametrize("body", RESULTS.values(), ids=RESULTS)
+def test_a_captured_program_computes_what_it_computes_uncaptured(shard: Make, body: Body) -> None:
+    def make() -> tuple[Any, Any]:
+        return shard(8, 8), shard(8, 8)
+
+    plain, captured = run(body, make, captured=False), run(body, make, captured=True)
+    assert plain.error is None
+    assert_same(plain, captured)
+    assert captured.measurements
+    for measurement in captured.measurements:
+        assert measurement.steady_ns is not None, (measurement.full_label, measurement.notes)
+
+
+@pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
+def test_a_captured_program_raises_what_it_raises_uncaptured(shard: Make, body: Body) -> None:
+    def make() -> tuple[Any, Any]:
+        return shard(8, 8), shard(8, 8)
+
+    plain, captured = run(body, make, captured=False), run(body, make, captured=True)
+    assert plain.error is not None
+    assert_same(plain, captured)
+    assert not torchapi.open_modes()
+
+
+def test_running_statistics_of_batch_normalisation_are_updated_once(shard: Make) -> None:
+    def make() -> tuple[Any, Any]:
+        return shard(8, 8, placement=Replicate()), [shard(8, placement=Replicate()) for _ in range(2)]
+
+    def normalise(a: Any, running: Any) -> Any:
+        return F.batch_norm(a, running[0], running[1], training=True)
+
+    plain, captured = run(normalise, make, captured=False), run(normalise, make, captured=True)
+    assert plain.error is None
+    assert_same(plain, captured)
+    assert any(measurement.of(State.MISS) for measurement in captured.measurements)
+
+
+def test_a_generator_that_an_op_is_given_advances_once(shard: Make) -> None:
+    def make() -> tuple[Any, Any]:
+        return shard(8, 8), torch.Generator().manual_seed(5)
+
+    def draw(a: Any, generator: Any) -> Any:
+        return a.uniform_(generator=generator)
+
+    assert_same(run(draw, make, captured=False), run(draw, make, captured=True))
+
+
+class LocalCalls:
+    """How often an op of our own ran on local shards."""
+
+    count = 0
+
+    @classmethod
+    def raise_again(cls) -> None:
+        """Raise on each call but the first."""
+        cls.count += 1
+        if cls.count > 1:
+            raise ValueError("the second call raises\nand says so in two lines")
+
+
+@pytest.fixture(scope="module")
+def library() -> Iterator[None]:
+    """Ops that a program may define: one with an effect outside tensors, and two that cannot run twice."""
+
+    def note(x: torch.Tensor) -> None:
+        LocalCalls.count += 1
+
+    def once(x: torch.Tensor) -> torch.Tensor:
+        LocalCalls.raise_again()
+        return x + torch.rand_like(x)
+
+    def draw_(x: torch.Tensor) -> None:
+        x.uniform_()
+        LocalCalls.raise_again()
+
+    def nothing(x: torch.Tensor) -> None:
+        """Propagate nothing."""
+
+    with torch.library._scoped_library("dtdtest", "DEF") as defined:
+        for schema, on_cpu, on_meta in (
+            ("note(Tensor x) -> ()", note, nothing),
+            ("once(Tensor x) -> Tensor", once, torch.empty_like),
+            ("draw_(Tensor(a!) x) -> ()", draw_, nothing),
+        ):
+            name = schema.partition("(")[0]
+            defined.define(schema)
+            defined.impl(name, on_cpu, "CPU")
+            defined.impl(name, on_meta, "Meta")
+            outputs = [Replicate()] if schema.endswith("Tensor") else []
+            register_sharding(getattr(torch.ops.dtdtest, name).default)(
+                lambda x, outputs=outputs: [(outputs, [Replicate()])]
+            )
+        yield
+
+
+@pytest.fixture
+def whole(shard: Make, library: None) -> Any:
+    """A replicated DTensor, for ops of our own that were not called yet."""
+    LocalCalls.count = 0
+    return shard(8, 8, placement=Replicate())
+
+
+def test_an_op_with_an_effect_outside_tensors_runs_once(whole: Any, capture: Capture) -> None:
+    measured = capture(lambda: torch.ops.dtdtest.note(whole))["dtdtest.note.default"]
+    assert LocalCalls.count == 1
+    assert measured.notes == ("runs once: its effect is outside its tensors",)
+    assert not list(measured.recorded())
+
+
+def test_an_op_that_changes_a_shape_in_place_runs_once(shard: Make) -> None:
+    def make() -> tuple[Any, Any]:
+        return shard(8, 1, 8), 1
+
+    plain, captured = (run(lambda a, dim: a.squeeze_(dim), make, captured) for captured in (False, True))
+    assert plain.error is None
+    assert_same(plain, captured)
+    [measured] = captured.measurements
+    assert measured.notes == ("runs once: it changes a tensor's shape in place",)
+    assert not list(measured.recorded())
+
+
+def test_an_op_that_resizes_what_it_writes_to_runs_once(shard: Make) -> None:
+    def make() -> tuple[Any, Any]:
+        return shard(8, 8), shard(0, 8)
+
+    plain, captured = (run(lambda a, out: torch.add(a, 1, out=out), make, c) for c in (False, True))
+    assert plain.error is None
+    assert_same(plain, captured)
+    [measured] = captured.measurements
+    assert measured.notes == ("runs once: it changed the layout of a tensor that it wrote to",)
+    assert not list(measured.recorded())
+
+
+def test_an_op_whose_repetition_raises_gives_its_first_result(whole: Any, capture: Capture) -> None:
+    torch.manual_seed(3)
+    expected, state = torchapi.local_of(whole) + torch.rand(8, 8), torch.get_rng_state()
+    torch.manual_seed(3)
+    results = []
+    measured = capture(lambda: results.append(torch.ops.dtdtest.once(whole)))["dtdtest.once.default"]
+    assert measured.notes == ("repeating it raised ValueError: the second call raises",)
+    assert LocalCalls.count == 2
+    assert torch.equal(torchapi.local_of(results[0]), expected)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_repetition_that_raises_leaves_contents_and_random_state_of_the_first_call(
+    whole: Any, capture: Capture
+) -> None:
+    torch.manual_seed(3)
+    expected, state = torch.empty(8, 8).uniform_(), torch.get_rng_state()
+    torch.manual_seed(3)
+    measured = capture(lambda: torch.ops.dtdtest.draw_(whole))["dtdtest.draw_.default"]
+    assert measured.notes == ("repeating it raised ValueError: the second call raises",)
+    assert torch.equal(torchapi.local_of(whole), expected)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,266 @@
+"""Process groups of tests: ours are opened and closed, a user's is used; no cache outlives either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.rounds import MIN_ROUNDS, Plan
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.records.measurement import Measurement, State
+
+pytestmark = pytest.mark.torch
+
+Capture = Callable[..., dict[str, Measurement]]
+
+
+def fake(*mesh: int) -> Place:
+    return Place(mesh, "cpu", "fake")
+
+
+def sharded(mesh: Any) -> Any:
+    rest = [Replicate()] * (mesh.ndim - 1)
+    return distribute_tensor(torch.rand(16, 16), mesh, [Shard(0), *rest])
+
+
+def entries() -> int:
+    """Entries of every cache that may name a process group."""
+    caches = ShardingCaches()
+    of_python: int = caches.readers()[-1]()[3]
+    return caches.cold_entries() + of_python
+
+
+@pytest.fixture
+def user_group() -> Iterator[Any]:
+    """A group of 8 that the user opened before the test."""
+    torchapi.init_fake_group(8)
+    group = dist.group.WORLD
+    yield group
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    ShardingCaches().clear_all()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2,),
+        (256,),
+        (65536,),
+        (16, 16),
+        (8, 8, 4),
+        pytest.param((4, 4, 4, 4), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_mesh_of_any_size_can_be_measured_on(
+    group_owner: ProcessGroupOwner, shape: tuple[int, ...]
+) -> None:
+    mesh = group_owner.mesh(fake(*shape))
+    assert tuple(mesh.shape) == shape
+    a, book = sharded(mesh), Book()
+    with SignatureCapture(book, Plan(rounds=6, repeat=5, max_time_s=0.2)):
+        a + a
+    [add] = book.measurements()
+    misses, hits = add.of(State.MISS), add.of(State.HIT)
+    assert misses is not None
+    assert hits is not None
+    assert MIN_ROUNDS <= add.rounds <= 6
+    assert (len(misses.ns), len(hits.ns)) == (add.rounds, 5 * add.rounds)
+    assert add.mesh == "x".join(map(str, shape))
+
+
+def test_rounds_that_the_time_budget_cut_are_not_claimed(group_owner: ProcessGroupOwner) -> None:
+    a, book = sharded(group_owner.mesh(fake(4))), Book()
+    with SignatureCapture(book, Plan(rounds=10_000, repeat=1, max_time_s=0.0)):
+        a + a
+    [add] = book.measurements()
+    misses = add.of(State.MISS)
+    assert misses is not None
+    assert add.rounds == len(misses.ns) == MIN_ROUNDS
+
+
+def test_a_mesh_has_the_names_that_were_asked_for(group_owner: ProcessGroupOwner) -> None:
+    mesh = group_owner.mesh(fake(2, 4), ("dp", "tp"))
+    assert mesh.mesh_dim_names == ("dp", "tp")
+    assert mesh["tp"].size() == 4
+
+
+def test_a_group_has_a_rank_for_each_place_in_the_mesh(group_owner: ProcessGroupOwner) -> None:
+    group = group_owner.group(fake(2, 4))
+    assert group is dist.group.WORLD
+    assert dist.get_world_size() == 8
+
+
+def test_a_group_may_have_room_for_a_larger_mesh_to_come(group_owner: ProcessGroupOwner) -> None:
+    small = group_owner.mesh(fake(2), world_size=8)
+    large = group_owner.mesh(fake(2, 4))
+    assert (small.size(), large.size(), dist.get_world_size()) == (2, 8, 8)
+
+
+def test_closing_destroys_the_group_and_empties_every_cache() -> None:
+    owner = ProcessGroupOwner()
+    a = sharded(owner.mesh(fake(4)))
+    a @ a
+    a.argmax(1)
+    assert entries() > 0
+    owner.close()
+    assert not dist.is_initialized()
+    assert entries() == 0
+    assert torch._C._get_DTensor_sharding_propagator_cache_stats() == (0, 0)
+
+
+def test_opening_empties_every_cache(group_owner: ProcessGroupOwner) -> None:
+    torchapi.init_fake_group(4)
+    a = sharded(init_device_mesh("cpu", (4,)))
+    a @ a
+    dist.destroy_process_group()
+    assert entries() > 0
+    group_owner.group(fake(4))
+    assert entries() == 0
+
+
+def test_closing_twice_or_without_a_group_does_nothing() -> None:
+    owner = ProcessGroupOwner()
+    owner.close()
+    owner.group(fake(2))
+    owner.close()
+    owner.close()
+    assert not dist.is_initialized()
+
+
+def test_an_owner_can_open_again_after_it_closed(group_owner: ProcessGroupOwner) -> None:
+    group_owner.group(fake(2))
+    group_owner.close()
+    group_owner.group(fake(8))
+    assert dist.get_world_size() == 8
+
+
+# An equal mesh on a new group
+
+
+def test_results_on_a_new_group_name_the_new_mesh() -> None:
+    owner = ProcessGroupOwner()
+    old = owner.mesh(fake(4))
+    sharded(old).add(1.0)
+    owner.close()
+    new = owner.mesh(fake(4))
+    try:
+        assert new == old  # equal, so that an entry of the old one would answer
+        assert new is not old
+        b = sharded(new)
+        before = torch._C._get_DTensor_sharding_propagator_cache_stats()
+        result: Any = b.add(1.0)
+        hits, misses = torch._C._get_DTensor_sharding_propagator_cache_stats()
+        assert (hits, misses) == (before[0], before[1] + 1)
+        assert result.device_mesh is new
+    finally:
+        owner.close()
+
+
+def test_without_clearing_a_new_group_is_answered_from_the_old_one() -> None:
+    """The fact that the clearing is for: should torch change it, the clearing can go."""
+    torchapi.init_fake_group(4)
+    old = init_device_mesh("cpu", (4,))
+    sharded(old).add(1.0)
+    dist.destroy_process_group()
+    torchapi.init_fake_group(4)
+    try:
+        new = init_device_mesh("cpu", (4,))
+        assert sharded(new).add(1.0).device_mesh is old
+    finally:
+        dist.destroy_process_group()
+        ShardingCaches().clear_all()
+
+
+def test_ops_that_redistribute_run_on_the_new_group() -> None:
+    owner = ProcessGroupOwner()
+    for subgroups in (0, 3):
+        mesh = owner.mesh(fake(2, 4))
+        for _ in range(subgroups):  # other numbers, hence other names, for the groups of the mesh to come
+            dist.new_group([0, 1])
+        mesh = owner.mesh(fake(2, 4))
+        a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0), Shard(1)])
+        assert a.redistribute(placements=[Replicate(), Replicate()]).to_local().shape == (8, 8)
+        product: Any = a @ a
+        assert product.device_mesh is mesh
+        owner.close()
+
+
+# Groups that are not ours
+
+
+def test_a_group_of_the_user_is_used_and_never_destroyed(user_group: Any) -> None:
+    owner = ProcessGroupOwner()
+    assert owner.group(fake(2, 4)) is user_group
+    mesh = owner.mesh(fake(4))
+    assert sharded(mesh).add(1.0).device_mesh is mesh
+    owner.close()
+    assert dist.is_initialized()
+    assert dist.group.WORLD is user_group
+
+
+def test_a_mesh_that_does_not_fit_the_users_group_is_refused_in_one_line(user_group: Any) -> None:
+    with pytest.raises(MeshError) as raised:
+        ProcessGroupOwner().mesh(fake(4, 4))
+    text = str(raised.value)
+    assert text.startswith("mesh 4x4 needs 16 ranks, and the process group that is open has 8: ")
+    assert "it was open before the test" in text
+    assert "\n" not in text
+
+
+def test_a_second_mesh_that_does_not_fit_our_group_is_refused_with_what_to_do(
+    group_owner: ProcessGroupOwner,
+) -> None:
+    group_owner.group(fake(4))
+    with pytest.raises(MeshError, match=r"needs 8 ranks.* has 4: ask for the largest mesh of a test first"):
+        group_owner.mesh(fake(2, 4))
+
+
+def test_another_backend_than_the_open_groups_is_refused_where_it_was_chosen(user_group: Any) -> None:
+    gloo = Place((1,), "cpu", "gloo")
+    with pytest.raises(MeshError, match=r"backend gloo was asked for, and the open process group is fake"):
+        ProcessGroupOwner().group(gloo)
+    assert ProcessGroupOwner().group(gloo, backend_is_chosen=False) is user_group
+
+
+def test_a_test_may_destroy_the_group_itself() -> None:
+    owner = ProcessGroupOwner()
+    a = sharded(owner.mesh(fake(4)))
+    a @ a
+    dist.destroy_process_group()
+    assert entries() > 0
+    owner.close()
+    assert entries() == 0
+
+
+def test_a_group_that_a_test_opened_in_place_of_ours_is_left_to_it() -> None:
+    owner = ProcessGroupOwner()
+    owner.group(fake(4))
+    dist.destroy_process_group()
+    torchapi.init_fake_group(2)
+    try:
+        owner.close()
+        assert dist.get_world_size() == 2
+    finally:
+        dist.destroy_process_group()
+
+
+def test_gloo_runs_a_mesh_of_one_rank(group_owner: ProcessGroupOwner, capture: Capture) -> None:
+    mesh = group_owner.mesh(Place((1,), "cpu", "gloo"))
+    a = sharded(mesh)
+    add = capture(lambda: a + a)["add.Tensor"]
+    assert dist.get_backend() == "gloo"
+    assert (add.proof, add.mesh) == ("proved", "1")
