@@ -43,7 +43,7 @@ def process_group(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGro
         place = choose_place(settings.mesh, settings.device, settings.backend)
         group: ProcessGroup = _dtdispatch_groups.group(place, settings.backend != "auto")
     except DtDispatchError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     return group
 
 
@@ -78,7 +78,7 @@ def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGrou
             room = prod(in_marker) if place.backend == "fake" else None
             return _dtdispatch_groups.mesh(place, names, backend != "auto", room)
         except DtDispatchError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     return make
 

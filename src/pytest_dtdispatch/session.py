@@ -61,7 +61,7 @@ class Session:
         try:
             ShardingCaches().clear_all()
         except DtDispatchError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         measurer = MeasuringDtDispatch(plan, settings.ops)
         try:
             yield measurer
