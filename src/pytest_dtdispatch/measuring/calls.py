@@ -50,6 +50,7 @@ class WriteWatch(torchapi.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
         if self.mesh is None:
@@ -106,6 +107,7 @@ def run_and_measure_call(
     Returns:
         The result of the first call, the mesh it ran on as text, and the figures.
     """
+    __tracebackhide__ = True
     leaves = torchapi.tree_leaves(args)
     with torchapi.without_outer_modes():
         replay = Replay(leaves)

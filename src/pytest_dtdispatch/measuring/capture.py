@@ -80,6 +80,7 @@ class DispatchCapture(torchapi.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         on_dtensors = has_dtensor(call.leaves())
         self._hiding.see(on_dtensors)
@@ -146,6 +147,7 @@ class TimeCaptureMode(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
+        __tracebackhide__ = True
         plan = Plan(rounds=1, repeat=self.repeat_count)
         result, figures = run_and_measure_op(call, self._caches, plan)
         ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
@@ -174,6 +176,7 @@ class SignatureCapture(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""
+        __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
         if self._book.count(signature):
             return call.run()
