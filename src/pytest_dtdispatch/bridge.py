@@ -92,10 +92,10 @@ class Bridge:
                 raise pytest.UsageError(str(error)) from None
 
     def _is_measured(self, item: pytest.Item) -> bool:
-        names = getattr(item, "fixturenames", ())
-        return FIXTURE not in names and (
-            "dtdispatch" in names or (self._settings.measure_all and bool(names))
-        )
+        names = getattr(item, "fixturenames", None)
+        if names is None or FIXTURE in names:
+            return False
+        return self._settings.measure_all or "dtdispatch" in names
 
     def _options(self, measurement: Measurement) -> dict[str, Any]:
         return {
