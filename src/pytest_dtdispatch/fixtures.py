@@ -68,8 +68,10 @@ def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGrou
         device: str | None = None,
     ) -> Any:
         backend = backend or settings.backend
-        names = dim_names or (settings.dim_names if shape is None else None)
+        if dim_names is None and shape is None:
+            dim_names = settings.dim_names
         try:
+            names = None if dim_names is None else options.checked("dim_names", dim_names)
             place = choose_place(
                 options.checked("mesh", settings.mesh if shape is None else shape),
                 options.checked("device", device or settings.device),

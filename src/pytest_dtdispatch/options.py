@@ -249,7 +249,7 @@ def _given(config: pytest.Config, option: Option) -> Any:
     """Read an option from its flag, else from its ini twin; nothing where neither is given."""
     value, where = config.getoption(option.dest), option.flag
     if value is None:
-        value, where = config.getini(option.dest), f"{config.inipath}: {option.dest}"
+        value, where = config.getini(option.dest), f"{config.inipath or 'ini'}: {option.dest}"
         if not value:
             return None
     try:

@@ -44,4 +44,5 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Check every marker before anything runs."""
     for item in items:
-        options.marker_values(item)
+        if item.get_closest_marker(options.MARKER):
+            options.test_settings(item)
