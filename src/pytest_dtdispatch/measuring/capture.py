@@ -93,7 +93,7 @@ class DispatchCapture(torchapi.TorchDispatchMode):
         """Make the call for the program, once, and return its result."""
 
     def _close_modes_inside(self) -> list[str]:
-        """Close what was opened after this mode: torch would close the innermost mode in place of this one."""
+        """Close what was opened after this mode: torch would close the innermost in place of this one."""
         outer = {id(mode) for mode in (*self._outer, self)}
         inside = [mode for mode in reversed(torchapi.open_modes()) if id(mode) not in outer]
         for mode in inside:
