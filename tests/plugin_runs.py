@@ -48,7 +48,9 @@ class Passing(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 """
-ALONE = ("-p", "no:xdist", "-p", "no:codspeed", "-p", "no:cacheprovider")
+# Plugins that only cost time here: hypothesis is imported anew in every run.
+OTHER_PLUGINS = ("xdist", "codspeed", "cacheprovider", "hypothesispytest")
+ALONE = tuple(f"-pno:{plugin}" for plugin in OTHER_PLUGINS)
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=2", "--dtdispatch-repeat=3")
 
 
