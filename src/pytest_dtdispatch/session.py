@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -153,10 +154,12 @@ def why_not_measured(config: pytest.Config) -> str:
     codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
     if getattr(codspeed, "is_codspeed_enabled", False):
         return "pytest-codspeed measures this run; leave out --codspeed"
-    disabled = config.getoption("benchmark_disable", False) and not config.getoption(
-        "benchmark_enable", False
-    )
-    return "--benchmark-disable is given" if disabled else ""
+    given = functools.partial(config.getoption, default=False)
+    if given("benchmark_disable") and not given("benchmark_enable"):
+        return "--benchmark-disable is given"
+    if given("benchmark_skip") and not given("benchmark_only"):
+        return "--benchmark-skip is given"
+    return ""
 
 
 def row_nodeid(item: pytest.Item) -> str:
