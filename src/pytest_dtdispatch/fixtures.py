@@ -43,7 +43,7 @@ def process_group(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGro
         place = choose_place(settings.mesh, settings.device, settings.backend)
         group: ProcessGroup = _dtdispatch_groups.group(place, settings.backend != "auto")
     except DtDispatchError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     return group
 
 
@@ -68,8 +68,10 @@ def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGrou
         device: str | None = None,
     ) -> Any:
         backend = backend or settings.backend
-        names = dim_names or (settings.dim_names if shape is None else None)
+        if dim_names is None and shape is None:
+            dim_names = settings.dim_names
         try:
+            names = None if dim_names is None else options.checked("dim_names", dim_names)
             place = choose_place(
                 options.checked("mesh", settings.mesh if shape is None else shape),
                 options.checked("device", device or settings.device),
@@ -78,7 +80,7 @@ def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGrou
             room = prod(in_marker) if place.backend == "fake" else None
             return _dtdispatch_groups.mesh(place, names, backend != "auto", room)
         except DtDispatchError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     return make
 

@@ -200,6 +200,16 @@ def test_settings(item: pytest.Item) -> Settings:
     return resolved
 
 
+def check_markers(item: pytest.Item) -> None:
+    """Check the markers of a test, if it has one of ours.
+
+    Raises:
+        pytest.UsageError: as of :func:`test_settings`.
+    """
+    if item.get_closest_marker(MARKER):
+        test_settings(item)
+
+
 def marker_values(item: pytest.Item) -> dict[str, Any]:
     """Read the markers of a test, the closest one first.
 

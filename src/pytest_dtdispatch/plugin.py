@@ -41,8 +41,18 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return session.header() if session else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every marker before anything runs."""
-    for item in items:
-        if item.get_closest_marker(options.MARKER):
-            options.test_settings(item)
+    if not hasattr(config, "workerinput"):
+        for item in items:
+            options.check_markers(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check markers in a worker of pytest-xdist, whose usage errors at collection nobody sees."""
+    if hasattr(item.config, "workerinput"):
+        try:
+            options.check_markers(item)
+        except pytest.UsageError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.bridge import Bridge
     from pytest_dtdispatch.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.options import Settings
+    from pytest_dtdispatch.records.book import Book
 
 
 class Session:
@@ -61,7 +63,7 @@ class Session:
         try:
             ShardingCaches().clear_all()
         except DtDispatchError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         measurer = MeasuringDtDispatch(plan, settings.ops)
         try:
             yield measurer
@@ -77,7 +79,7 @@ class Session:
             or "dtdispatch" in getattr(item, "fixturenames", ())
         ):
             return (yield)
-        with self.measuring(item) as measurer, measurer.capture():
+        with self.measuring(item) as measurer, _whole_test(measurer.capture()):
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)  # before a gate that raises out of its own summary
@@ -131,14 +133,33 @@ class Session:
             pytest.fail(complaint, pytrace=False)
 
 
+@contextmanager
+def _whole_test(capture: AbstractContextManager[Book]) -> Iterator[None]:
+    """Hold a capture open over a test; what the test leaves open in it is told in one line."""
+    is_over = False
+    try:
+        with capture:
+            yield
+            is_over = True
+    except CaptureError as error:
+        if not is_over:
+            raise
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
 def why_not_measured(config: pytest.Config) -> str:
     """Say why nothing is measured in this run; empty where it is."""
     if hasattr(config, "workerinput") or config.getoption("dist", "no") != "no":
         return "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
-    disabled = config.getoption("benchmark_disable", False) and not config.getoption(
-        "benchmark_enable", False
-    )
-    return "--benchmark-disable is given" if disabled else ""
+    codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
+    if getattr(codspeed, "is_codspeed_enabled", False):
+        return "pytest-codspeed measures this run; leave out --codspeed"
+    given = functools.partial(config.getoption, default=False)
+    if given("benchmark_disable") and not given("benchmark_enable"):
+        return "--benchmark-disable is given"
+    if given("benchmark_skip") and not given("benchmark_only"):
+        return "--benchmark-skip is given"
+    return ""
 
 
 def row_nodeid(item: pytest.Item) -> str:

@@ -65,6 +65,8 @@ def read_names(value: Any) -> tuple[str, ...]:
     """Read names of mesh dimensions."""
     if not isinstance(value, (tuple, list)) or not all(isinstance(name, str) and name for name in value):
         raise ValueError('a tuple of names, such as ("dp", "tp")')
+    if len(set(value)) < len(value):
+        raise ValueError("a tuple of names that differ")
     return tuple(value)
 
 

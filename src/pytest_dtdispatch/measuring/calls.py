@@ -52,6 +52,7 @@ class WriteWatch(torchapi.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
         if self.mesh is None:
@@ -175,6 +176,7 @@ def run_and_measure_call(
     Returns:
         The result of the first call, the mesh it ran on as text, and the figures.
     """
+    __tracebackhide__ = True
     with torchapi.without_outer_modes():
         replay = Replay(torchapi.tree_leaves(args))
     first_args = _prepared(args, setup)

@@ -36,7 +36,8 @@ class DispatchCapture(torchapi.TorchDispatchMode):
         ops: globs of op names, ``add*`` or ``add.Tensor``; every op where empty.
 
     Raises:
-        CaptureError: on entry, when a capture is open in this thread already.
+        CaptureError: on entry, when a capture is open in this thread already; on exit, when a mode that was
+            opened inside is open still.
         UnsupportedTorchError: this torch has no caches that can be cleared and counted.
     """
 
@@ -47,6 +48,7 @@ class DispatchCapture(torchapi.TorchDispatchMode):
         self._ops = tuple(ops)
         self._caches = ShardingCaches()
         self._hiding = HidingModes(self._caches)
+        self._outer: list[Any] = []
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -54,7 +56,9 @@ class DispatchCapture(torchapi.TorchDispatchMode):
         return True
 
     def __enter__(self) -> Self:
-        if any(isinstance(mode, DispatchCapture) for mode in torchapi.open_modes()):
+        __tracebackhide__ = True
+        self._outer = torchapi.open_modes()
+        if any(isinstance(mode, DispatchCapture) for mode in self._outer):
             raise CaptureError(
                 "a capture is open already: captures cannot be nested, close the outer one first"
             )
@@ -64,9 +68,14 @@ class DispatchCapture(torchapi.TorchDispatchMode):
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        __tracebackhide__ = True
+        left_open = self._close_modes_inside()
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        if exception[0] is None:
-            self._hiding.warn()
+        if exception[0] is not None:
+            return
+        self._hiding.warn()
+        if left_open:
+            raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
 
     def __torch_dispatch__(
         self,
@@ -75,6 +84,7 @@ class DispatchCapture(torchapi.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         on_dtensors = has_dtensor(call.leaves())
         if not on_dtensors:
@@ -87,6 +97,14 @@ class DispatchCapture(torchapi.TorchDispatchMode):
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
         """Make the call for the program, once, and return its result."""
+
+    def _close_modes_inside(self) -> list[str]:
+        """Close what was opened after this mode: torch would close the innermost in place of this one."""
+        outer = {id(mode) for mode in (*self._outer, self)}
+        inside = [mode for mode in reversed(torchapi.open_modes()) if id(mode) not in outer]
+        for mode in inside:
+            mode.__exit__(None, None, None)
+        return [type(mode).__name__ for mode in inside]
 
     def _wants(self, func: Any) -> bool:
         return not self._ops or any(fnmatchcase(torchapi.op_name(func), glob) for glob in self._ops)
@@ -134,6 +152,7 @@ class TimeCaptureMode(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
+        __tracebackhide__ = True
         plan = Plan(rounds=1, repeat=self.repeat_count)
         result, figures = run_and_measure_op(call, self._caches, plan)
         ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
@@ -161,6 +180,7 @@ class SignatureCapture(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""
+        __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
         if self._book.count(signature):
             return call.run()

@@ -29,6 +29,7 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
     Returns:
         The result of the program's call, and the figures.
     """
+    __tracebackhide__ = True  # what the program's call raises is the program's
     once = call.once_because()
     if once:
         return call.run(), Figures(notes=(once,))

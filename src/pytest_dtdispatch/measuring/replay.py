@@ -23,6 +23,7 @@ class OpCall:
 
     def run(self) -> Any:
         """Make the call."""
+        __tracebackhide__ = True
         return self.func(*self.args, **self.kwargs)
 
     def leaves(self) -> list[Any]:

@@ -1,0 +1,143 @@
+"""Runs of pytest inside a test, in this process: torch is imported once for all of them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+import pytest_dtdispatch
+from pytest_dtdispatch.measuring.capture import TimeCaptureMode
+from pytest_dtdispatch.measuring.torchapi import open_modes
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+
+# The test that the design's users start from.
+TEN_LINES = """
+    from torch.distributed.tensor import Shard, distribute_tensor
+    import torch
+
+    def test_add(dtdispatch, device_mesh):
+        a = distribute_tensor(torch.rand(512, 512), device_mesh, [Shard(0)])
+        with dtdispatch.capture():
+            a + a
+"""
+ADD = "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"
+# What other tests need, to put in front of them.
+IMPORTS = """
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+def sharded(mesh, *extents):
+    return distribute_tensor(torch.rand(*extents or (8, 8)), mesh, [Shard(0)] * mesh.ndim)
+
+class Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+"""
+# Plugins that only cost time here: hypothesis is imported anew in every run.
+OTHER_PLUGINS = ("xdist", "codspeed", "cacheprovider", "hypothesispytest")
+ALONE = tuple(f"-pno:{plugin}" for plugin in OTHER_PLUGINS)
+MEASURED = ("--dtdispatch", "--dtdispatch-rounds=2", "--dtdispatch-repeat=3")
+
+
+def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+    """Run pytest in this process, on what the test made; nothing may be left open when it ends."""
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("default")  # ours are errors, a user's are not
+        result = pytester.runpytest_inprocess(*ALONE, *args)
+    left_open = close_what_is_open()
+    assert not left_open, f"the run left open: {left_open}"
+    return result
+
+
+def measure(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+    """Run pytest with --dtdispatch and few samples."""
+    return run(pytester, *MEASURED, *args)
+
+
+def rows(pytester: pytest.Pytester, *args: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
+    """Measure, and read the rows that pytest-benchmark wrote as JSON."""
+    path = pytester.path / "rows.json"
+    result = measure(pytester, f"--benchmark-json={path}", *args)
+    return result, benchmarks_of(path)
+
+
+def benchmarks_of(path: Path) -> list[dict[str, Any]]:
+    """Read the benchmarks of a file of pytest-benchmark; none where it wrote no file."""
+    if not path.exists():
+        return []
+    found: list[dict[str, Any]] = json.loads(path.read_text())["benchmarks"]
+    return found
+
+
+def text_of(result: pytest.RunResult) -> str:
+    """Everything that a run printed."""
+    return f"{result.stdout.str()}\n{result.stderr.str()}"
+
+
+def assert_says_once(result: pytest.RunResult, line: str) -> None:
+    """Check that a user's mistake is told in one line, and that no traceback of ours is.
+
+    Where the mistake is one of a test's code, the line is that of the error, below the line of the test.
+    """
+    text = text_of(result)
+    body, _, _ = text.partition("short test summary info")
+    assert [each for each in body.splitlines() if line in each] != []
+    assert sum(line in each for each in body.splitlines()) == 1
+    for frame in ("pytest_dtdispatch/", "site-packages", "INTERNALERROR", "During handling"):
+        assert frame not in text
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch from waiting for a second thread, which takes milliseconds where the machine is busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def close_what_is_open() -> list[str]:
+    """Close every process group and dispatch mode, so that the next test starts clean; name them."""
+    found = [type(mode).__name__ for mode in reversed(open_modes())]
+    for mode in reversed(open_modes()):
+        mode.__exit__(None, None, None)
+    if dist.is_initialized():
+        found.append(f"process group of {dist.get_world_size()}")
+        dist.destroy_process_group()
+    return found
+
+
+def import_everything() -> None:
+    """Import all that a run imports late, by taking one measurement.
+
+    Pytester forgets what was first imported after it started, and torch cannot be imported twice.
+    """
+    for module in pkgutil.walk_packages(pytest_dtdispatch.__path__, "pytest_dtdispatch."):
+        if not module.name.endswith("__main__") and ".suite" not in module.name:
+            importlib.import_module(module.name)
+    owner = ProcessGroupOwner()
+    a = distribute_tensor(torch.rand(8, 8), owner.mesh(Place((4,), "cpu", "fake")), [Shard(0)])
+    with TimeCaptureMode(repeat_count=1):
+        product: Any = a @ a
+        product.redistribute(placements=[Replicate()])
+    owner.close()
+
+
+import_everything()

@@ -1,0 +1,409 @@
+"""Mistakes of users: each is told in one line, and never by a traceback of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plugin_runs import IMPORTS, TEN_LINES, assert_says_once, measure, rows, run, text_of
+
+pytestmark = pytest.mark.torch
+
+PLAIN = "\ndef test_plain(dtdispatch, device_mesh): pass\n"
+KEYWORDS = "rounds, repeat, max_time, cold, ops, mesh, dim_names, backend, device"
+# The next test finds the mode stack as it was, and is measured.
+THEN_CLEAN = """
+def test_next(dtdispatch, device_mesh):
+    assert not _get_current_dispatch_mode_stack()
+    a = sharded(device_mesh)
+    with dtdispatch.capture() as book:
+        a + a
+    assert len(book.measurements()) == 1
+"""
+OPEN_GROUP = """
+from torch.distributed.tensor import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+@pytest.fixture(scope="module", autouse=True)
+def own_group():
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    group = dist.group.WORLD
+    yield group
+    assert dist.group.WORLD is group
+    dist.destroy_process_group()
+"""
+
+
+def in_test(body: str, marker: str = "", then: str = THEN_CLEAN) -> str:
+    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
+    return f"{IMPORTS}\n{marker}\ndef test_bad(dtdispatch, device_mesh, mesh_factory):\n{lines}{then}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "complaint"),
+    [
+        ("rounds=0", "'0' is not a whole number of at least 1"),
+        ("rounds=-1", "'-1' is not a whole number of at least 1"),
+        ("rounds=x", "'x' is not a whole number of at least 1"),
+        ("repeat=1.5", "'1.5' is not a whole number of at least 1"),
+        ("max-time=nan", "'nan' is not a number of seconds above 0"),
+        ("mesh=2x", "'2x' is not extents of at least 1 joined by x, such as 4 or 2x4"),
+        ("mesh=0x4", "'0x4' is not extents of at least 1 joined by x, such as 4 or 2x4"),
+        ("backend=mpi", "'mpi' is not one of auto, fake, gloo, nccl"),
+        ("device=tpu", "'tpu' is not one of auto, cpu, cuda"),
+        ("nproc=x", "'x' is not a whole number of at least 1"),
+        ("nproc=4", "this version starts 1 rank, not 4; the fake backend gives a mesh of any size"),
+    ],
+)
+@pytest.mark.parametrize("source", ["flag", "ini"])
+def test_a_flag_or_an_ini_value_that_is_not_valid(
+    pytester: pytest.Pytester, source: str, flag: str, complaint: str
+) -> None:
+    pytester.makepyfile(PLAIN)
+    name, _, value = flag.partition("=")
+    if source == "flag":
+        result = run(pytester, f"--dtdispatch-{flag}")
+        where = f"--dtdispatch-{name}"
+    else:
+        where = f"dtdispatch_{name.replace('-', '_')}"
+        ini = pytester.makeini(f"[pytest]\n{where} = {value}\n")
+        result = run(pytester)
+        where = f"--dtdispatch-{name}" if name == "nproc" and value == "4" else f"{ini}: {where}"
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_says_once(result, f"ERROR: {where}: {complaint}")
+
+
+def test_an_ini_value_given_on_the_command_line_is_not_laid_to_a_file(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(PLAIN)
+    assert_says_once(
+        run(pytester, "-odtdispatch_rounds=x"), "ERROR: ini: dtdispatch_rounds: 'x' is not a whole"
+    )
+
+
+@pytest.mark.parametrize(
+    ("marker", "complaint"),
+    [
+        ("round=1", f"marker dtdispatch has no keyword 'round'; valid: {KEYWORDS}"),
+        ("5", "marker dtdispatch takes keywords only, not 5"),
+        ("rounds=0", "marker dtdispatch: rounds=0 is not a whole number of at least 1"),
+        ("rounds=-1", "marker dtdispatch: rounds=-1 is not a whole number of at least 1"),
+        ("rounds='x'", "marker dtdispatch: rounds='x' is not a whole number of at least 1"),
+        ("rounds=True", "marker dtdispatch: rounds=True is not a whole number of at least 1"),
+        ("rounds=2.0", "marker dtdispatch: rounds=2.0 is not a whole number of at least 1"),
+        ("mesh='2x'", "marker dtdispatch: mesh='2x' is not extents of at least 1"),
+        ("mesh=(0, 4)", "marker dtdispatch: mesh=(0, 4) is not extents of at least 1"),
+        ("mesh=()", "marker dtdispatch: mesh=() is not extents of at least 1"),
+        ("dim_names='dp'", "marker dtdispatch: dim_names='dp' is not a tuple of names"),
+        ("dim_names=('a', 'a'), mesh=(2, 2)", "dim_names=('a', 'a') is not a tuple of names that differ"),
+        ("dim_names=('dp',), mesh=(2, 2)", "dim_names has 1 names for a mesh of 2 dimensions"),
+        ("backend='mpi'", "marker dtdispatch: backend='mpi' is not one of auto, fake, gloo, nccl"),
+        ("ops=3", "marker dtdispatch: ops=3 is not globs of op names"),
+        ("cold='maybe'", "marker dtdispatch: cold='maybe' is not true or false"),
+        ("nproc=2", "marker dtdispatch has no keyword 'nproc'"),
+    ],
+)
+def test_a_marker_that_is_not_valid_is_told_with_file_and_line(
+    pytester: pytest.Pytester, marker: str, complaint: str
+) -> None:
+    pytester.makepyfile(test_marked=f"import pytest\n\n@pytest.mark.dtdispatch({marker}){PLAIN}")
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_says_once(result, "ERROR: test_marked.py:3: ")
+    assert_says_once(result, complaint)
+
+
+@pytest.mark.parametrize("flags", [(), ("--dtdispatch",)], ids=["unmeasured", "measured"])
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        ('mesh_factory("2x")', "mesh='2x' is not extents of at least 1 joined by x, such as 4 or 2x4"),
+        ("mesh_factory((2, 2), backend='mpi')", "backend='mpi' is not one of auto, fake, gloo, nccl"),
+        ("mesh_factory((2, 2), device='tpu')", "device='tpu' is not one of auto, cpu, cuda"),
+        ("mesh_factory((2, 2), dim_names=('a',))", "mesh 2x2 has 2 dimensions, not ('a',)"),
+        ("mesh_factory((2, 2), dim_names=('a', 'a'))", "is not a tuple of names that differ"),
+        ("mesh_factory((2, 2), dim_names=5)", "dim_names=5 is not a tuple of names"),
+        ("mesh_factory((8,))", "mesh 8 needs 8 ranks, and the process group that is open has 4: ask for the"),
+        (
+            "mesh_factory((4,), backend='gloo', device='cpu')",
+            "backend gloo needs a process for each of the 4 ranks of mesh 4",
+        ),
+    ],
+)
+def test_a_mesh_that_the_factory_cannot_make(
+    pytester: pytest.Pytester, flags: tuple[str, ...], call: str, complaint: str
+) -> None:
+    pytester.makepyfile(in_test(call))
+    result = run(pytester, *flags, "--benchmark-quiet")
+    result.assert_outcomes(failed=1, passed=0 if not flags else 1) if flags else None
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert_says_once(result, complaint)
+
+
+@pytest.mark.parametrize("fixture", ["device_mesh", "process_group"])
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (
+            ["--dtdispatch-backend=gloo", "--dtdispatch-device=cpu"],
+            "backend gloo needs a process for each of",
+        ),
+        (["--dtdispatch-backend=nccl", "--dtdispatch-device=cpu"], "backend nccl needs a CUDA device, and"),
+        (["--dtdispatch-device=cuda"], "device cuda: torch"),
+    ],
+    ids=["gloo", "nccl", "cuda"],
+)
+def test_a_backend_or_device_that_is_not_here(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    fixture: str,
+    flags: list[str],
+    complaint: str,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    pytester.makepyfile(f"def test_mesh({fixture}): pass")
+    result = measure(pytester, *flags)
+    result.assert_outcomes(errors=1)
+    assert_says_once(result, complaint)
+
+
+def test_a_group_that_the_user_made_is_used_and_never_destroyed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + OPEN_GROUP
+        + """
+def test_fits(dtdispatch, device_mesh, process_group, own_group):
+    assert process_group is own_group
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+
+@pytest.mark.dtdispatch(mesh=(2,))
+def test_is_larger(device_mesh, process_group, own_group):
+    assert process_group is own_group
+    assert device_mesh.size() == 2
+
+def test_is_alive(own_group):
+    assert dist.group.WORLD is own_group
+    assert dist.get_world_size() == 4
+"""
+    )
+    result, found = rows(pytester)
+    result.assert_outcomes(passed=3)
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("fixture", ["device_mesh", "process_group"])
+def test_a_mesh_larger_than_the_group_that_the_user_made(pytester: pytest.Pytester, fixture: str) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + OPEN_GROUP
+        + f"""
+@pytest.mark.dtdispatch(mesh=(2, 4))
+def test_bad({fixture}): pass
+
+def test_is_alive():
+    assert dist.get_world_size() == 4
+"""
+    )
+    result = measure(pytester)
+    result.assert_outcomes(errors=1, passed=1)
+    assert_says_once(
+        result,
+        "mesh 2x4 needs 8 ranks, and the process group that is open has 4: it was open before the test; "
+        "destroy it first, or ask for a smaller mesh",
+    )
+
+
+def test_a_backend_that_the_user_s_group_has_not(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + OPEN_GROUP
+        + """
+@pytest.mark.dtdispatch(mesh=(1,), backend="gloo", device="cpu")
+def test_bad(device_mesh): pass
+"""
+    )
+    result = measure(pytester)
+    result.assert_outcomes(errors=1)
+    assert_says_once(result, "backend gloo was asked for, and the open process group is fake")
+
+
+def test_a_test_may_destroy_the_group_itself(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        in_test(
+            """
+a = sharded(device_mesh)
+with dtdispatch.capture():
+    a + a
+dist.destroy_process_group()
+"""
+        )
+    )
+    result = measure(pytester)
+    result.assert_outcomes(passed=2)
+
+
+def test_a_test_may_put_a_group_of_its_own_in_place_of_ours(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+def test_replaces(device_mesh):
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+
+def test_is_alive():
+    assert dist.get_world_size() == 2
+    dist.destroy_process_group()
+"""
+    )
+    run(pytester).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "complaint"),
+    [
+        (
+            "with dtdispatch.capture():\n    with dtdispatch.capture(): pass",
+            "with dtdispatch.capture(): pass",
+            "CaptureError: a capture is open already: captures cannot be nested, close the outer one first",
+        ),
+        (
+            "with dtdispatch.capture():\n    Passing().__enter__()\n    Passing().__enter__()",
+            "with dtdispatch.capture():",
+            "CaptureError: Passing, Passing was opened inside the capture and never closed",
+        ),
+        (
+            "dtdispatch.call(lambda: 1)",
+            "dtdispatch.call(lambda: 1)",
+            "CaptureError: a call of <lambda> needs a name: dtdispatch.call(fn, name=...)",
+        ),
+        (
+            "dtdispatch.call(len, 'a')\ndtdispatch.call(len, 'a')",
+            "dtdispatch.call(len, 'a')",
+            "CaptureError: the name 'len' is taken by another call of this test: give another name=",
+        ),
+        (
+            "with dtdispatch.capture():\n    dtdispatch.call(len, 'a', name='n')",
+            "dtdispatch.call(len, 'a', name='n')",
+            "CaptureError: call(name='n') inside a capture would be measured twice: close the capture",
+        ),
+    ],
+    ids=["nested", "mode left open", "no name", "name taken", "call in capture"],
+)
+def test_a_wrong_use_points_at_the_test_s_line_and_leaves_nothing_open(
+    pytester: pytest.Pytester, body: str, line: str, complaint: str
+) -> None:
+    pytester.makepyfile(in_test(body))
+    result = measure(pytester)
+    result.assert_outcomes(failed=1, passed=1)
+    assert_says_once(result, complaint)
+    result.stdout.fnmatch_lines([f">*{line}"])
+
+
+def test_a_capture_that_is_never_left_is_told_with_file_and_line(pytester: pytest.Pytester) -> None:
+    path = pytester.makepyfile(in_test("a = sharded(device_mesh)\ndtdispatch.capture().__enter__()\na + a"))
+    result, found = rows(pytester)
+    result.assert_outcomes(passed=2, errors=1)
+    line = path.read_text().splitlines().index("    dtdispatch.capture().__enter__()") + 1
+    assert_says_once(result, f"{path}:{line}: this capture was entered and never left; use it in a with")
+    # What it measured while it was open is kept.
+    assert [row["fullname"] for row in found if "::test_bad::" in row["fullname"]]
+
+
+def test_a_capture_that_is_never_left_beside_a_failure_tells_both(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(in_test("dtdispatch.capture().__enter__()\nraise ValueError('of the test')"))
+    result = measure(pytester)
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    assert_says_once(result, "E       ValueError: of the test")
+    assert_says_once(result, "this capture was entered and never left; use it in a with")
+
+
+@pytest.mark.parametrize("inside", ["", "    Passing().__enter__()\n"], ids=["", "mode left open"])
+def test_an_exception_inside_a_capture_is_the_test_s_own(pytester: pytest.Pytester, inside: str) -> None:
+    pytester.makepyfile(
+        in_test(
+            f"""
+a = sharded(device_mesh)
+with dtdispatch.capture():
+    a + a
+{inside}    raise ValueError('of the test')
+"""
+        )
+    )
+    result = measure(pytester)
+    result.assert_outcomes(failed=1, passed=1)
+    assert_says_once(result, "E           ValueError: of the test")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "with dtdispatch.capture():\n    sharded(device_mesh) @ torch.ones(3)",
+        "dtdispatch.call(torch.mv, sharded(device_mesh), torch.ones(3), name='mv')",
+    ],
+    ids=["capture", "call"],
+)
+def test_what_an_op_raises_has_no_frame_of_ours(pytester: pytest.Pytester, body: str) -> None:
+    pytester.makepyfile(in_test(body))
+    result = measure(pytester)
+    result.assert_outcomes(failed=1, passed=1)
+    assert "got mixed torch.Tensor and DTensor" in text_of(result)
+    assert "pytest_dtdispatch/" not in text_of(result)
+
+
+def test_a_mode_that_a_test_under_all_leaves_open(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(f"{IMPORTS}\ndef test_bad():\n    Passing().__enter__()\n{THEN_CLEAN}")
+    result = measure(pytester, "--dtdispatch-all")
+    result.assert_outcomes(failed=1, passed=1)
+    assert_says_once(result, "Passing was opened inside the capture and never closed")
+
+
+def test_a_capture_of_its_own_in_a_test_under_all(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from pytest_dtdispatch import TimeCaptureMode
+
+        def test_bad():
+            with TimeCaptureMode():
+                pass
+        """
+    )
+    result = measure(pytester, "--dtdispatch-all")
+    result.assert_outcomes(failed=1)
+    assert_says_once(result, "CaptureError: a capture is open already")
+    result.stdout.fnmatch_lines([">       with TimeCaptureMode():"])
+
+
+@pytest.mark.parametrize("flags", [(), ("--dtdispatch-all",)], ids=["fixture", "all"])
+def test_a_torch_that_cannot_be_measured(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    # One of the pair that clears and counts the native cache is gone.
+    monkeypatch.delattr("torch._C._clear_DTensor_sharding_propagator_cache")
+    pytester.makepyfile(TEN_LINES if not flags else "def test_plain(): pass")
+    result = measure(pytester, *flags, "--benchmark-autosave")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert_says_once(
+        result, "cannot be measured: it lacks the native sharding-propagation cache's clear function"
+    )
+
+
+def test_saving_a_run_does_not_need_the_default_mesh(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The flag's backend has one rank; the tests say so, the default mesh of four does not.
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    pytester.makepyfile(
+        IMPORTS
+        + """
+@pytest.mark.dtdispatch(mesh=(1,))
+def test_one_rank(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+"""
+    )
+    result, found = rows(pytester, "--dtdispatch-backend=gloo")
+    assert result.ret == pytest.ExitCode.OK
+    assert len(found) == 3

@@ -1,0 +1,276 @@
+"""Rows in pytest-benchmark: its files, its table, its gate and its flags work on them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugin_runs import (
+    ADD,
+    ALONE,
+    IMPORTS,
+    MEASURED,
+    TEN_LINES,
+    benchmarks_of,
+    measure,
+    rows,
+    run,
+    text_of,
+)
+
+pytestmark = pytest.mark.torch
+
+PARAMETRIZED = (
+    IMPORTS
+    + """
+@pytest.mark.parametrize("extent", [8, 16])
+@pytest.mark.parametrize("dtype", [torch.float32])
+def test_add(dtdispatch, device_mesh, extent, dtype):
+    a = sharded(device_mesh, extent, extent)
+    with dtdispatch.capture():
+        a + a
+"""
+)
+OTHERS = """
+def test_plain():
+    pass
+
+def test_theirs(benchmark):
+    benchmark.pedantic(len, args=("a",), rounds=2)
+"""
+SAVED = Path(".benchmarks")
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def saved_files(pytester: pytest.Pytester) -> list[Path]:
+    return sorted((pytester.path / SAVED).rglob("*.json"))
+
+
+def edit_medians(path: Path, change: Callable[[float], float]) -> None:
+    saved = json.loads(path.read_text())
+    for row in saved["benchmarks"]:
+        row["stats"]["median"] = change(row["stats"]["median"])
+    path.write_text(json.dumps(saved))
+
+
+def test_a_row_says_what_it_is_and_what_proves_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ten=TEN_LINES)
+    result, found = rows(pytester, "--dtdispatch-cold")
+    assert result.ret == pytest.ExitCode.OK
+    by_state: dict[str, Any] = {row["params"]["state"]: row for row in found}
+    assert set(by_state) == {"cold", "miss", "hit", "local"}
+    for state, row in by_state.items():
+        assert row["name"] == f"test_add::{ADD}::{state}"
+        assert row["fullname"] == f"test_ten.py::test_add::{ADD}::{state}"
+        assert row["group"] == f"dtdispatch {state}"
+        assert row["param"] == f"{ADD}::{state}"
+        assert row["params"] == {"op": "add.Tensor", "state": state, "mesh": "4"}
+        info = row["extra_info"]
+        assert info["signature"] == ADD
+        assert (info["calls"], info["rounds"]) == (1, 2)
+        assert info["refused"] == info["notes"] == []
+        assert info["overhead_ns"] == by_state["hit"]["extra_info"]["overhead_ns"] != 0
+        local = state == "local"
+        assert info["contains"] == ("the op on local shards" if local else "dispatch from below autograd")
+        assert row["options"]["rounds"] == 2
+    assert "propagation ran" in by_state["miss"]["extra_info"]["proof"]
+    assert "a hit and no propagation" in by_state["hit"]["extra_info"]["proof"]
+    counts = {state: row["stats"]["rounds"] for state, row in by_state.items()}
+    assert counts == {"cold": 2, "miss": 2, "hit": 6, "local": 6}
+    assert all(len(row["stats"]["data"]) == counts[state] for state, row in by_state.items())
+
+
+def test_the_machine_gains_what_figures_depend_on(pytester: pytest.Pytester) -> None:
+    import torch
+
+    pytester.makepyfile(TEN_LINES)
+    rows(pytester, "--dtdispatch-device=cpu")
+    machine = json.loads((pytester.path / "rows.json").read_text())["machine_info"]["dtdispatch"]
+    assert machine == {
+        "torch_version": torch.__version__,
+        "torch_build": torch.version.git_version,
+        "cuda": torch.version.cuda or "",
+        "device": "cpu",
+        "device_name": "",
+        "backend": "fake",
+        "world_size": 4,
+        "threads": 1,
+        "cache_interface": machine["cache_interface"],
+    }
+    assert machine["cache_interface"] in ("native+python", "python")
+
+
+def test_a_run_that_does_not_measure_leaves_the_machine_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(OTHERS)
+    run(pytester, "--benchmark-json=rows.json")
+    assert "dtdispatch" not in json.loads((pytester.path / "rows.json").read_text())["machine_info"]
+
+
+def test_names_are_unique_and_equal_in_two_runs(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(PARAMETRIZED)
+    _, first = rows(pytester)
+    _, second = rows(pytester)
+    names = [row["fullname"] for row in first]
+    assert names == [row["fullname"] for row in second]
+    assert len(set(names)) == len(names) == 6
+
+
+def test_parameters_of_the_test_are_parameters_of_its_rows(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(PARAMETRIZED)
+    result, found = rows(pytester, "--benchmark-group-by=param:extent")
+    assert result.ret == pytest.ExitCode.OK
+    # A dtype is no JSON: it stands there as text.
+    assert {(row["params"]["extent"], row["params"]["dtype"]) for row in found} == {
+        (8, "torch.float32"),
+        (16, "torch.float32"),
+    }
+    for extent in (8, 16):
+        result.stdout.fnmatch_lines([f"*benchmark 'extent={extent}': 3 tests*"])
+
+
+def test_a_parameter_named_like_one_of_ours_does_not_hide_ours(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+@pytest.mark.parametrize("op", [torch.add, torch.mul])
+def test_op(dtdispatch, device_mesh, op):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        op(a, a)
+"""
+    )
+    _, found = rows(pytester)
+    assert {row["params"]["op"] for row in found} == {"add.Tensor", "mul.Tensor"}
+
+
+def test_rows_can_be_grouped_by_op_and_by_state(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES)
+    measured = measure(pytester, "--benchmark-group-by=param:op")
+    measured.stdout.fnmatch_lines(["*benchmark 'op=add.Tensor': 3 tests*"])
+    measured = measure(
+        pytester, "--benchmark-group-by=group,param:state", "--benchmark-columns=median,rounds"
+    )
+    measured.stdout.fnmatch_lines(["*benchmark 'dtdispatch miss state=miss': 1 tests*"])
+
+
+def test_a_saved_run_is_compared_and_a_regression_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ten=TEN_LINES)
+    # Many samples of the same: two runs on a machine shared with others must not differ by a factor of 3.
+    many = ("--dtdispatch-rounds=20", "--dtdispatch-repeat=20", "--dtdispatch-max-time=60")
+    assert measure(pytester, *many, "--benchmark-autosave").ret == pytest.ExitCode.OK
+    [saved] = saved_files(pytester)
+    edit_medians(saved, lambda median: median * 2)  # so that only a factor of 6 would trip the gate
+    gate = ("--benchmark-compare", "--benchmark-compare-fail=median:200%")
+    result = measure(pytester, *many, *gate)
+    assert result.ret == pytest.ExitCode.OK
+    for source in ("0001_", "NOW"):
+        assert f"test_add::{ADD}::hit ({source}" in result.stdout.str()
+    edit_medians(saved, lambda median: median / 200)
+    result = measure(pytester, *many, *gate)
+    assert result.ret != pytest.ExitCode.OK
+    assert "Performance has regressed" in text_of(result)
+    assert f"test_add::{ADD}::miss (0001_" in text_of(result).partition("Performance has regressed:")[2]
+    # Our table is printed before their gate raises.
+    result.stdout.fnmatch_lines(["*= dtdispatch =*", "  add.Tensor(* proved"])
+
+
+def test_their_command_compares_our_rows_and_both_draw_histograms(pytester: pytest.Pytester) -> None:
+    # In processes of their own: the charts' library cannot be imported twice.
+    pytester.makepyfile(TEN_LINES)
+    measure(pytester, "--benchmark-autosave", "--benchmark-quiet")
+    result = pytester.runpytest_subprocess(
+        *ALONE, *MEASURED, "--benchmark-autosave", "--benchmark-histogram=own"
+    )
+    assert result.ret == pytest.ExitCode.OK
+    assert len(saved_files(pytester)) == 2
+    command = (sys.executable, "-m", "pytest_benchmark", "compare", "--columns=median", "--sort=name")
+    result = pytester.run(*command, "--histogram=chart")
+    assert result.ret == 0
+    assert result.stdout.str().count(f"test_add::{ADD}::miss") == 2
+    result.stdout.fnmatch_lines(["*benchmark 'dtdispatch miss': 2 tests*"])
+    for name in ("own", "chart"):
+        charts = list(pytester.path.glob(f"{name}*.svg"))
+        assert len(charts) == 3  # one for each state
+        assert all("<svg" in chart.read_text() for chart in charts)
+
+
+def test_only_runs_our_tests_beside_theirs(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
+    result, found = rows(pytester, "--benchmark-only")
+    result.assert_outcomes(passed=2, skipped=1)
+    assert {row["name"].split("::")[0] for row in found} == {"test_add", "test_theirs"}
+    # Unmeasured they are benchmarks too: what is selected does not depend on our flag.
+    run(pytester, "--benchmark-only").assert_outcomes(passed=2, skipped=1)
+
+
+def test_only_under_all_runs_every_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
+    measure(pytester, "--benchmark-only", "--dtdispatch-all").assert_outcomes(passed=3)
+
+
+def test_skip_skips_our_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
+    result, found = rows(pytester, "--benchmark-skip")
+    result.assert_outcomes(passed=1, skipped=2)
+    assert found == []
+    result.stdout.fnmatch_lines(["nothing was measured: --benchmark-skip is given"])
+
+
+def test_disable_runs_our_tests_once_and_says_that_nothing_was_measured(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES + "        print('enabled', dtdispatch.enabled)\n")
+    result, found = rows(pytester, "--benchmark-disable", "-s")
+    result.assert_outcomes(passed=1)
+    assert found == []
+    result.stdout.fnmatch_lines(["*enabled False*", "nothing was measured: --benchmark-disable is given"])
+    result, found = rows(pytester, "--benchmark-disable", "--benchmark-enable")
+    assert len(found) == 3
+
+
+def test_our_tests_do_not_warn_of_an_unused_fixture(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES)
+    result = run(pytester, *MEASURED, "-W", "error")
+    result.assert_outcomes(passed=1)
+    assert "warning" not in text_of(result)
+
+
+def test_a_test_may_use_both_fixtures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+def test_both(dtdispatch, device_mesh, benchmark):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+    benchmark.pedantic(len, args=("a",), rounds=2)
+"""
+    )
+    _, found = rows(pytester, "--benchmark-only")
+    assert len(found) == 4
+    assert sum(row["params"] is None for row in found) == 1
+
+
+def test_rows_of_an_installed_suite_are_named_by_its_module(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = pytester.path / "elsewhere" / "some_suite"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    pytester.makepyfile(TEN_LINES).rename(package / "test_ten.py")
+    monkeypatch.syspath_prepend(str(package.parent))
+    _, found = rows(pytester, "--pyargs", "some_suite.test_ten")
+    assert {row["fullname"].partition("::")[0] for row in found} == {"some_suite/test_ten.py"}
+
+
+def test_no_file_of_a_benchmark_is_written_without_rows(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+    _, found = rows(pytester)
+    assert found == benchmarks_of(pytester.path / "rows.json") == []

@@ -1,0 +1,113 @@
+"""Other plugins beside ours: absent, disabled, or measuring something of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plugin_runs import ALONE, IMPORTS, MEASURED, TEN_LINES, measure, run, text_of
+
+pytestmark = pytest.mark.torch
+
+ROW = "  add.Tensor(*@4 * proved"
+NOTHING = "nothing was measured: "
+PLAIN = ("-pno:cacheprovider", "-pno:hypothesispytest")
+
+
+def test_without_pytest_benchmark_our_own_table_is_there(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES)
+    result = measure(pytester, "-pno:benchmark")
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*= dtdispatch =*", ROW])
+    assert "OPS" not in text_of(result)
+    assert run(pytester, "-pno:benchmark").ret == pytest.ExitCode.OK
+    result = measure(pytester, "-pno:benchmark", "--dtdispatch-all")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([ROW])
+
+
+def test_beside_codspeed_that_is_not_asked_to_measure_all_works(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES)
+    result = pytester.runpytest_subprocess(*PLAIN, "-pno:xdist", *MEASURED, "--benchmark-json=rows.json")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["codspeed: * (disabled, *", ROW, "*benchmark 'dtdispatch miss': 1 tests*"])
+    assert (pytester.path / "rows.json").exists()
+
+
+def test_where_codspeed_measures_we_say_that_we_do_not(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        TEN_LINES
+        + """
+    def test_theirs(benchmark):
+        benchmark(len, "a")
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLAIN, "-pno:xdist", *MEASURED, "--codspeed")
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=2)
+    assert_says_once_of_ours(result, NOTHING + "pytest-codspeed measures this run; leave out --codspeed")
+    result.stdout.fnmatch_lines(["*1 benchmarked*"])
+
+
+def test_under_xdist_nothing_is_measured_and_the_reason_is_given_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+@pytest.mark.parametrize("number", [1, 2])
+def test_runs_once(dtdispatch, device_mesh, number):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+    assert not dtdispatch.enabled
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, "-n2", "--benchmark-json=rows.json")
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=2, warnings=text_of(result).count("1 warning in"))
+    assert_says_once_of_ours(
+        result,
+        NOTHING + "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0",
+    )
+    assert not (pytester.path / "rows.json").exists()
+
+
+def test_a_mistake_in_a_marker_is_told_under_xdist_too(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.dtdispatch(round=1)\ndef test_bad(): pass\n")
+    result = pytester.runpytest_subprocess(*PLAIN, "-n1", *MEASURED)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["test_*.py:2: marker dtdispatch has no keyword 'round'; valid: rounds, *"])
+    assert "INTERNALERROR" not in text_of(result)
+
+
+def test_xdist_without_workers_measures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES)
+    others = [option for option in ALONE if "xdist" not in option]
+    result = pytester.runpytest_inprocess(*others, *MEASURED, "-n0")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([ROW])
+
+
+def test_switched_off_we_leave_no_trace(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+    result = run(pytester, "-pno:dtdispatch")
+    result.assert_outcomes(passed=1)
+    assert "dtdispatch" not in text_of(result).replace("test_switched_off", "").replace("no:dtdispatch", "")
+    assert run(pytester, "-pno:dtdispatch", "--dtdispatch").ret == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize("flags", [(), ("--dtdispatch-all",)], ids=["fixture", "all"])
+def test_without_a_terminal_we_measure_and_say_nothing(
+    pytester: pytest.Pytester, flags: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(TEN_LINES)
+    # pytest-benchmark needs a terminal itself.
+    result = measure(pytester, "-pno:terminal", "-pno:benchmark", *flags)
+    assert result.ret == pytest.ExitCode.OK
+    assert "Traceback" not in text_of(result)
+
+
+def assert_says_once_of_ours(result: pytest.RunResult, line: str) -> None:
+    """As for a mistake, where plugins of others may name their own files."""
+    assert sum(line in each for each in text_of(result).splitlines()) == 1
+    assert "pytest_dtdispatch/" not in text_of(result)
+    assert "INTERNALERROR" not in text_of(result)

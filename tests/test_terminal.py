@@ -1,0 +1,132 @@
+"""Our section of the terminal: what it shows at which verbosity, in colour, and in which width."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
+
+pytestmark = pytest.mark.torch
+
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+SEVERAL = (
+    IMPORTS
+    + """
+@pytest.mark.dtdispatch(mesh=(2, 2))
+def test_several(dtdispatch, device_mesh):
+    a = sharded(device_mesh, 64, 64)
+    with dtdispatch.capture():
+        b = torch.stack([a, a + a, a @ a])
+        b.redistribute(placements=[Shard(1), Shard(1)])
+    dtdispatch.call(torch.add, a, a, name="a sum")
+"""
+)
+
+
+def section_of(result: pytest.RunResult) -> list[str]:
+    """Lines from our section's title to the next section's."""
+    lines = result.outlines
+    start = next(n for n, line in enumerate(lines) if " dtdispatch ==" in line)
+    end = next(
+        n for n, line in enumerate(lines[start + 1 :], start + 1) if line.startswith(("==", "\x1b[32m=="))
+    )
+    return lines[start:end]
+
+
+def measured_section(pytester: pytest.Pytester, *args: str) -> list[str]:
+    result = measure(pytester, "--benchmark-quiet", *args)
+    assert result.ret == pytest.ExitCode.OK
+    return section_of(result)
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("PY_COLORS", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_table_has_a_line_a_signature_below_its_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ten=TEN_LINES)
+    title, head, test, line, *legend = measured_section(pytester)
+    assert title.strip("= ") == "dtdispatch"
+    assert re.fullmatch(
+        r"  signature +miss ms +hit us +local us +overhead us +miss/hit +samples  proof", head
+    )
+    assert test == "test_ten.py::test_add (dispatch from below autograd)"
+    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]+){{5}} +2\+6  proved", line)
+    assert "overhead: hit - local" in " ".join(legend)
+
+
+def test_verbose_adds_rounds_calls_and_why_there_is_no_local_row(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SEVERAL)
+    brief = "\n".join(measured_section(pytester))
+    assert "no local row" not in brief
+    assert "rounds" not in brief
+    verbose = "\n".join(measured_section(pytester, "-v"))
+    assert re.search(r"samples +rounds +calls  proof", verbose)
+    assert "no local row: " in verbose
+
+
+def test_quiet_leaves_out_the_legend_and_very_quiet_the_table(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES)
+    quiet = measure(pytester, "--benchmark-quiet", "-q").outlines
+    assert any(line.endswith("  proved") for line in quiet)
+    assert not any("Medians." in line for line in quiet)
+    silent = measure(pytester, "--benchmark-quiet", "-qq").outlines
+    assert "1 signatures and calls were measured" in silent
+    assert not any(line.endswith("  proved") for line in silent)
+
+
+@pytest.mark.parametrize("verbosity", ["-q", "-qq", "-v"])
+def test_every_verbosity_says_that_nothing_was_measured(pytester: pytest.Pytester, verbosity: str) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+    result = measure(pytester, verbosity)
+    result.stdout.fnmatch_lines(["nothing was measured: *"])
+
+
+def test_colour_marks_the_proof_and_nothing_without_colour(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES)
+    plain = measured_section(pytester, "--color=no")
+    assert not any(COLOR.search(line) for line in plain)
+    coloured = measured_section(pytester, "--color=yes")
+    assert any("\x1b[32m  proved\x1b[0m" in line for line in coloured)
+    assert [COLOR.sub("", line).split()[0] for line in coloured] == [line.split()[0] for line in plain]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("flags", [(), ("-v",), ("--dtdispatch-cold",)], ids=["", "verbose", "cold"])
+def test_lines_fit_the_width(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, columns: int, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    pytester.makepyfile(test_fit=SEVERAL)
+    lines = measured_section(pytester, *flags)
+    assert [line for line in lines if len(line) > columns] == []
+    # The op and where it ran are left of a label that was cut.
+    assert any(re.match(r"  stack\.default\(.*@2x2 ", line) for line in lines)
+    assert {"miss", "hit"} <= set(lines[1].split())
+    assert ("cold" in lines[1].split()) == ("--dtdispatch-cold" in flags)
+
+
+def test_a_test_that_failed_after_it_measured_shows_its_row(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ten=TEN_LINES + "        assert False\n")
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*= dtdispatch =*", "test_ten.py::test_add (dispatch from below autograd)", "  add.Tensor(* proved"]
+    )
+
+
+def test_a_test_without_dtensors_has_no_lines_beside_one_with(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_ten=TEN_LINES
+        + """
+    def test_plain_tensors(dtdispatch):
+        with dtdispatch.capture():
+            torch.ones(2) + 1
+"""
+    )
+    assert not any("test_plain_tensors" in line for line in measured_section(pytester))
