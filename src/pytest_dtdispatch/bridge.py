@@ -155,7 +155,7 @@ def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Sample
             "calls": measurement.calls,
             "rounds": measurement.rounds,
             "overhead_ns": measurement.overhead_ns,
-            "notes": list(measurement.notes),
+            "notes": [*measurement.notes, *measurement.remarks],
         },
     )
 

@@ -61,7 +61,7 @@ def test_a_redistribution_chain_has_a_latency_and_no_miss(shard: Make) -> None:
     result, figures = measure(chain)
     assert result.placements == (Shard(1),)
     assert counts(figures) == {State.CALL: ROUNDS * REPEAT}
-    assert figures.notes == ("unpropagated: it never asks the sharding propagator, so it has no miss",)
+    assert figures.remarks == ("unpropagated: it never asks the sharding propagator, so it has no miss",)
 
 
 def test_a_call_that_meets_a_new_shape_each_time_never_hits(shard: Make) -> None:

@@ -54,7 +54,7 @@ def test_an_op_that_does_something_else_has_none_and_says_why(
     measured = capture(lambda: body(a))[op]
     assert measured.of(State.LOCAL) is None
     assert measured.overhead_ns is None
-    assert any(note.startswith("no local row: ") and reason in note for note in measured.notes)
+    assert any(note.startswith("no local row: ") and reason in note for note in measured.remarks)
 
 
 def test_a_mixed_foreach_whose_shards_are_the_same_tensors_has_a_local_row(

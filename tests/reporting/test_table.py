@@ -14,6 +14,7 @@ def measured(
     label: str = "add@4",
     contains: Contains = Contains.DISPATCH,
     notes: Sequence[str] = (),
+    remarks: Sequence[str] = (),
     refused: dict[State, Refused] | None = None,
     **ns: Sequence[int],
 ) -> Measurement:
@@ -24,7 +25,9 @@ def measured(
         for state in State
         if str(state) in ns or state in refused
     )
-    return Measurement(label, label, "add.Tensor", "4", contains, 3, Figures(20, samples, tuple(notes)))
+    return Measurement(
+        label, label, "add.Tensor", "4", contains, 3, Figures(20, samples, tuple(notes), tuple(remarks))
+    )
 
 
 def only_line(table: Table) -> Line:
@@ -39,17 +42,17 @@ ADD = measured(miss=[1_200_000] * 20, hit=[6_000, 7_000], local=[1_500])
 def test_a_line_has_a_cell_for_each_title() -> None:
     table = build_table({"test_a": [ADD]})
     assert table.titles == ("miss ms", "hit us", "local us", "overhead us", "miss/hit", "samples")
-    assert only_line(table).cells == ("1.20", "6.5", "1.5", "5.0", "185", "20+2")
+    assert only_line(table).cells == ("1.20", "6.50", "1.50", "5.00", "185", "20+2")
     assert only_line(table).label == "add@4"
 
 
 def test_a_column_is_in_one_unit_over_all_tests() -> None:
     slow = measured(miss=[370_000_000], hit=[11_000], local=[800])
     table = build_table({"test_a": [ADD], "test_b": [slow]})
-    assert table.titles[:3] == ("miss ms", "hit us", "local ns")
+    assert table.titles[:3] == ("miss ms", "hit us", "local us")
     [a], [b] = (group.lines for group in table.groups)
     assert (a.cells[0], b.cells[0]) == ("1.20", "370.00")
-    assert (a.cells[2], b.cells[2]) == ("1,500", "800")
+    assert (a.cells[2], b.cells[2]) == ("1.500", "0.800")
 
 
 def test_cold_is_a_column_only_where_something_is_cold() -> None:
@@ -61,12 +64,12 @@ def test_cold_is_a_column_only_where_something_is_cold() -> None:
 
 def test_what_was_not_recorded_is_a_dash() -> None:
     line = only_line(build_table({"test_a": [measured(hit=[6_000])]}))
-    assert line.cells == ("-", "6.0", "-", "-", "-", "0+1")
+    assert line.cells == ("-", "6.00", "-", "-", "-", "0+1")
 
 
 def test_a_call_of_an_unpropagated_op_stands_where_hits_do() -> None:
     line = only_line(build_table({"test_a": [measured(call=[4_000] * 7, local=[1_000])]}))
-    assert line.cells == ("-", "4.0", "1.0", "3.0", "-", "0+7")
+    assert line.cells == ("-", "4.00", "1.00", "3.00", "-", "0+7")
     assert line.proof == "unpropagated"
     assert line.is_proved
 
@@ -91,10 +94,10 @@ def test_verbose_adds_rounds_and_calls() -> None:
 
 
 def test_why_there_is_no_local_row_is_said_only_when_verbose() -> None:
-    noted = measured(hit=[1], notes=["no local row: it communicates", "it runs once"])
+    noted = measured(hit=[1], notes=["it runs once"], remarks=["no local row: it communicates"])
     assert only_line(build_table({"test_a": [noted]})).notes == ("it runs once",)
     verbose = only_line(build_table({"test_a": [noted]}, verbose=True))
-    assert verbose.notes == ("no local row: it communicates", "it runs once")
+    assert verbose.notes == ("it runs once", "no local row: it communicates")
 
 
 def test_a_refusal_stands_where_the_proof_does() -> None:

@@ -67,13 +67,14 @@ def _measure(call: OpCall, replay: Replay, caches: ShardingCaches, plan: Plan) -
     return figures_of(taken, () if local else (f"no local row: {why_no_local}",))
 
 
-def figures_of(taken: Taken, notes: tuple[str, ...] = ()) -> Figures:
+def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:
     """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
-    unusual = {
-        Propagation.NONE: ("unpropagated: it never asks the sharding propagator, so it has no miss",),
-        Propagation.NEVER_CACHED: ("never hits: propagation runs on every call",),
-    }
-    return Figures(taken.rounds, taken.samples, (*notes, *unusual.get(taken.propagation, ())))
+    notes: tuple[str, ...] = ()
+    if taken.propagation is Propagation.NEVER_CACHED:
+        notes = ("never hits: propagation runs on every call",)
+    if taken.propagation is Propagation.NONE:
+        remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
+    return Figures(taken.rounds, taken.samples, notes, remarks)
 
 
 def _subject(call: OpCall, replay: Replay) -> Subject:

@@ -71,11 +71,19 @@ class Samples:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one call: rounds done, samples by state, and what a reader must know."""
+    """What was measured of one call.
+
+    Args:
+        rounds: rounds done, not rounds planned.
+        samples: one entry for each state that was tried.
+        notes: what every reader must know: why there are no figures, what was done differently.
+        remarks: what explains the figures to who asks: why there is no local row.
+    """
 
     rounds: int = 0
     samples: tuple[Samples, ...] = ()
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,8 +120,13 @@ class Measurement:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know: why a state is absent, what was done differently."""
+        """What every reader must know: why there are no figures, what was done differently."""
         return self.figures.notes
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What explains the figures to who asks: why there is no local row."""
+        return self.figures.remarks
 
     def of(self, state: State) -> Samples | None:
         """Samples of one state, or nothing where none was recorded."""

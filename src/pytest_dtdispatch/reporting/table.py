@@ -79,11 +79,7 @@ def build_table(measured: Mapping[str, Sequence[Measurement]], verbose: bool = F
         cells += [_ratio(measurement), _counts(measurement)]
         if verbose:
             cells += [str(measurement.rounds), str(measurement.calls)]
-        notes = (
-            measurement.notes
-            if verbose
-            else tuple(n for n in measurement.notes if not n.startswith("no local"))
-        )
+        notes = measurement.notes + (measurement.remarks if verbose else ())
         is_proved = measurement.proof in ("proved", "unpropagated")
         return Line(measurement.label, tuple(cells), measurement.proof, notes, is_proved)
 
