@@ -67,7 +67,7 @@ def test_a_flag_or_an_ini_value_that_is_not_valid(
         where = f"dtdispatch_{name.replace('-', '_')}"
         ini = pytester.makeini(f"[pytest]\n{where} = {value}\n")
         result = run(pytester)
-        where = f"--dtdispatch-{name}" if name == "nproc" and value == "4" else f"{ini}: {where}"
+        where = f"{ini}: {where}"
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert_says_once(result, f"ERROR: {where}: {complaint}")
 
@@ -75,7 +75,7 @@ def test_a_flag_or_an_ini_value_that_is_not_valid(
 def test_an_ini_value_given_on_the_command_line_is_not_laid_to_a_file(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(PLAIN)
     assert_says_once(
-        run(pytester, "-odtdispatch_rounds=x"), "ERROR: ini: dtdispatch_rounds: 'x' is not a whole"
+        run(pytester, "-odtdispatch_rounds=x"), "ERROR: -o dtdispatch_rounds: 'x' is not a whole"
     )
 
 

@@ -44,7 +44,7 @@ def table_lines(table: Table, width: int) -> Iterator[tuple[Text, ...]]:
     titles = [table.titles[i] for i in keep]
     widths = [_column_width(table, every_line, i) for i in keep]
     room = width - len(INDENT) - sum(widths) - _proof_width(every_line)
-    label_width = max(min(room, max((len(line.label) for line in every_line), default=0)), MIN_LABEL)
+    label_width = max(min(room, _longest_label(every_line)), _least_label(every_line))
     head = "".join(title.rjust(size) for title, size in zip(titles, widths, strict=True))
     yield (Text(INDENT + "signature".ljust(label_width) + head + "  proof"),)
     for group in table.groups:
@@ -77,10 +77,19 @@ def _columns_that_fit(table: Table, lines: Sequence[Line], width: int) -> list[i
     keep = list(range(len(table.titles)))
     for name in EXPENDABLE:
         used = sum(_column_width(table, lines, i) for i in keep) + _proof_width(lines)
-        if width - len(INDENT) - used >= MIN_LABEL:
+        if width - len(INDENT) - used >= _least_label(lines):
             break
         keep = [i for i in keep if table.titles[i].split()[0] != name]
     return keep
+
+
+def _longest_label(lines: Sequence[Line]) -> int:
+    return max(len(text) for text in ("signature", *(line.label for line in lines)))
+
+
+def _least_label(lines: Sequence[Line]) -> int:
+    """Width that labels are never cut below."""
+    return min(MIN_LABEL, _longest_label(lines))
 
 
 def _column_width(table: Table, lines: Sequence[Line], index: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 MAX_DECIMALS = 3
+MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def column_unit(values_ns: Iterable[float | None]) -> Unit:
         >>> column_unit([951, 6_940, 15_573])
         Unit(name='us', ns=1000.0, decimals=3)
     """
-    sizes = sorted(abs(value) for value in values_ns if value)
+    sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= MIN_NS)
     if not sizes:
         return Unit("us", 1e3, 1)
     typical = sizes[len(sizes) // 2]
