@@ -56,7 +56,7 @@ MEASURED = ("--dtdispatch", "--dtdispatch-rounds=2", "--dtdispatch-repeat=3")
 
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Run pytest in this process, on what the test made; nothing may be left open when it ends."""
-    with one_thread(), warnings.catch_warnings():
+    with one_thread(), warnings.catch_warnings(record=True):
         warnings.simplefilter("default")  # ours are errors, a user's are not
         result = pytester.runpytest_inprocess(*ALONE, *args)
     left_open = close_what_is_open()
@@ -92,7 +92,6 @@ def text_of(result: pytest.RunResult) -> str:
 def assert_says_once(result: pytest.RunResult, line: str) -> None:
     """Check that a user's mistake is told in one line, and that no traceback of ours is.
 
-    Where the mistake is one of a test's code, the line is that of the error, below the line of the test.
     """
     text = text_of(result)
     body, _, _ = text.partition("short test summary info")
@@ -135,7 +134,8 @@ def import_everything() -> None:
     owner = ProcessGroupOwner()
     a = distribute_tensor(torch.rand(8, 8), owner.mesh(Place((4,), "cpu", "fake")), [Shard(0)])
     with TimeCaptureMode(repeat_count=1):
-        (a @ a).redistribute(placements=[Replicate()])
+        a @ a
+        a.redistribute(placements=[Replicate()])
     owner.close()
 
 

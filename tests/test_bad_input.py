@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.plugin_runs import IMPORTS, TEN_LINES, assert_says_once, measure, rows, run, text_of
 
 pytestmark = pytest.mark.torch
@@ -74,7 +73,9 @@ def test_a_flag_or_an_ini_value_that_is_not_valid(
 
 def test_an_ini_value_given_on_the_command_line_is_not_laid_to_a_file(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(PLAIN)
-    assert_says_once(run(pytester, "-odtdispatch_rounds=x"), "ERROR: ini: dtdispatch_rounds: 'x' is not a whole")
+    assert_says_once(
+        run(pytester, "-odtdispatch_rounds=x"), "ERROR: ini: dtdispatch_rounds: 'x' is not a whole"
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,10 @@ def test_a_mesh_that_the_factory_cannot_make(
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--dtdispatch-backend=gloo", "--dtdispatch-device=cpu"], "backend gloo needs a process for each of"),
+        (
+            ["--dtdispatch-backend=gloo", "--dtdispatch-device=cpu"],
+            "backend gloo needs a process for each of",
+        ),
         (["--dtdispatch-backend=nccl", "--dtdispatch-device=cpu"], "backend nccl needs a CUDA device, and"),
         (["--dtdispatch-device=cuda"], "device cuda: torch"),
     ],
@@ -379,7 +383,9 @@ def test_a_torch_that_cannot_be_measured(
     pytester.makepyfile(TEN_LINES if not flags else "def test_plain(): pass")
     result = measure(pytester, *flags, "--benchmark-autosave")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert_says_once(result, "cannot be measured: it lacks the native sharding-propagation cache's clear function")
+    assert_says_once(
+        result, "cannot be measured: it lacks the native sharding-propagation cache's clear function"
+    )
 
 
 def test_saving_a_run_does_not_need_the_default_mesh(

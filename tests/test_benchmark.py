@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.plugin_runs import ADD, ALONE, IMPORTS, MEASURED, TEN_LINES, benchmarks_of, measure, rows, run, text_of
+from tests.plugin_runs import (
+    ADD,
+    ALONE,
+    IMPORTS,
+    MEASURED,
+    TEN_LINES,
+    benchmarks_of,
+    measure,
+    rows,
+    run,
+    text_of,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -145,7 +155,9 @@ def test_rows_can_be_grouped_by_op_and_by_state(pytester: pytest.Pytester) -> No
     pytester.makepyfile(TEN_LINES)
     measured = measure(pytester, "--benchmark-group-by=param:op")
     measured.stdout.fnmatch_lines(["*benchmark 'op=add.Tensor': 3 tests*"])
-    measured = measure(pytester, "--benchmark-group-by=group,param:state", "--benchmark-columns=median,rounds")
+    measured = measure(
+        pytester, "--benchmark-group-by=group,param:state", "--benchmark-columns=median,rounds"
+    )
     measured.stdout.fnmatch_lines(["*benchmark 'dtdispatch miss state=miss': 1 tests*"])
 
 

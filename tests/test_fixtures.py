@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.plugin_runs import IMPORTS, measure, rows, run
 
 pytestmark = pytest.mark.torch

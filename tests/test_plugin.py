@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, rows, run, text_of
 
 pytestmark = pytest.mark.torch
@@ -12,6 +11,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+
 
 COUNTED = (
     IMPORTS
@@ -115,7 +115,9 @@ def test_all_says_that_no_test_ran_a_dtensor_op(pytester: pytest.Pytester) -> No
 def test_a_run_without_the_fixture_says_so_and_names_the_other_flag(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
     result = measure(pytester)
-    result.stdout.fnmatch_lines(["nothing was measured: no test used the dtdispatch fixture*--dtdispatch-all*"])
+    result.stdout.fnmatch_lines(
+        ["nothing was measured: no test used the dtdispatch fixture*--dtdispatch-all*"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,9 @@ def test_flag_beats_marker_beats_ini_beats_default(
     pytester: pytest.Pytester, marked: bool, ini: str, flags: list[str], rounds: int, hits: int
 ) -> None:
     pytester.makeini(f"[pytest]\n{ini}\ndtdispatch_max_time = 60\n")
-    pytester.makepyfile(MARKED if marked else MARKED.replace("@pytest.mark.dtdispatch(rounds=4, repeat=2)", ""))
+    pytester.makepyfile(
+        MARKED if marked else MARKED.replace("@pytest.mark.dtdispatch(rounds=4, repeat=2)", "")
+    )
     result = run(pytester, "--dtdispatch", "-v", *flags, "--benchmark-json=rows.json", "--benchmark-quiet")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines([f"  add.Tensor(* {rounds}+{hits} *"])
@@ -213,7 +217,9 @@ def test_a_marker_chooses_ops_and_cold_for_its_test_alone(pytester: pytest.Pytes
     )
     _, found = rows(pytester)
     seen = {
-        test: {(row["params"]["op"], row["params"]["state"]) for row in found if f"::{test}::" in row["fullname"]}
+        test: {
+            (row["params"]["op"], row["params"]["state"]) for row in found if f"::{test}::" in row["fullname"]
+        }
         for test in ("test_marked", "test_plain")
     }
     assert seen["test_marked"] == {("mul.Tensor", state) for state in ("miss", "hit", "local", "cold")}
