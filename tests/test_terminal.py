@@ -53,7 +53,7 @@ def test_the_table_has_a_line_a_signature_below_its_test(pytester: pytest.Pytest
     title, head, test, line, *legend = measured_section(pytester)
     assert title.strip("= ") == "dtdispatch"
     assert re.fullmatch(
-        r"  signature +miss ms +hit us +local us +overhead us +miss/hit +samples  proof", head
+        r"  signature +miss [mu]s +hit [mun]s +local [mun]s +overhead [mun]s +miss/hit +samples  proof", head
     )
     assert test == "test_ten.py::test_add (dispatch from below autograd)"
     assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]+){{5}} +2\+6  proved", line)
