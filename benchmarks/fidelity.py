@@ -34,7 +34,7 @@ from pytest_dtdispatch.records.book import Book
 from pytest_dtdispatch.records.measurement import State
 
 RUNS = 5
-TIGHT_HITS, HAND_MISSES = 400, 40
+TIGHT_HITS, HAND_MISSES = 400, 21
 HIT_BOUND, MISS_BOUND = 0.03, 0.05
 
 

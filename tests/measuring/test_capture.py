@@ -114,7 +114,7 @@ def test_a_second_call_that_misses_is_refused_as_a_hit(
 ) -> None:
     a = shard(8, 8)
     # The rehearsal and the first round are sound; then every call propagates.
-    Forgetful(monkeypatch, after=50)
+    Forgetful(monkeypatch, after=80)
     add = capture(lambda: a + a, rounds=6, repeat=5)["add.Tensor"]
     hits, misses = add.of(State.HIT), add.of(State.MISS)
     assert hits is not None
@@ -159,7 +159,7 @@ def test_an_op_that_never_asks_the_propagator_has_calls_and_no_miss(shard: Make,
     assert op.of(State.MISS) is None
     assert op.of(State.HIT) is None
     assert op.proof == "unpropagated"
-    assert any(note.startswith("unpropagated: ") for note in op.notes)
+    assert any(note.startswith("unpropagated: ") for note in op.remarks)
 
 
 def convolve(a: DTensor) -> Any:

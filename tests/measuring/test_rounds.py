@@ -38,6 +38,11 @@ FIRST_MISS = REHEARSAL
 FIRST_HIT = REHEARSAL + 1 + WARMUP
 
 
+def plan(rounds: int, repeat: int, **more: Any) -> Plan:
+    """Plan rounds that take their hits right after their miss."""
+    return Plan(rounds, repeat, in_a_row=1, **more)
+
+
 class CacheInfo(NamedTuple):
     """What a Python cache says of itself; a native one says the first two."""
 
@@ -191,7 +196,7 @@ def test_rounds_are_taken_without_torch() -> None:
 
 
 def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench) -> None:
-    taken = bench.take(Plan(rounds=2, repeat=3))
+    taken = bench.take(plan(rounds=2, repeat=3))
     assert taken.propagation is Propagation.CACHED
     assert bench.op.calls == 32
     assert calls_of(taken, State.MISS) == [4, 18]
@@ -202,7 +207,7 @@ def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench) -
 
 def test_an_op_that_the_python_cache_answers_has_misses_and_hits_too(bench: Bench) -> None:
     bench.op_that(lambda number: bench.caches.python.ask())
-    taken = bench.take(Plan(rounds=2, repeat=3))
+    taken = bench.take(plan(rounds=2, repeat=3))
     assert taken.propagation is Propagation.CACHED
     assert calls_of(taken, State.MISS) == [4, 18]
     assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
@@ -215,19 +220,42 @@ def test_an_op_whose_miss_asks_the_python_cache_too_has_misses_and_hits(bench: B
         bench.caches.native.ask()
 
     bench.op_that(decomposed)
-    taken = bench.take(Plan(rounds=2, repeat=3))
+    taken = bench.take(plan(rounds=2, repeat=3))
     assert calls_of(taken, State.MISS) == [4, 18]
     assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
 
 
 def test_a_cache_is_cleared_before_the_rehearsal_and_before_each_miss_only(bench: Bench) -> None:
-    bench.take(Plan(rounds=3, repeat=2))
+    bench.take(plan(rounds=3, repeat=2))
     assert bench.caches.log == ["clear"] * 4
+
+
+def test_misses_are_taken_in_a_row_the_first_fifth_of_it_discarded(bench: Bench) -> None:
+    taken = bench.take(Plan(rounds=20, repeat=2))
+    warm_up = 5
+    first = REHEARSAL + warm_up
+    first_hit = first + 20 + WARMUP
+    assert calls_of(taken, State.MISS) == list(range(first, first + 20))
+    assert calls_of(taken, State.HIT) == list(range(first_hit, first_hit + 40))
+    assert bench.caches.log == ["clear"] * (1 + warm_up + 20)
+
+
+def test_rows_are_five_long_where_a_miss_takes_long(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        bench.clock.passes(0 if bench.caches.native.is_filled else 10**7)
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    taken = bench.take(Plan(rounds=10, repeat=1, max_time_s=0.1))
+    row = list(range(REHEARSAL, REHEARSAL + 5))
+    next_row = [number + 5 + WARMUP + 5 for number in row]
+    assert [number % 10**7 for number in calls_of(taken, State.MISS)] == [*row, *next_row]
+    assert taken.rounds == 10
 
 
 def test_states_are_listed_in_one_order(bench: Bench) -> None:
     local = Subject(FakeOp(bench.clock, lambda number: None), tuple)
-    taken = bench.take(Plan(rounds=1, repeat=1, cold=True), local=local)
+    taken = bench.take(plan(rounds=1, repeat=1, cold=True), local=local)
     assert [samples.state for samples in taken.samples] == [State.MISS, State.HIT, State.COLD, State.LOCAL]
 
 
@@ -242,7 +270,7 @@ def test_a_miss_that_did_not_propagate_is_refused(bench: Bench, moves_hits: bool
 
     bench.caches.native.clear_works = False
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=1, repeat=2))
+    taken = bench.take(plan(rounds=1, repeat=2))
     assert calls_of(taken, State.MISS) == []
     assert refused(taken, State.MISS) == {NOT_PROPAGATED: 1}
     assert NOT_PROPAGATED == "propagation did not run"
@@ -256,7 +284,7 @@ def test_a_hit_that_propagated_is_refused_and_its_neighbours_are_not(bench: Benc
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=1, repeat=4))
+    taken = bench.take(plan(rounds=1, repeat=4))
     assert calls_of(taken, State.HIT) == [15, 17, 18]
     assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
     assert PROPAGATED_AGAIN == "propagation ran again"
@@ -269,14 +297,14 @@ def test_a_hit_that_also_propagated_is_refused(bench: Bench) -> None:
             bench.caches.native.misses += 1
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=1, repeat=2))
+    taken = bench.take(plan(rounds=1, repeat=2))
     assert calls_of(taken, State.HIT) == [16]
     assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
 
 
 def test_a_hit_for_which_no_counter_moved_is_refused(bench: Bench) -> None:
     bench.op_that(lambda number: None if number == FIRST_HIT + 2 else bench.caches.native.ask())
-    taken = bench.take(Plan(rounds=1, repeat=3))
+    taken = bench.take(plan(rounds=1, repeat=3))
     assert calls_of(taken, State.HIT) == [15, 16]
     assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 1}
 
@@ -293,7 +321,7 @@ def test_a_miss_that_only_the_other_cache_counted_refuses_the_whole_block(bench:
             other.misses += 1
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=2, repeat=3))
+    taken = bench.take(plan(rounds=2, repeat=3))
     assert calls_of(taken, State.HIT) == [29, 30, 31], "the block of the second round is untouched"
     assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 3}
     assert calls_of(taken, State.MISS) == [4, 18]
@@ -307,7 +335,7 @@ def test_a_miss_during_warm_up_refuses_no_hit(bench: Bench) -> None:
             bench.caches.native.misses += 1
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=1, repeat=2))
+    taken = bench.take(plan(rounds=1, repeat=2))
     assert calls_of(taken, State.HIT) == [15, 16]
     assert refused(taken, State.HIT) == {}
 
@@ -320,7 +348,7 @@ def test_refusals_are_counted_by_reason_over_all_rounds(bench: Bench) -> None:
             bench.caches.native.ask()
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=3, repeat=2))
+    taken = bench.take(plan(rounds=3, repeat=2))
     assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 3}
     assert len(calls_of(taken, State.HIT)) == 3
 
@@ -330,7 +358,7 @@ def test_refusals_are_counted_by_reason_over_all_rounds(bench: Bench) -> None:
 
 def test_an_op_that_moves_no_counter_is_unpropagated_and_has_calls(bench: Bench) -> None:
     bench.op_that(lambda number: None)
-    taken = bench.take(Plan(rounds=2, repeat=3))
+    taken = bench.take(plan(rounds=2, repeat=3))
     assert taken.propagation is Propagation.NONE
     assert taken.rounds == 2
     assert bench.op.calls == REHEARSAL + 2 * (WARMUP + 3)
@@ -345,9 +373,9 @@ def test_calls_during_which_a_counter_moved_are_refused(bench: Bench, counter: s
             setattr(bench.caches.python, counter, 1)
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=2, repeat=3))
-    assert calls_of(taken, State.CALL) == [27, 28, 29]
-    assert refused(taken, State.CALL) == {A_COUNTER_MOVED: 3}
+    taken = bench.take(plan(rounds=2, repeat=3))
+    assert calls_of(taken, State.CALL) == [15, 16, 27, 28, 29]
+    assert refused(taken, State.CALL) == {A_COUNTER_MOVED: 1}
 
 
 def test_an_op_that_propagates_on_every_call_has_misses_and_no_hits(bench: Bench) -> None:
@@ -356,7 +384,7 @@ def test_an_op_that_propagates_on_every_call_has_misses_and_no_hits(bench: Bench
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=3, repeat=4))
+    taken = bench.take(plan(rounds=3, repeat=4))
     assert taken.propagation is Propagation.NEVER_CACHED
     assert bench.op.calls == REHEARSAL + 3
     assert calls_of(taken, State.MISS) == [4, 5, 6]
@@ -366,7 +394,7 @@ def test_an_op_that_propagates_on_every_call_has_misses_and_no_hits(bench: Bench
 
 def test_an_op_that_asks_no_cache_is_never_cached_and_its_misses_are_not_proved(bench: Bench) -> None:
     bench.op_that(lambda number: bench.caches.propagate_uncached())
-    taken = bench.take(Plan(rounds=2, repeat=4))
+    taken = bench.take(plan(rounds=2, repeat=4))
     assert taken.propagation is Propagation.NEVER_CACHED
     assert by_state(taken)[State.HIT].ns == by_state(taken)[State.MISS].ns == ()
     assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
@@ -375,7 +403,7 @@ def test_an_op_that_asks_no_cache_is_never_cached_and_its_misses_are_not_proved(
 
 def test_an_op_that_propagated_once_is_not_taken_for_one_that_never_does(bench: Bench) -> None:
     bench.op_that(lambda number: None if number else bench.caches.propagate_uncached())
-    taken = bench.take(Plan(rounds=1, repeat=2))
+    taken = bench.take(plan(rounds=1, repeat=2))
     assert taken.propagation is Propagation.CACHED
     assert refused(taken, State.MISS) == {NOT_PROPAGATED: 1}
     assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 2}
@@ -388,7 +416,7 @@ def test_propagation_that_stops_after_the_first_calls_is_not_held_against_hits(b
             bench.caches.propagate_uncached()
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=1, repeat=2))
+    taken = bench.take(plan(rounds=1, repeat=2))
     assert taken.propagation is Propagation.CACHED
     assert calls_of(taken, State.HIT) == [15, 16]
 
@@ -401,7 +429,7 @@ def test_uncached_propagations_are_counted_during_the_rehearsal_alone(bench: Ben
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    bench.take(Plan(rounds=1, repeat=2))
+    bench.take(plan(rounds=1, repeat=2))
     assert watched == [True] * REHEARSAL + [False] * (1 + WARMUP + 2)
 
 
@@ -417,7 +445,7 @@ def test_a_cold_call_is_made_before_each_miss_with_every_cache_empty(bench: Benc
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=2, repeat=1, cold=True))
+    taken = bench.take(plan(rounds=2, repeat=1, cold=True))
     assert calls_of(taken, State.COLD) == [4, 17]
     assert calls_of(taken, State.MISS) == [5, 18]
     assert calls_of(taken, State.HIT) == [16, 29]
@@ -429,7 +457,7 @@ def test_a_cold_call_is_made_before_each_miss_with_every_cache_empty(bench: Benc
 def test_a_cold_call_is_not_made_where_a_cache_is_not_empty(bench: Bench) -> None:
     bench.caches.cold_size = 1
     bench.caches.cold_clear_works = False
-    taken = bench.take(Plan(rounds=2, repeat=1, cold=True))
+    taken = bench.take(plan(rounds=2, repeat=1, cold=True))
     assert by_state(taken)[State.COLD].ns == ()
     assert refused(taken, State.COLD) == {NOT_COLD: 2}
     assert calls_of(taken, State.MISS) == [4, 16]
@@ -437,7 +465,7 @@ def test_a_cold_call_is_not_made_where_a_cache_is_not_empty(bench: Bench) -> Non
 
 def test_a_cold_call_that_did_not_propagate_is_refused(bench: Bench) -> None:
     bench.caches.native.clear_works = False
-    taken = bench.take(Plan(rounds=2, repeat=1, cold=True))
+    taken = bench.take(plan(rounds=2, repeat=1, cold=True))
     assert refused(taken, State.COLD) == refused(taken, State.MISS) == {NOT_PROPAGATED: 2}
     assert calls_of(taken, State.COLD) == []
 
@@ -448,7 +476,7 @@ def test_an_op_that_is_never_cached_has_cold_calls(bench: Bench) -> None:
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=2, repeat=1, cold=True))
+    taken = bench.take(plan(rounds=2, repeat=1, cold=True))
     assert calls_of(taken, State.COLD) == [4, 6]
     assert calls_of(taken, State.MISS) == [5, 7]
 
@@ -460,7 +488,7 @@ def test_an_op_that_is_never_cached_has_cold_calls(bench: Bench) -> None:
 def test_local_calls_are_recorded_after_two_of_warm_up(bench: Bench, uses: int) -> None:
     bench.op_that(lambda number: bench.caches.native.ask() if uses else None)
     local = FakeOp(bench.clock, lambda number: None)
-    taken = bench.take(Plan(rounds=2, repeat=3), local=Subject(local, tuple))
+    taken = bench.take(plan(rounds=2, repeat=3), local=Subject(local, tuple))
     assert calls_of(taken, State.LOCAL) == [2, 3, 4, 7, 8, 9]
     assert local.calls == 10
 
@@ -468,7 +496,7 @@ def test_local_calls_are_recorded_after_two_of_warm_up(bench: Bench, uses: int) 
 def test_an_op_that_is_never_cached_has_local_calls(bench: Bench) -> None:
     bench.op_that(lambda number: bench.caches.propagate_uncached())
     local = FakeOp(bench.clock, lambda number: None)
-    taken = bench.take(Plan(rounds=1, repeat=2), local=Subject(local, tuple))
+    taken = bench.take(plan(rounds=1, repeat=2), local=Subject(local, tuple))
     assert calls_of(taken, State.LOCAL) == [2, 3]
 
 
@@ -499,7 +527,7 @@ def test_only_the_call_is_timed(bench: Bench) -> None:
 
     bench.caches.reading = lambda: bench.clock.passes(second)
     subject = Subject(op, prepare, {"keyword": "keyword"})
-    taken = Rounds(subject, bench.caches, Plan(rounds=2, repeat=3), clock=bench.clock).take()
+    taken = Rounds(subject, bench.caches, plan(rounds=2, repeat=3), clock=bench.clock).take()
     assert by_state(taken)[State.MISS].ns == (7, 7)
     assert by_state(taken)[State.HIT].ns == (7,) * 6
     assert log == ["prepare", "call", "release"] * (REHEARSAL + 2 * (1 + WARMUP + 3))
@@ -507,8 +535,8 @@ def test_only_the_call_is_timed(bench: Bench) -> None:
 
 def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:
     at_call: list[tuple[int, bool]] = []
-    plan = Plan(rounds=3, repeat=2)
-    bench.take(plan, synchronize=lambda: at_call.append((bench.op.calls, gc.isenabled())))
+    three = plan(rounds=3, repeat=2)
+    bench.take(three, synchronize=lambda: at_call.append((bench.op.calls, gc.isenabled())))
     in_round = 1 + WARMUP + 2
     assert at_call == [(REHEARSAL + number * in_round, gc.isenabled()) for number in range(3)]
 
@@ -540,7 +568,7 @@ def rounds_done(bench: Bench, plan: Plan) -> int:
 def test_rounds_stop_at_the_time_budget_but_not_before_five(
     bench: Bench, planned: int, budget_s: float, done: int
 ) -> None:
-    assert rounds_done(bench, Plan(rounds=planned, repeat=1, max_time_s=budget_s)) == done
+    assert rounds_done(bench, plan(rounds=planned, repeat=1, max_time_s=budget_s)) == done
 
 
 def test_the_rehearsal_is_part_of_the_time_budget(bench: Bench) -> None:
@@ -549,7 +577,7 @@ def test_the_rehearsal_is_part_of_the_time_budget(bench: Bench) -> None:
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    assert rounds_done(bench, Plan(rounds=20, repeat=1, max_time_s=9.0)) == 5
+    assert rounds_done(bench, plan(rounds=20, repeat=1, max_time_s=9.0)) == 5
 
 
 # Garbage collection
@@ -574,13 +602,13 @@ def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Benc
 
     bench.op_that(effect)
     local = Subject(lambda: seen.add(gc.isenabled()), tuple)
-    bench.take(Plan(rounds=2, repeat=2), local=local)
+    bench.take(plan(rounds=2, repeat=2), local=local)
     assert seen == {False}
     assert gc.isenabled() is before
 
 
 @pytest.mark.usefixtures("gc_as_it_was")
-def test_garbage_is_collected_between_rounds(bench: Bench) -> None:
+def test_garbage_is_collected_before_each_miss_and_after_each_block(bench: Bench) -> None:
     gc.enable()
     at_call: list[int] = []
 
@@ -590,11 +618,12 @@ def test_garbage_is_collected_between_rounds(bench: Bench) -> None:
 
     gc.callbacks.append(note)
     try:
-        bench.take(Plan(rounds=2, repeat=2))
+        bench.take(plan(rounds=2, repeat=2))
     finally:
         gc.callbacks.remove(note)
-    ends = [REHEARSAL, REHEARSAL + 13, REHEARSAL + 26]
-    assert [at for at in dict.fromkeys(at_call) if at] == ends
+    misses = [REHEARSAL, REHEARSAL + 13]
+    ends = [REHEARSAL + 1, REHEARSAL + 13, REHEARSAL + 14, REHEARSAL + 26]
+    assert [at for at in dict.fromkeys(at_call) if at] == sorted({*misses, *ends})
 
 
 @pytest.mark.usefixtures("gc_as_it_was")
@@ -618,7 +647,7 @@ def test_an_exception_passes_through_and_leaves_all_as_it_was(bench: Bench, numb
 
     bench.op_that(effect)
     with pytest.raises(RuntimeError) as raised:
-        bench.take(Plan(rounds=2, repeat=2))
+        bench.take(plan(rounds=2, repeat=2))
     assert raised.value is error
     assert bench.op.calls == number + 1
     assert gc.isenabled()
@@ -650,7 +679,9 @@ USUAL = st.sampled_from([Delta(native_hits=1), Delta(python_hits=1), Delta(nativ
 ANY = st.builds(Delta, *[st.integers(0, 2)] * 4, st.integers(0, 1))
 # Mostly hits: a script without two usual calls in a row would refuse everything.
 SCRIPTS = st.lists(st.one_of(st.just(Delta(native_hits=1)), USUAL, ANY), min_size=1, max_size=70)
-PLANS = st.builds(Plan, rounds=st.integers(1, 4), repeat=st.integers(1, 4), cold=st.booleans())
+PLANS = st.builds(
+    Plan, in_a_row=st.just(1), rounds=st.integers(1, 4), repeat=st.integers(1, 4), cold=st.booleans()
+)
 
 
 def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Taken]:

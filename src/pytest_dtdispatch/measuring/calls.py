@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.ops import figures_of, first_line, synchronizer
 from pytest_dtdispatch.measuring.replay import OpCall, Replay
-from pytest_dtdispatch.measuring.rounds import Caches, Plan, Reader, Rounds, Subject
+from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject
 from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.signature import mesh_text
 
@@ -88,72 +86,6 @@ class WriteWatch(torchapi.TorchDispatchMode):
                 self._created[id(leaf)] = weakref.ref(leaf)
 
 
-class CachesBehindSetup:
-    """The caches as a callable meets them behind its setup: emptied after it, what it moved not counted.
-
-    Else a miss could be proved by what the setup propagated, and answered from what it left.
-
-    Args:
-        caches: the caches that both use.
-        setup: called before each call of the callable.
-    """
-
-    def __init__(self, caches: ShardingCaches, setup: Setup) -> None:
-        self._caches = caches
-        self._setup = setup
-        self._moved = [(0, 0) for _ in caches.readers()]
-        self._to_empty: list[Callable[[], None]] = []
-        self._uncached = [0]
-
-    def setup(self) -> tuple[Any, ...] | None:
-        """Run the setup, then do what it may have undone."""
-        before, uncached = self._read(), self._uncached[0]
-        given = self._setup()
-        self._uncached[0] = uncached
-        if self._to_empty:
-            for empty in self._to_empty:
-                empty()
-            self._to_empty.clear()
-        else:
-            self._moved = [
-                (moved[0] + new[0] - old[0], moved[1] + new[1] - old[1])
-                for moved, old, new in zip(self._moved, before, self._read(), strict=True)
-            ]
-        return given
-
-    def clear(self) -> None:
-        """Empty what a miss must find empty, now and after the setup that comes next."""
-        self._caches.clear()
-        self._moved = [(0, 0) for _ in self._moved]
-        self._to_empty = [self._caches.clear]
-
-    def clear_cold(self) -> None:
-        """Empty what a cold call must find empty as well, now and after the setup that comes next."""
-        self._caches.clear_cold()
-        self._to_empty.append(self._caches.clear_cold)
-
-    def cold_entries(self) -> int:
-        """How many entries are left that a cold call must not find."""
-        return self._caches.cold_entries()
-
-    def readers(self) -> tuple[Reader, ...]:
-        """Readers of this thread's counters, less what the setup moved."""
-        return tuple(partial(self._less_moved, n, reader) for n, reader in enumerate(self._caches.readers()))
-
-    @contextmanager
-    def counting_uncached(self) -> Iterator[list[int]]:
-        """Count propagations of the callable that ask no cache."""
-        with self._caches.counting_uncached() as self._uncached:
-            yield self._uncached
-
-    def _less_moved(self, n: int, reader: Reader) -> tuple[int, int]:
-        hits, misses = reader()[:2]
-        return hits - self._moved[n][0], misses - self._moved[n][1]
-
-    def _read(self) -> list[tuple[int, int]]:
-        return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
-
-
 def run_and_measure_call(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
@@ -186,16 +118,11 @@ def run_and_measure_call(
         once = replay.settle() or watch.once
         if once:
             return result, _place(watch.mesh), Figures(notes=(once,))
-        if setup:
-            behind = CachesBehindSetup(caches, setup)
-            subject = Subject(fn, _rewound(replay, args, behind.setup))
-            figures = _measure_repeated(subject, replay, behind, plan)
-        else:
-            figures = _measure_repeated(Subject(fn, _rewound(replay, args, None)), replay, caches, plan)
-        return result, _place(watch.mesh), figures
+        subject = Subject(fn, _rewound(replay, args, setup), prepare_propagates=setup is not None)
+        return result, _place(watch.mesh), _measure_repeated(subject, replay, caches, plan)
 
 
-def _measure_repeated(subject: Subject, replay: Replay, caches: Caches, plan: Plan) -> Figures:
+def _measure_repeated(subject: Subject, replay: Replay, caches: ShardingCaches, plan: Plan) -> Figures:
     try:
         with replay.repeating():
             return figures_of(Rounds(subject, caches, plan, synchronize=synchronizer()).take())

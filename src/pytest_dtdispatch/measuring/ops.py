@@ -11,7 +11,7 @@ from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.localops import local_call_of
 from pytest_dtdispatch.measuring.replay import OpCall, Replay
-from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Rounds, Subject, Taken, nothing_to_wait_for
+from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Rounds, Subject, Taken, nothing_to_do
 from pytest_dtdispatch.records.measurement import Figures
 
 
@@ -91,7 +91,7 @@ def _subject(call: OpCall, replay: Replay) -> Subject:
 
 def synchronizer() -> Any:
     """Return what waits for the device, where this process uses one."""
-    return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_wait_for
+    return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_do
 
 
 def has_dtensor(leaves: list[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Rounds: clear, one miss, warm-up, hits; and what the counters prove of each sample. Without torch."""
+"""Rounds: clear and miss, warm-up, hits; and what the counters prove of each sample. Without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pytest_dtdispatch.records.measurement import Refused, Samples, State
 
@@ -58,12 +58,16 @@ class Plan:
         repeat: hits recorded after each miss.
         max_time_s: seconds after which no round is added, once five are done.
         cold: also take cold calls.
+        in_a_row: rounds that take their misses one after the other, each of a cleared cache, before their
+            hits, where that takes no more than a tenth of the time; else five. Hits between two misses
+            make the second one up to 20 % slower, as its code has gone cold.
     """
 
     rounds: int = 20
     repeat: int = 10
     max_time_s: float = 1.0
     cold: bool = False
+    in_a_row: int = 20
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,21 @@ class Subject:
         fn: the callable.
         prepare: called before each call, untimed; returns the positional arguments.
         kwargs: keyword arguments.
+        prepare_propagates: whether ``prepare`` may itself ask the caches.
     """
 
     fn: Callable[..., Any]
     prepare: Callable[[], tuple[Any, ...]]
     kwargs: dict[str, Any] = field(default_factory=dict)
+    prepare_propagates: bool = False
+
+
+class TimedCall(NamedTuple):
+    """Latency of one call in nanoseconds, and how far the counters moved during it."""
+
+    ns: int
+    hits: int
+    misses: int
 
 
 class Propagation(Enum):
@@ -98,8 +112,8 @@ class Taken:
     samples: tuple[Samples, ...]
 
 
-def nothing_to_wait_for() -> None:
-    """Stand in for a device to synchronise, on a CPU."""
+def nothing_to_do() -> None:
+    """Stand in for a device to wait for, on a CPU, or for garbage that nobody wants collected."""
 
 
 class Rounds:
@@ -121,7 +135,7 @@ class Rounds:
         plan: Plan,
         local: Subject | None = None,
         clock: Clock = time.perf_counter_ns,
-        synchronize: Callable[[], None] = nothing_to_wait_for,
+        synchronize: Callable[[], None] = nothing_to_do,
     ) -> None:
         self._subject = subject
         self._caches = caches
@@ -130,7 +144,9 @@ class Rounds:
         self._clock = clock
         self._synchronize = synchronize
         self._readers = caches.readers()
-        self._hit_reader = self._readers[0]
+        self._all: Reader = self._read_all
+        self._hit_reader = self._all
+        self._in_a_row = plan.in_a_row
         self._why_no_miss = NOT_PROPAGATED
         self._ns: dict[State, list[int]] = {}
         self._refused: Counter[tuple[State, str]] = Counter()
@@ -147,141 +163,155 @@ class Rounds:
         start = self._clock()
         with gc_paused():
             propagation = self._rehearse()
-        one_round = {
-            Propagation.CACHED: self._cached_round,
-            Propagation.NEVER_CACHED: self._never_cached_round,
-            Propagation.NONE: self._unpropagated_round,
+        some_rounds = {
+            Propagation.CACHED: self._cached_rounds,
+            Propagation.NEVER_CACHED: self._never_cached_rounds,
+            Propagation.NONE: self._unpropagated_rounds,
         }[propagation]
         deadline = start + self._plan.max_time_s * 1e9
         done = 0
         while done < self._plan.rounds and (done < MIN_ROUNDS or self._clock() < deadline):
+            count = min(self._in_a_row, self._plan.rounds - done)
             self._synchronize()
-            with gc_paused():
-                one_round()
-            done += 1
+            some_rounds(count)
+            done += count
         return Taken(propagation, done, self._samples())
 
     def _rehearse(self) -> Propagation:
         """Discard a first round, and learn from it which cache answers."""
-        caches = self._caches
-        caches.clear()
-        before = self._read()
-        with caches.counting_uncached() as uncached:
-            self._block(self._subject, 1, self._readers[0])
-            moved = self._read() != before or uncached[0] > 0
+        subject = self._subject
+        with self._caches.counting_uncached() as uncached:
+            args = subject.prepare()
+            self._caches.clear()
+            uncached[0] = 0
+            first = self._time(args)
+            self._shorten_rows(first.ns)
+            moved = first.hits or first.misses or uncached[0]
             for _ in range(REHEARSAL_CALLS):
+                args = subject.prepare()
                 uncached[0] = 0
-                before = self._read()
-                self._block(self._subject, 1, self._readers[0])
-            after = self._read()
-        moved = moved or after != before or uncached[0] > 0
-        if not moved:
+                before = [reader()[0] for reader in self._readers]
+                last = self._time(args)
+            after = [reader()[0] for reader in self._readers]
+        if not (moved or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
-        if _misses(after) > _misses(before) or uncached[0]:
+        if last.misses or uncached[0]:
             self._refuse(State.HIT, PROPAGATED_AGAIN)
-            if _misses(after) == _misses(before):  # it propagates, and asks no cache that could count it
+            if not last.misses:  # it propagates, and asks no cache that could count it
                 self._why_no_miss = NO_COUNTER_MOVED
             return Propagation.NEVER_CACHED
-        for reader, old, new in zip(self._readers, before, after, strict=True):
-            if new[0] > old[0]:
-                self._hit_reader = reader
+        if not subject.prepare_propagates:
+            for reader, old, new in zip(self._readers, before, after, strict=True):
+                if new > old:
+                    self._hit_reader = reader
         return Propagation.CACHED
 
-    def _cached_round(self) -> None:
+    def _shorten_rows(self, miss_ns: int) -> None:
+        affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / 10 / max(miss_ns, 1))
+        self._in_a_row = min(self._plan.in_a_row, max(affordable, MIN_ROUNDS))
+
+    def _cached_rounds(self, count: int) -> None:
+        self._propagating_calls(count)
+        with gc_paused():
+            self._block(self._subject, WARMUP_HITS)
+            self._hits(count * self._plan.repeat)
+            self._locals(count * self._plan.repeat)
+
+    def _never_cached_rounds(self, count: int) -> None:
+        self._propagating_calls(count)
+        with gc_paused():
+            self._locals(count * self._plan.repeat)
+
+    def _unpropagated_rounds(self, count: int) -> None:
+        with gc_paused():
+            self._block(self._subject, WARMUP_HITS)
+            for call in self._block(self._subject, count * self._plan.repeat):
+                if call.hits or call.misses:
+                    self._refuse(State.CALL, A_COUNTER_MOVED)
+                else:
+                    self._record(State.CALL, call.ns)
+            self._locals(count * self._plan.repeat)
+
+    def _propagating_calls(self, count: int) -> None:
         if self._plan.cold:
-            self._cold()
-        self._miss()
-        self._block(self._subject, WARMUP_HITS, self._hit_reader)
-        self._hits()
-        self._locals()
+            self._after_clearing(State.COLD, self._clear_all, count)
+        self._after_clearing(State.MISS, self._clear, count)
 
-    def _never_cached_round(self) -> None:
-        if self._plan.cold:
-            self._cold()
-        self._miss()
-        self._locals()
+    def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> None:
+        """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
+        fn, prepare, kwargs = self._subject.fn, self._subject.prepare, self._subject.kwargs
+        clock, read = self._clock, self._all
+        # The first calls of a long row are still slow; a short row is one of calls that take long anyway.
+        warmup = count // 4 if self._in_a_row == self._plan.in_a_row else 0
+        raw = []
+        with gc_paused() as collect:
+            for _ in range(warmup + count):
+                args = prepare()
+                collect()
+                if clear():
+                    raw.append(time_call(fn, args, kwargs, clock, read))
+                else:
+                    self._refuse(state, NOT_COLD)
+        for ns, before, after in raw[warmup:]:
+            if _moved(before, after)[1]:
+                self._record(state, ns)
+            else:
+                self._refuse(state, self._why_no_miss)
 
-    def _unpropagated_round(self) -> None:
-        self._block(self._subject, WARMUP_HITS, self._hit_reader)
-        before = self._read()
-        timed = self._block(self._subject, self._plan.repeat, self._hit_reader)
-        if self._read() == before:
-            self._record(State.CALL, (ns for ns, _ in timed))
-        else:
-            self._refuse(State.CALL, A_COUNTER_MOVED, len(timed))
-        self._locals()
+    def _clear(self) -> bool:
+        self._caches.clear()
+        return True
 
-    def _cold(self) -> None:
+    def _clear_all(self) -> bool:
         self._caches.clear()
         self._caches.clear_cold()
-        if self._caches.cold_entries():
-            self._refuse(State.COLD, NOT_COLD)
-            return
-        self._propagating_call(State.COLD)
+        return not self._caches.cold_entries()
 
-    def _miss(self) -> None:
-        self._caches.clear()
-        self._propagating_call(State.MISS)
-
-    def _propagating_call(self, state: State) -> None:
-        before = self._read()
-        [(ns, _)] = self._block(self._subject, 1, self._readers[0])
-        if _misses(self._read()) > _misses(before):
-            self._record(state, (ns,))
-        else:
-            self._refuse(state, self._why_no_miss)
-
-    def _hits(self) -> None:
+    def _hits(self, count: int) -> None:
         """Time a block of hits.
 
         The counters of the cache that answers are read around every call. The others would cost a
         hit 2 % if they were read as often: they are read around the block, and can only refuse it whole.
         """
-        before = self._read()
-        hits, misses = self._hit_reader()[:2]
-        timed = self._block(self._subject, self._plan.repeat, self._hit_reader)
-        others_missed = _misses(self._read()) - _misses(before) != timed[-1][1][1] - misses
-        for ns, (new_hits, new_misses, *_) in timed:
-            if others_missed or new_misses != misses:
+        before = self._read_all()
+        calls = self._block(self._subject, count)
+        misses = _moved(before, self._read_all())[1]
+        others_missed = self._hit_reader is not self._all and misses != sum(call.misses for call in calls)
+        for call in calls:
+            if others_missed or call.misses:
                 self._refuse(State.HIT, PROPAGATED_AGAIN)
-            elif new_hits <= hits:
+            elif not call.hits:
                 self._refuse(State.HIT, NO_COUNTER_MOVED)
             else:
-                self._record(State.HIT, (ns,))
-            hits, misses = new_hits, new_misses
+                self._record(State.HIT, call.ns)
 
-    def _locals(self) -> None:
+    def _locals(self, count: int) -> None:
         if self._local is None:
             return
-        self._block(self._local, WARMUP_LOCALS, self._hit_reader)
-        timed = self._block(self._local, self._plan.repeat, self._hit_reader)
-        self._record(State.LOCAL, (ns for ns, _ in timed))
+        self._block(self._local, WARMUP_LOCALS)
+        for call in self._block(self._local, count):
+            self._record(State.LOCAL, call.ns)
 
-    def _block(self, subject: Subject, count: int, read: Reader) -> list[tuple[int, Sequence[Any]]]:
-        """Time calls one after the other, and read the counters after each.
+    def _time(self, args: tuple[Any, ...]) -> TimedCall:
+        """Time one call of the subject, every counter read around it."""
+        ns, before, after = time_call(self._subject.fn, args, self._subject.kwargs, self._clock, self._all)
+        return TimedCall(ns, *_moved(before, after))
 
-        Returns:
-            For each call its latency in nanoseconds and what the reader said after it.
-        """
-        fn, prepare, kwargs, clock = subject.fn, subject.prepare, subject.kwargs, self._clock
-        timed = []
-        for _ in range(count):
-            args = prepare()
-            start = clock()
-            result = fn(*args, **kwargs)
-            end = clock()
-            del result  # its release is not part of the call
-            timed.append((end - start, read()))
-        return timed
+    def _block(self, subject: Subject, count: int) -> list[TimedCall]:
+        """Time calls one after the other; what the counters said is looked at when all are done."""
+        fn, prepare, kwargs = subject.fn, subject.prepare, subject.kwargs
+        clock, read = self._clock, self._hit_reader
+        raw = [time_call(fn, prepare(), kwargs, clock, read) for _ in range(count)]
+        return [TimedCall(ns, *_moved(before, after)) for ns, before, after in raw]
 
-    def _read(self) -> tuple[tuple[int, int], ...]:
-        return tuple((read[0], read[1]) for read in (reader() for reader in self._readers))
+    def _read_all(self) -> Sequence[Any]:
+        return [reader() for reader in self._readers]
 
-    def _record(self, state: State, ns: Iterator[int] | Sequence[int]) -> None:
-        self._ns.setdefault(state, []).extend(ns)
+    def _record(self, state: State, ns: int) -> None:
+        self._ns.setdefault(state, []).append(ns)
 
-    def _refuse(self, state: State, reason: str, count: int = 1) -> None:
-        self._refused[state, reason] += count
+    def _refuse(self, state: State, reason: str) -> None:
+        self._refused[state, reason] += 1
 
     def _samples(self) -> tuple[Samples, ...]:
         tried = {*self._ns, *(state for state, _ in self._refused)}
@@ -294,6 +324,34 @@ class Rounds:
             for state in State
             if state in tried
         )
+
+
+def time_call(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], clock: Clock, read: Reader
+) -> tuple[int, Sequence[Any], Sequence[Any]]:
+    """Time one call.
+
+    Nothing but the call stands between two looks at the clock, and next to nothing between two calls: what
+    runs there makes the next call slower.
+
+    Returns:
+        Its latency in nanoseconds, and what the counters said right before and right after it.
+    """
+    before = read()
+    start = clock()
+    result = fn(*args, **kwargs)
+    end = clock()
+    after = read()
+    del result  # its release is not part of the call
+    return end - start, before, after
+
+
+def _moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
+    """How far hits and misses moved, between two readings of one cache or of several."""
+    if isinstance(before[0], int):
+        return after[0] - before[0], after[1] - before[1]
+    moved = [_moved(old, new) for old, new in zip(before, after, strict=True)]
+    return sum(hits for hits, _ in moved), sum(misses for _, misses in moved)
 
 
 def _call(fn: Callable[[], Taken]) -> Taken:
@@ -309,21 +367,25 @@ with_stack_room: Callable[[Callable[[], Taken]], Taken] = FunctionType(
 
 
 @contextmanager
-def gc_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[Callable[[], object]]:
     """Keep garbage collection out of a timed block, and collect the block's own garbage after it.
 
     Only the young generations are collected: a full collection takes 100 ms once torch is imported.
+
+    Returns:
+        What collects garbage between two calls of the block. Where collection was off already, nothing does.
     """
     if not gc.isenabled():
-        yield
+        yield nothing_to_do
         return
     gc.disable()
     try:
-        yield
+        yield collect_young
     finally:
         gc.enable()
-        gc.collect(1)
+        collect_young()
 
 
-def _misses(read: tuple[tuple[int, int], ...]) -> int:
-    return sum(misses for _, misses in read)
+def collect_young() -> None:
+    """Collect the two young generations."""
+    gc.collect(1)
