@@ -117,7 +117,7 @@ def test_a_run_without_the_fixture_says_so_and_names_the_other_flag(pytester: py
     pytester.makepyfile("def test_plain(): pass")
     result = measure(pytester)
     result.stdout.fnmatch_lines(
-        ["nothing was measured: no test used the dtdispatch fixture*--dtdispatch-all*"]
+        ["nothing was measured: no test that ran made a call on DTensors*--dtdispatch-all*"]
     )
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.errors import DtDispatchError, MeshError
+from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.records.measurement import Measurement, Samples, State
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.options import Settings
-    from pytest_dtdispatch.records.environment import Environment
 
 FIXTURE = "benchmark"
 
@@ -86,6 +85,8 @@ class Bridge:
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
         """Add what our figures depend on; two runs that differ in it are not comparable."""
         if self._settings.measure:
+            from pytest_dtdispatch.environment import run_environment
+
             try:
                 machine_info["dtdispatch"] = run_environment(self._settings).as_dict()
             except DtDispatchError as error:
@@ -105,36 +106,6 @@ class Bridge:
             "repeat": self._settings.repeat,
             "max_time": self._settings.max_time,
         }
-
-
-def run_environment(settings: Settings) -> Environment:
-    """Describe where the run's default mesh is measured.
-
-    Raises:
-        DtDispatchError: that device is not here, or this torch cannot be measured.
-    """
-    import torch
-
-    from pytest_dtdispatch.measuring.caches import ShardingCaches
-    from pytest_dtdispatch.measuring.torchapi import torch_build
-    from pytest_dtdispatch.meshes.place import choose_place, device_name
-    from pytest_dtdispatch.records.environment import Environment
-
-    try:
-        place = choose_place(settings.mesh, settings.device, settings.backend)
-    except MeshError:  # tests with meshes of their own may have been measured: their rows must not be lost
-        place = replace(choose_place(settings.mesh, settings.device, "fake"), backend=settings.backend)
-    return Environment(
-        torch_version=torch.__version__,
-        torch_build=torch_build(),
-        cuda=torch.version.cuda or "",
-        device=place.device,
-        device_name=device_name(place.device),
-        backend=place.backend,
-        world_size=place.world_size,
-        threads=torch.get_num_threads(),
-        cache_interface=ShardingCaches().interface,
-    )
 
 
 def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> Row:

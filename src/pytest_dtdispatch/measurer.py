@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from pytest_dtdispatch.measuring.capture import SignatureCapture
     from pytest_dtdispatch.measuring.rounds import Plan
+    from pytest_dtdispatch.measuring.setup import Setup
 
 T = TypeVar("T")
-Setup = Callable[[], "tuple[Any, ...] | None"]
 
 
 class DtDispatch:
@@ -79,8 +79,10 @@ class DtDispatch:
             >>> DtDispatch().call(pow, 2, 5, name="power")
             32
         """
-        given = setup() if setup else None
-        return fn(*(args if given is None else given))
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.setup import given_arguments
+
+        return fn(*given_arguments(args, setup))
 
 
 class MeasuringDtDispatch(DtDispatch):

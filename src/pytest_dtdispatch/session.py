@@ -85,6 +85,7 @@ class Session:
     @pytest.hookimpl(tryfirst=True)  # before a gate that raises out of its own summary
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table."""
+        from pytest_dtdispatch.environment import run_environment
         from pytest_dtdispatch.reporting.table import build_table
         from pytest_dtdispatch.reporting.terminal import legend_lines, table_lines
 
@@ -109,13 +110,17 @@ class Session:
                 terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
             terminalreporter.write("\n")
         if verbosity >= 0:
+            terminalreporter.write_line(f"  {run_environment(self._settings).summary}")
             for text in legend_lines(width):
                 terminalreporter.write_line(text)
 
     def _nothing(self) -> str:
         if self._settings.measure_all:
             return "no test ran an op on DTensors"
-        return "no test used the dtdispatch fixture on DTensors; --dtdispatch-all measures every test"
+        return (
+            "no test that ran made a call on DTensors through the dtdispatch fixture; "
+            "--dtdispatch-all measures every test"
+        )
 
     def _publish(self, item: pytest.Item, measurer: MeasuringDtDispatch) -> None:
         complaint = ""

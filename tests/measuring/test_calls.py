@@ -13,9 +13,10 @@ from torch.distributed.tensor import Replicate, Shard
 
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.measuring.calls import Setup, run_and_measure_call
+from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN, Plan
+from pytest_dtdispatch.measuring.setup import Setup
 from pytest_dtdispatch.records.measurement import Figures, State
 
 pytestmark = pytest.mark.torch

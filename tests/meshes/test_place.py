@@ -95,3 +95,9 @@ def test_a_real_backend_under_the_elastic_launcher_is_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert refusal((1,), "cpu", "gloo").startswith("this run has 2 ranks, and this version measures 1")
     assert choose_place((1,), "cpu", "fake") == Place((1,), "cpu", "fake")
+
+
+def test_a_mesh_that_would_fill_the_memory_is_refused() -> None:
+    assert choose_place((2**10, 2**10), "cpu", "fake").world_size == 2**20
+    said = refusal((100_000_000, 100_000), "cpu", "auto")
+    assert said == "mesh 100000000x100000 has 10000000000000 ranks; at most 1048576 are simulated"

@@ -14,10 +14,9 @@ from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.ops import figures_of, first_line, synchronizer
 from pytest_dtdispatch.measuring.replay import OpCall, Replay
 from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject
+from pytest_dtdispatch.measuring.setup import Setup, given_arguments
 from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.signature import mesh_text
-
-Setup = Callable[[], tuple[Any, ...] | None]
 
 
 class WriteWatch(torchapi.TorchDispatchMode):
@@ -111,7 +110,7 @@ def run_and_measure_call(
     __tracebackhide__ = True
     with torchapi.without_outer_modes():
         replay = Replay(torchapi.tree_leaves(args))
-    first_args = _prepared(args, setup)
+    first_args = given_arguments(args, setup)
     with WriteWatch(replay) as watch:
         result = fn(*first_args)
     with torchapi.without_outer_modes():
@@ -133,14 +132,9 @@ def _measure_repeated(subject: Subject, replay: Replay, caches: ShardingCaches, 
 def _rewound(replay: Replay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:
     def prepare() -> tuple[Any, ...]:
         replay.rewind()
-        return _prepared(args, setup)
+        return given_arguments(args, setup)
 
     return prepare
-
-
-def _prepared(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
-    given = setup() if setup else None
-    return args if given is None else given
 
 
 def _place(mesh: Any) -> str:

@@ -13,6 +13,7 @@ from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.records.signature import mesh_text
 
 RANKS = 1  # processes that take part in a run
+MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a slip of the finger must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def choose_place(mesh: tuple[int, ...], device: str, backend: str) -> Place:
     if device == "cuda" and not has_cuda:
         raise MeshError(f"device cuda: torch {torch.__version__} sees no CUDA device; valid here: cpu")
     world_size = prod(mesh)
+    if world_size > MAX_RANKS:
+        raise MeshError(f"mesh {mesh_text(mesh)} has {world_size} ranks; at most {MAX_RANKS} are simulated")
     if backend == "auto":
         backend = "nccl" if device == "cuda" and world_size == RANKS else "fake"
     if backend == "nccl" and device != "cuda":

@@ -31,6 +31,18 @@ class Environment:
     threads: int
     cache_interface: str
 
+    @property
+    def summary(self) -> str:
+        """One line: what differs most often between two runs on one machine.
+
+        Example:
+            >>> Environment("2.13.0+cpu", "abc", "", "cpu", "", "fake", 4, 2, "native+python").summary
+            'torch 2.13.0+cpu, cpu, native+python caches, 2 threads'
+        """
+        device = f"{self.device} ({self.device_name})" if self.device_name else self.device
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"torch {self.torch_version}, {device}, {self.cache_interface} caches, {threads}"
+
     def as_dict(self) -> dict[str, str | int]:
         """Plain data for a file."""
         return asdict(self)

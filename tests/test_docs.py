@@ -1,0 +1,63 @@
+"""The examples of the README and of the documentation run as they are printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.plugin_runs import measure
+
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    pytest.param(code, id=f"{page.name}:{page.read_text()[:at].count(chr(10)) + 1}")
+    for page in PAGES
+    for code, at in (
+        (m[1], m.start()) for m in re.finditer(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    )
+]
+
+
+def is_test(code: str) -> bool:
+    return "def test_" in code
+
+
+@pytest.mark.parametrize("code", [block for block in BLOCKS if is_test(str(block.values[0]))])
+def test_a_test_of_the_documentation_passes_and_is_measured(pytester: pytest.Pytester, code: str) -> None:
+    pytester.makepyfile(code)
+    result = measure(pytester, "--benchmark-quiet")
+    result.assert_outcomes(passed=len(re.findall(r"^def test_", code, re.MULTILINE)))
+    if "dtdispatch" in code:
+        assert "proved" in result.stdout.str() or "unpropagated" in result.stdout.str()
+
+
+@pytest.mark.parametrize("code", [block for block in BLOCKS if not is_test(str(block.values[0]))])
+def test_a_script_of_the_documentation_runs(tmp_path: Path, code: str) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    subprocess.run([sys.executable, "-W", "error", str(script)], check=True, cwd=tmp_path)
+
+
+def test_every_flag_is_in_the_reference_and_no_other(request: pytest.FixtureRequest) -> None:
+    table = (ROOT / "docs" / "reference.md").read_text()
+    documented = set(re.findall(r"^\| `(--dtdispatch[a-z-]*)", table, re.MULTILINE))
+    known = {
+        name
+        for group in request.config._parser._groups
+        if group.name == "dtdispatch"
+        for option in group.options
+        for name in option.names()
+    }
+    assert documented == known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_pages_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
