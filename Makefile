@@ -7,6 +7,8 @@ SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
 
 .PHONY: bench test lint docs clean
 
+# One thread: what is measured is dispatch, and a local op must not wait for a core that is busy.
+bench: export OMP_NUM_THREADS ?= 1
 bench: $(VENV)/ready
 	$(BIN)/python -m pytest $(SUITE) $(ARGS)
 

@@ -15,12 +15,11 @@ pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 BLOCKS = [
-    pytest.param(code, id=f"{page.name}:{page.read_text()[:at].count(chr(10)) + 1}")
+    pytest.param(found[1], id=f"{page.name}, example {number}")
     for page in PAGES
-    for code, at in (
-        (m[1], m.start()) for m in re.finditer(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    )
+    for number, found in enumerate(PYTHON.finditer(page.read_text()), start=1)
 ]
 
 

@@ -93,8 +93,8 @@ def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
     assert dropped == ["calls", "rounds", "samples", "local", "miss/hit", "overhead"]
 
 
-def test_no_column_is_left_out_while_the_shortest_label_has_room() -> None:
-    widest = len("  ") + MIN_LABEL + sum(2 + len(title) for title in TITLES) + len("  proved")
+def test_no_column_is_left_out_while_labels_have_two_fifths_of_the_width() -> None:
+    widest = len("  ") + len(LABEL) + sum(2 + len(title) for title in TITLES) + len("  proved")
     assert "calls" in columns(table(line()), widest)
     assert "calls" not in columns(table(line()), widest - 1)
     assert "rounds" in columns(table(line()), widest - 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_dtdispatch.records.signature import shorten
 from pytest_dtdispatch.reporting.table import Group, Line, Table
 
-MIN_LABEL = 32
+MIN_LABEL, ROOMY_LABEL = 32, 60
 INDENT = "  "
 # Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "overhead")
@@ -44,7 +44,7 @@ def table_lines(table: Table, width: int) -> Iterator[tuple[Text, ...]]:
     titles = [table.titles[i] for i in keep]
     widths = [_column_width(table, every_line, i) for i in keep]
     room = width - len(INDENT) - sum(widths) - _proof_width(every_line)
-    label_width = max(min(room, _longest_label(every_line)), _least_label(every_line))
+    label_width = max(min(room, _longest_label(every_line)), _least_label(every_line, width))
     head = "".join(title.rjust(size) for title, size in zip(titles, widths, strict=True))
     yield (Text(INDENT + "signature".ljust(label_width) + head + "  proof"),)
     for group in table.groups:
@@ -77,7 +77,7 @@ def _columns_that_fit(table: Table, lines: Sequence[Line], width: int) -> list[i
     keep = list(range(len(table.titles)))
     for name in EXPENDABLE:
         used = sum(_column_width(table, lines, i) for i in keep) + _proof_width(lines)
-        if width - len(INDENT) - used >= _least_label(lines):
+        if width - len(INDENT) - used >= _least_label(lines, width):
             break
         keep = [i for i in keep if table.titles[i].split()[0] != name]
     return keep
@@ -87,9 +87,9 @@ def _longest_label(lines: Sequence[Line]) -> int:
     return max(len(text) for text in ("signature", *(line.label for line in lines)))
 
 
-def _least_label(lines: Sequence[Line]) -> int:
-    """Width that labels are never cut below."""
-    return min(MIN_LABEL, _longest_label(lines))
+def _least_label(lines: Sequence[Line], width: int) -> int:
+    """Width that labels are never cut below, and columns are left out for: two fifths of the terminal's."""
+    return min(max(width * 2 // 5, MIN_LABEL), ROOMY_LABEL, _longest_label(lines))
 
 
 def _column_width(table: Table, lines: Sequence[Line], index: int) -> int:
