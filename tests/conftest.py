@@ -45,6 +45,8 @@ def shard(mesh: DeviceMesh) -> Shard:
     def make(*shape: int, placement: Any = None, requires_grad: bool = False) -> DTensor:
         values = torch.rand(*shape, device=mesh.device_type)
         made = tensor.distribute_tensor(values, mesh, [placement or tensor.Shard(0)])
+        local = made.to_local()
+        local.copy_(torch.rand_like(local))  # old fake groups leave undefined what they scatter
         made.requires_grad_(requires_grad)
         return made
 

@@ -10,11 +10,13 @@ import pytest
 
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.records.measurement import Measurement, Samples, State
+from pytest_dtdispatch.records.signature import shorten
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.options import Settings
 
 FIXTURE = "benchmark"
+NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
 
 
 @dataclass
@@ -112,8 +114,9 @@ def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Sample
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
     tail = f"{measurement.label}::{samples.state}"
+    short = shorten(measurement.label, keep_end=len(measurement.mesh) + 1, limit=NAME_LENGTH)
     return Row(
-        name=f"{item.name}::{tail}",
+        name=f"{item.name}::{short}::{samples.state}",
         fullname=f"{test}::{tail}",
         group=f"dtdispatch {samples.state}",
         param=tail,

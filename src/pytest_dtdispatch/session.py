@@ -82,9 +82,15 @@ class Session:
         with self.measuring(item) as measurer, _whole_test(measurer.capture()):
             return (yield)
 
-    @pytest.hookimpl(tryfirst=True)  # before a gate that raises out of its own summary
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the table."""
+    @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
+        """Print the table, even where a gate of another plugin raises out of its own summary."""
+        try:
+            return (yield)
+        finally:
+            self._print_section(terminalreporter)
+
+    def _print_section(self, terminalreporter: Any) -> None:
         from pytest_dtdispatch.environment import run_environment
         from pytest_dtdispatch.reporting.table import build_table
         from pytest_dtdispatch.reporting.terminal import legend_lines, table_lines
