@@ -21,12 +21,11 @@ from pytest_dtdispatch.measuring.rounds import (
     PROPAGATED_AGAIN,
     Plan,
     Propagation,
-    Reader,
     Rounds,
     Subject,
     Taken,
-    gc_paused,
 )
+from pytest_dtdispatch.measuring.timing import Reader, gc_paused
 from pytest_dtdispatch.records.measurement import Samples, State
 
 # A busy machine is no failure.

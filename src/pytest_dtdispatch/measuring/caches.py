@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from pytest_dtdispatch.measuring import torchapi
-from pytest_dtdispatch.measuring.rounds import Reader
+from pytest_dtdispatch.measuring.timing import Reader
 
 
 class ShardingCaches:

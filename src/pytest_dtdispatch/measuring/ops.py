@@ -11,7 +11,8 @@ from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.localops import local_call_of
 from pytest_dtdispatch.measuring.replay import OpCall, Replay
-from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Rounds, Subject, Taken, nothing_to_do
+from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Rounds, Subject, Taken
+from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.records.measurement import Figures
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
-from types import FunctionType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from pytest_dtdispatch.measuring.timing import (
+    Clock,
+    Reader,
+    TimedCall,
+    gc_paused,
+    moved,
+    nothing_to_do,
+    time_call,
+    with_stack_room,
+)
 from pytest_dtdispatch.records.measurement import Refused, Samples, State
 
 MIN_ROUNDS = 5
@@ -24,10 +32,6 @@ PROPAGATED_AGAIN = "propagation ran again"
 NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
-
-Clock = Callable[[], int]
-# A cache's counters: hits first, misses second, and whatever else its owner appends.
-Reader = Callable[[], Sequence[Any]]
 
 
 class Caches(Protocol):
@@ -87,14 +91,6 @@ class Subject:
     prepare_propagates: bool = False
 
 
-class TimedCall(NamedTuple):
-    """Latency of one call in nanoseconds, and how far the counters moved during it."""
-
-    ns: int
-    hits: int
-    misses: int
-
-
 class Propagation(Enum):
     """How a subject uses the sharding propagator, as its rehearsal showed."""
 
@@ -110,10 +106,6 @@ class Taken:
     propagation: Propagation
     rounds: int
     samples: tuple[Samples, ...]
-
-
-def nothing_to_do() -> None:
-    """Stand in for a device to wait for, on a CPU, or for garbage that nobody wants collected."""
 
 
 class Rounds:
@@ -157,7 +149,8 @@ class Rounds:
         Returns:
             The samples of every state that was tried, those that were refused counted by reason.
         """
-        return with_stack_room(self._take)
+        taken: Taken = with_stack_room(self._take)
+        return taken
 
     def _take(self) -> Taken:
         start = self._clock()
@@ -186,14 +179,14 @@ class Rounds:
             uncached[0] = 0
             first = self._time(args)
             self._shorten_rows(first.ns)
-            moved = first.hits or first.misses or uncached[0]
+            asked_at_first = first.hits or first.misses or uncached[0]
             for _ in range(REHEARSAL_CALLS):
                 args = subject.prepare()
                 uncached[0] = 0
                 before = [reader()[0] for reader in self._readers]
                 last = self._time(args)
             after = [reader()[0] for reader in self._readers]
-        if not (moved or last.hits or last.misses or uncached[0]):
+        if not (asked_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
             self._refuse(State.HIT, PROPAGATED_AGAIN)
@@ -253,7 +246,7 @@ class Rounds:
                 else:
                     self._refuse(state, NOT_COLD)
         for ns, before, after in raw[warmup:]:
-            if _moved(before, after)[1]:
+            if moved(before, after)[1]:
                 self._record(state, ns)
             else:
                 self._refuse(state, self._why_no_miss)
@@ -275,7 +268,7 @@ class Rounds:
         """
         before = self._read_all()
         calls = self._block(self._subject, count)
-        misses = _moved(before, self._read_all())[1]
+        misses = moved(before, self._read_all())[1]
         others_missed = self._hit_reader is not self._all and misses != sum(call.misses for call in calls)
         for call in calls:
             if others_missed or call.misses:
@@ -295,14 +288,14 @@ class Rounds:
     def _time(self, args: tuple[Any, ...]) -> TimedCall:
         """Time one call of the subject, every counter read around it."""
         ns, before, after = time_call(self._subject.fn, args, self._subject.kwargs, self._clock, self._all)
-        return TimedCall(ns, *_moved(before, after))
+        return TimedCall(ns, *moved(before, after))
 
     def _block(self, subject: Subject, count: int) -> list[TimedCall]:
         """Time calls one after the other; what the counters said is looked at when all are done."""
         fn, prepare, kwargs = subject.fn, subject.prepare, subject.kwargs
         clock, read = self._clock, self._hit_reader
         raw = [time_call(fn, prepare(), kwargs, clock, read) for _ in range(count)]
-        return [TimedCall(ns, *_moved(before, after)) for ns, before, after in raw]
+        return [TimedCall(ns, *moved(before, after)) for ns, before, after in raw]
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
@@ -324,68 +317,3 @@ class Rounds:
             for state in State
             if state in tried
         )
-
-
-def time_call(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], clock: Clock, read: Reader
-) -> tuple[int, Sequence[Any], Sequence[Any]]:
-    """Time one call.
-
-    Nothing but the call stands between two looks at the clock, and next to nothing between two calls: what
-    runs there makes the next call slower.
-
-    Returns:
-        Its latency in nanoseconds, and what the counters said right before and right after it.
-    """
-    before = read()
-    start = clock()
-    result = fn(*args, **kwargs)
-    end = clock()
-    after = read()
-    del result  # its release is not part of the call
-    return end - start, before, after
-
-
-def _moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
-    """How far hits and misses moved, between two readings of one cache or of several."""
-    if isinstance(before[0], int):
-        return after[0] - before[0], after[1] - before[1]
-    moved = [_moved(old, new) for old, new in zip(before, after, strict=True)]
-    return sum(hits for hits, _ in moved), sum(misses for _, misses in moved)
-
-
-def _call(fn: Callable[[], Taken]) -> Taken:
-    return fn()
-
-
-# CPython keeps frames in chunks of 16 KiB. Where a chunk ends, every call maps a new one and frees it on
-# return, and a hit there takes two to three times as long as one a few frames above or below. This function
-# asks for a frame of 32 KiB: it gets a chunk of its own, with as much room again for what it calls.
-with_stack_room: Callable[[Callable[[], Taken]], Taken] = FunctionType(
-    _call.__code__.replace(co_stacksize=4200), {}, "with_stack_room"
-)
-
-
-@contextmanager
-def gc_paused() -> Iterator[Callable[[], object]]:
-    """Keep garbage collection out of a timed block, and collect the block's own garbage after it.
-
-    Only the young generations are collected: a full collection takes 100 ms once torch is imported.
-
-    Returns:
-        What collects garbage between two calls of the block. Where collection was off already, nothing does.
-    """
-    if not gc.isenabled():
-        yield nothing_to_do
-        return
-    gc.disable()
-    try:
-        yield collect_young
-    finally:
-        gc.enable()
-        collect_young()
-
-
-def collect_young() -> None:
-    """Collect the two young generations."""
-    gc.collect(1)

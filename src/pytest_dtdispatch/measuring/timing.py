@@ -1,0 +1,90 @@
+"""Time one call, with as little as possible around it. Without torch."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, NamedTuple
+
+Clock = Callable[[], int]
+# A cache's counters: hits first, misses second, and whatever else its owner appends.
+Reader = Callable[[], Sequence[Any]]
+
+
+class TimedCall(NamedTuple):
+    """Latency of one call in nanoseconds, and how far the counters moved during it."""
+
+    ns: int
+    hits: int
+    misses: int
+
+
+def nothing_to_do() -> None:
+    """Stand in for a device to wait for, on a CPU, or for garbage that nobody wants collected."""
+
+
+def time_call(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], clock: Clock, read: Reader
+) -> tuple[int, Sequence[Any], Sequence[Any]]:
+    """Time one call.
+
+    Nothing but the call stands between two looks at the clock, and next to nothing between two calls: what
+    runs there makes the next call slower.
+
+    Returns:
+        Its latency in nanoseconds, and what the counters said right before and right after it.
+    """
+    before = read()
+    start = clock()
+    result = fn(*args, **kwargs)
+    end = clock()
+    after = read()
+    del result  # its release is not part of the call
+    return end - start, before, after
+
+
+def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
+    """How far hits and misses moved, between two readings of one cache or of several."""
+    if isinstance(before[0], int):
+        return after[0] - before[0], after[1] - before[1]
+    each = [moved(old, new) for old, new in zip(before, after, strict=True)]
+    return sum(hits for hits, _ in each), sum(misses for _, misses in each)
+
+
+def _call(fn: Callable[[], Any]) -> Any:
+    return fn()
+
+
+# CPython keeps frames in chunks of 16 KiB. Where a chunk ends, every call maps a new one and frees it on
+# return, and a hit there takes two to three times as long as one a few frames above or below. This function
+# asks for a frame of 32 KiB: it gets a chunk of its own, with as much room again for what it calls.
+with_stack_room: Callable[[Callable[[], Any]], Any] = FunctionType(
+    _call.__code__.replace(co_stacksize=4200), {}, "with_stack_room"
+)
+
+
+@contextmanager
+def gc_paused() -> Iterator[Callable[[], object]]:
+    """Keep garbage collection out of a timed block, and collect the block's own garbage after it.
+
+    Only the young generations are collected: a full collection takes 100 ms once torch is imported.
+
+    Returns:
+        What collects garbage between two calls of the block. Where collection was off already, nothing does.
+    """
+    if not gc.isenabled():
+        yield nothing_to_do
+        return
+    gc.disable()
+    try:
+        yield collect_young
+    finally:
+        gc.enable()
+        collect_young()
+
+
+def collect_young() -> None:
+    """Collect the two young generations."""
+    gc.collect(1)
