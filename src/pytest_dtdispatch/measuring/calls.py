@@ -118,15 +118,12 @@ def run_and_measure_call(
         if once:
             return result, _place(watch.mesh), Figures(notes=(once,))
         subject = Subject(fn, _rewound(replay, args, setup), prepare_propagates=setup is not None)
-        return result, _place(watch.mesh), _measure_repeated(subject, replay, caches, plan)
-
-
-def _measure_repeated(subject: Subject, replay: Replay, caches: ShardingCaches, plan: Plan) -> Figures:
-    try:
-        with replay.repeating():
-            return figures_of(Rounds(subject, caches, plan, synchronize=synchronizer()).take())
-    except Exception as error:  # the program's own call succeeded: it must not see this
-        return Figures(notes=(f"repeating it raised {first_line(error)}",))
+        try:
+            with replay.repeating():
+                taken = Rounds(subject, caches, plan, synchronize=synchronizer()).take()
+        except Exception as error:  # the program's own call succeeded: it must not see this
+            return result, _place(watch.mesh), Figures(notes=(f"repeating it raised {first_line(error)}",))
+        return result, _place(watch.mesh), figures_of(taken)
 
 
 def _rewound(replay: Replay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:

@@ -44,28 +44,18 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
         once = replay.settle()
         if once:
             return result, Figures(notes=(once,))
-        return result, measure_repeated(call, replay, caches, plan)
+        try:
+            with replay.repeating():
+                local, why_no_local = local_call_of(call, replay.rewind)
+                taken = _rounds(call, local, replay, caches, plan).take()
+        except Exception as error:  # the program's own call succeeded: it must not see this
+            return result, Figures(notes=(f"repeating it raised {first_line(error)}",))
+        return result, figures_of(taken, () if local else (f"no local row: {why_no_local}",))
 
 
-def measure_repeated(call: OpCall, replay: Replay, caches: ShardingCaches, plan: Plan) -> Figures:
-    """Measure an op call whose effects are saved; a repetition that raises ends it with a note."""
-    try:
-        with replay.repeating():
-            return _measure(call, replay, caches, plan)
-    except Exception as error:  # the program's own call succeeded: it must not see this
-        return Figures(notes=(f"repeating it raised {first_line(error)}",))
-
-
-def _measure(call: OpCall, replay: Replay, caches: ShardingCaches, plan: Plan) -> Figures:
-    local, why_no_local = local_call_of(call, replay.rewind)
-    taken = Rounds(
-        _subject(call, replay),
-        caches,
-        plan,
-        local=_subject(local, replay) if local else None,
-        synchronize=synchronizer(),
-    ).take()
-    return figures_of(taken, () if local else (f"no local row: {why_no_local}",))
+def _rounds(call: OpCall, local: OpCall | None, replay: Replay, caches: ShardingCaches, plan: Plan) -> Rounds:
+    local_subject = _subject(local, replay) if local else None
+    return Rounds(_subject(call, replay), caches, plan, local_subject, synchronize=synchronizer())
 
 
 def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:

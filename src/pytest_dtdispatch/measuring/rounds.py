@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pytest_dtdispatch.measuring.timing import (
     Clock,
     Reader,
+    Row,
     TimedCall,
     gc_paused,
     moved,
     nothing_to_do,
-    time_call,
-    with_stack_room,
+    time_row,
 )
 from pytest_dtdispatch.records.measurement import Refused, Samples, State
 
@@ -32,6 +32,11 @@ PROPAGATED_AGAIN = "propagation ran again"
 NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
+
+
+T = TypeVar("T")
+# Asks for rows to be timed, is sent what that gave, and returns something at its end.
+Rows = Generator[Row, "list[tuple[int, Sequence[Any], Sequence[Any]]] | None", T]
 
 
 class Caches(Protocol):
@@ -149,13 +154,22 @@ class Rounds:
         Returns:
             The samples of every state that was tried, those that were refused counted by reason.
         """
-        taken: Taken = with_stack_room(self._take)
-        return taken
+        # Rows are timed here and not where they are planned: a propagation walks the Python stack, and each
+        # frame that stands between the program and its op makes a miss 0.3 % slower.
+        raw = None
+        with closing(self._rows()) as rows:
+            while True:
+                try:
+                    row = rows.send(raw)
+                except StopIteration as end:
+                    taken: Taken = end.value
+                    return taken
+                raw = time_row(row, self._clock)
 
-    def _take(self) -> Taken:
+    def _rows(self) -> Rows[Taken]:
         start = self._clock()
         with gc_paused():
-            propagation = self._rehearse()
+            propagation = yield from self._rehearse()
         some_rounds = {
             Propagation.CACHED: self._cached_rounds,
             Propagation.NEVER_CACHED: self._never_cached_rounds,
@@ -166,26 +180,35 @@ class Rounds:
         while done < self._plan.rounds and (done < MIN_ROUNDS or self._clock() < deadline):
             count = min(self._in_a_row, self._plan.rounds - done)
             self._synchronize()
-            some_rounds(count)
+            yield from some_rounds(count)
             done += count
         return Taken(propagation, done, self._samples())
 
-    def _rehearse(self) -> Propagation:
+    def _rehearse(self) -> Rows[Propagation]:
         """Discard a first round, and learn from it which cache answers."""
-        subject = self._subject
-        with self._caches.counting_uncached() as uncached:
-            args = subject.prepare()
-            self._caches.clear()
-            uncached[0] = 0
-            first = self._time(args)
-            self._shorten_rows(first.ns)
-            asked_at_first = first.hits or first.misses or uncached[0]
-            for _ in range(REHEARSAL_CALLS):
+        subject, caches = self._subject, self._caches
+        before: list[int] = []
+        with caches.counting_uncached() as uncached:
+
+            def miss() -> tuple[Any, ...]:
+                args = subject.prepare()
+                caches.clear()
+                uncached[0] = 0
+                return args
+
+            def hit() -> tuple[Any, ...]:
                 args = subject.prepare()
                 uncached[0] = 0
-                before = [reader()[0] for reader in self._readers]
-                last = self._time(args)
+                before[:] = [reader()[0] for reader in self._readers]
+                return args
+
+            [first] = yield from self._timed(Row(subject.fn, miss, subject.kwargs, self._all, 1))
+            asked_at_first = first.hits or first.misses or uncached[0]
+            *_, last = yield from self._timed(
+                Row(subject.fn, hit, subject.kwargs, self._all, REHEARSAL_CALLS)
+            )
             after = [reader()[0] for reader in self._readers]
+        self._shorten_rows(first.ns)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
@@ -203,53 +226,56 @@ class Rounds:
         affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / 10 / max(miss_ns, 1))
         self._in_a_row = min(self._plan.in_a_row, max(affordable, MIN_ROUNDS))
 
-    def _cached_rounds(self, count: int) -> None:
-        self._propagating_calls(count)
+    def _cached_rounds(self, count: int) -> Rows[None]:
+        yield from self._propagating_calls(count)
         with gc_paused():
-            self._block(self._subject, WARMUP_HITS)
-            self._hits(count * self._plan.repeat)
-            self._locals(count * self._plan.repeat)
+            yield from self._calls(self._subject, WARMUP_HITS)
+            yield from self._hits(count * self._plan.repeat)
+            yield from self._locals(count * self._plan.repeat)
 
-    def _never_cached_rounds(self, count: int) -> None:
-        self._propagating_calls(count)
+    def _never_cached_rounds(self, count: int) -> Rows[None]:
+        yield from self._propagating_calls(count)
         with gc_paused():
-            self._locals(count * self._plan.repeat)
+            yield from self._locals(count * self._plan.repeat)
 
-    def _unpropagated_rounds(self, count: int) -> None:
+    def _unpropagated_rounds(self, count: int) -> Rows[None]:
         with gc_paused():
-            self._block(self._subject, WARMUP_HITS)
-            for call in self._block(self._subject, count * self._plan.repeat):
+            yield from self._calls(self._subject, WARMUP_HITS)
+            for call in (yield from self._calls(self._subject, count * self._plan.repeat)):
                 if call.hits or call.misses:
                     self._refuse(State.CALL, A_COUNTER_MOVED)
                 else:
                     self._record(State.CALL, call.ns)
-            self._locals(count * self._plan.repeat)
+            yield from self._locals(count * self._plan.repeat)
 
-    def _propagating_calls(self, count: int) -> None:
+    def _propagating_calls(self, count: int) -> Rows[None]:
         if self._plan.cold:
-            self._after_clearing(State.COLD, self._clear_all, count)
-        self._after_clearing(State.MISS, self._clear, count)
+            yield from self._after_clearing(State.COLD, self._clear_all, count)
+        yield from self._after_clearing(State.MISS, self._clear, count)
 
-    def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> None:
+    def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> Rows[None]:
         """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
-        fn, prepare, kwargs = self._subject.fn, self._subject.prepare, self._subject.kwargs
-        clock, read = self._clock, self._all
+        subject = self._subject
         # The first calls of a long row are still slow; a short row is one of calls that take long anyway.
         warmup = count // 4 if self._in_a_row == self._plan.in_a_row else 0
-        raw = []
+        is_clear: list[bool] = []
         with gc_paused() as collect:
-            for _ in range(warmup + count):
-                args = prepare()
+
+            def prepare() -> tuple[Any, ...]:
+                args = subject.prepare()
                 collect()
-                if clear():
-                    raw.append(time_call(fn, args, kwargs, clock, read))
-                else:
-                    self._refuse(state, NOT_COLD)
-        for ns, before, after in raw[warmup:]:
-            if moved(before, after)[1]:
-                self._record(state, ns)
-            else:
+                is_clear.append(clear())
+                return args
+
+            row = Row(subject.fn, prepare, subject.kwargs, self._all, warmup + count)
+            calls = yield from self._timed(row)
+        for call, was_clear in list(zip(calls, is_clear, strict=True))[warmup:]:
+            if not was_clear:
+                self._refuse(state, NOT_COLD)
+            elif not call.misses:
                 self._refuse(state, self._why_no_miss)
+            else:
+                self._record(state, call.ns)
 
     def _clear(self) -> bool:
         self._caches.clear()
@@ -260,14 +286,14 @@ class Rounds:
         self._caches.clear_cold()
         return not self._caches.cold_entries()
 
-    def _hits(self, count: int) -> None:
+    def _hits(self, count: int) -> Rows[None]:
         """Time a block of hits.
 
         The counters of the cache that answers are read around every call. The others would cost a
         hit 2 % if they were read as often: they are read around the block, and can only refuse it whole.
         """
         before = self._read_all()
-        calls = self._block(self._subject, count)
+        calls = yield from self._calls(self._subject, count)
         misses = moved(before, self._read_all())[1]
         others_missed = self._hit_reader is not self._all and misses != sum(call.misses for call in calls)
         for call in calls:
@@ -278,24 +304,20 @@ class Rounds:
             else:
                 self._record(State.HIT, call.ns)
 
-    def _locals(self, count: int) -> None:
+    def _locals(self, count: int) -> Rows[None]:
         if self._local is None:
             return
-        self._block(self._local, WARMUP_LOCALS)
-        for call in self._block(self._local, count):
+        yield from self._calls(self._local, WARMUP_LOCALS)
+        for call in (yield from self._calls(self._local, count)):
             self._record(State.LOCAL, call.ns)
 
-    def _time(self, args: tuple[Any, ...]) -> TimedCall:
-        """Time one call of the subject, every counter read around it."""
-        ns, before, after = time_call(self._subject.fn, args, self._subject.kwargs, self._clock, self._all)
-        return TimedCall(ns, *moved(before, after))
+    def _calls(self, subject: Subject, count: int) -> Rows[list[TimedCall]]:
+        row = Row(subject.fn, subject.prepare, subject.kwargs, self._hit_reader, count)
+        return (yield from self._timed(row))
 
-    def _block(self, subject: Subject, count: int) -> list[TimedCall]:
-        """Time calls one after the other; what the counters said is looked at when all are done."""
-        fn, prepare, kwargs = subject.fn, subject.prepare, subject.kwargs
-        clock, read = self._clock, self._hit_reader
-        raw = [time_call(fn, prepare(), kwargs, clock, read) for _ in range(count)]
-        return [TimedCall(ns, *moved(before, after)) for ns, before, after in raw]
+    def _timed(self, row: Row) -> Rows[list[TimedCall]]:
+        raw = yield row
+        return [TimedCall(ns, *moved(before, after)) for ns, before, after in raw or ()]
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]

@@ -13,6 +13,24 @@ Clock = Callable[[], int]
 Reader = Callable[[], Sequence[Any]]
 
 
+class Row(NamedTuple):
+    """Calls to time, one after the other.
+
+    Args:
+        fn: what is called.
+        prepare: called before each call, untimed; returns its positional arguments.
+        kwargs: keyword arguments of each call.
+        read: reads counters right before and right after each call.
+        calls: how many.
+    """
+
+    fn: Callable[..., Any]
+    prepare: Callable[[], tuple[Any, ...]]
+    kwargs: dict[str, Any]
+    read: Reader
+    calls: int
+
+
 class TimedCall(NamedTuple):
     """Latency of one call in nanoseconds, and how far the counters moved during it."""
 
@@ -25,24 +43,35 @@ def nothing_to_do() -> None:
     """Stand in for a device to wait for, on a CPU, or for garbage that nobody wants collected."""
 
 
-def time_call(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], clock: Clock, read: Reader
-) -> tuple[int, Sequence[Any], Sequence[Any]]:
-    """Time one call.
+def _time_row(row: Row, clock: Clock) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
+    """Time the calls of a row.
 
     Nothing but the call stands between two looks at the clock, and next to nothing between two calls: what
-    runs there makes the next call slower.
+    runs there makes the next call slower. What the counters said is looked at when all are done.
 
     Returns:
-        Its latency in nanoseconds, and what the counters said right before and right after it.
+        For each call its latency in nanoseconds, and what the counters said before and after it.
     """
-    before = read()
-    start = clock()
-    result = fn(*args, **kwargs)
-    end = clock()
-    after = read()
-    del result  # its release is not part of the call
-    return end - start, before, after
+    fn, prepare, kwargs, read, calls = row
+    timed = []
+    for _ in range(calls):
+        args = prepare()
+        before = read()
+        start = clock()
+        result = fn(*args, **kwargs)
+        end = clock()
+        after = read()
+        del result  # its release is not part of the call
+        timed.append((end - start, before, after))
+    return timed
+
+
+# CPython keeps frames in chunks of 16 KiB. Where a chunk ends, every call maps a new one and frees it on
+# return, and a hit there takes two to three times as long as one a few frames above or below. This function
+# asks for a frame of 32 KiB: it gets a chunk of its own, with as much room again for what it calls.
+time_row: Callable[[Row, Clock], list[tuple[int, Sequence[Any], Sequence[Any]]]] = FunctionType(
+    _time_row.__code__.replace(co_stacksize=4200), {"__builtins__": __builtins__}, "time_row"
+)
 
 
 def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
@@ -51,18 +80,6 @@ def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
         return after[0] - before[0], after[1] - before[1]
     each = [moved(old, new) for old, new in zip(before, after, strict=True)]
     return sum(hits for hits, _ in each), sum(misses for _, misses in each)
-
-
-def _call(fn: Callable[[], Any]) -> Any:
-    return fn()
-
-
-# CPython keeps frames in chunks of 16 KiB. Where a chunk ends, every call maps a new one and frees it on
-# return, and a hit there takes two to three times as long as one a few frames above or below. This function
-# asks for a frame of 32 KiB: it gets a chunk of its own, with as much room again for what it calls.
-with_stack_room: Callable[[Callable[[], Any]], Any] = FunctionType(
-    _call.__code__.replace(co_stacksize=4200), {}, "with_stack_room"
-)
 
 
 @contextmanager
