@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.errors import DtDispatchError, DtDispatchWarning
+    from pytest_dtdispatch.measurer import DtDispatch
     from pytest_dtdispatch.measuring.capture import TimeCaptureMode, Timing
 
-__all__ = ["DtDispatchError", "DtDispatchWarning", "TimeCaptureMode", "Timing"]
+__all__ = ["DtDispatch", "DtDispatchError", "DtDispatchWarning", "TimeCaptureMode", "Timing"]
 
 # Loaded on first use: `import torch` takes a second, and pytest imports this package at every start.
 _HOMES = {
+    "DtDispatch": "pytest_dtdispatch.measurer",
     "DtDispatchError": "pytest_dtdispatch.errors",
     "DtDispatchWarning": "pytest_dtdispatch.errors",
     "TimeCaptureMode": "pytest_dtdispatch.measuring.capture",

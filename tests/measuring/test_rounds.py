@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -530,6 +531,20 @@ def test_only_the_call_is_timed(bench: Bench) -> None:
     assert by_state(taken)[State.MISS].ns == (7, 7)
     assert by_state(taken)[State.HIT].ns == (7,) * 6
     assert log == ["prepare", "call", "release"] * (REHEARSAL + 2 * (1 + WARMUP + 3))
+
+
+def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
+    """Torch walks the stack in each propagation: every frame more makes a miss slower."""
+    depths: set[int] = set()
+
+    def effect(number: int) -> None:
+        depths.add(len(inspect.stack(0)))
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    Rounds(Subject(bench.op, tuple), bench.caches, Plan(rounds=6, repeat=2), clock=bench.clock).take()
+    take, time_row, op, effect_itself = 1, 1, 1, 1
+    assert depths == {len(inspect.stack(0)) + take + time_row + op + effect_itself}
 
 
 def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:
