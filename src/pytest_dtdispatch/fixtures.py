@@ -10,12 +10,12 @@ import pytest
 
 from pytest_dtdispatch import options
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.measurer import DtDispatch
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from pytest_dtdispatch.measurer import DtDispatch
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.session import Session
 
@@ -27,6 +27,8 @@ def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
     """Measure DTensor dispatch: ``capture()``, ``call(fn, *args)``. Without --dtdispatch all runs once."""
     session: Session | None = request.config.pluginmanager.get_plugin("dtdispatch-session")
     if session is None or session.why_not:
+        from pytest_dtdispatch.measurer import DtDispatch
+
         yield DtDispatch()
         return
     with session.measuring(request.node) as measurer:

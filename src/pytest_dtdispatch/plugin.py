@@ -25,7 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the flags, and load what measures only when it was asked for."""
     config.addinivalue_line("markers", options.marker_line())
     settings = options.run_settings(config)
-    if config.pluginmanager.hasplugin("benchmark"):
+    if config.pluginmanager.hasplugin("benchmark") and (
+        settings.measure or config.getoption("benchmark_only") or config.getoption("benchmark_skip")
+    ):
         from pytest_dtdispatch.bridge import Bridge
 
         config.pluginmanager.register(Bridge(config, settings), "dtdispatch-bridge")
