@@ -1,4 +1,4 @@
-"""Make the examples of the docstrings tests of their own."""
+"""Load pytester, by which the tests run pytest."""
 
 from __future__ import annotations
 
