@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.plugin_runs import (
     ADD,
@@ -274,3 +276,24 @@ def test_no_file_of_a_benchmark_is_written_without_rows(pytester: pytest.Pyteste
     pytester.makepyfile("def test_plain(): pass")
     _, found = rows(pytester)
     assert found == benchmarks_of(pytester.path / "rows.json") == []
+
+
+def test_rows_are_shown_and_saved_where_the_default_device_is_not_here(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    own_mesh = """
+    def test_add(dtdispatch, mesh_factory):
+        mesh = mesh_factory((4,), device="cpu")
+        a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)])
+        with dtdispatch.capture():
+            a + a
+    """
+    pytester.makepyfile(textwrap.dedent(IMPORTS) + textwrap.dedent(own_mesh))
+    result = measure(pytester, "--dtdispatch-device=cuda", "--benchmark-json=out.json")
+    result.assert_outcomes(passed=1)
+    assert "INTERNALERROR" not in text_of(result)
+    result.stdout.fnmatch_lines(["*add.Tensor(*proved"])
+    saved = json.loads((pytester.path / "out.json").read_text())
+    assert saved["machine_info"]["dtdispatch"]["device"] == "cuda"
+    assert saved["benchmarks"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dtdispatch.errors import MeshError
@@ -16,18 +15,18 @@ def run_environment(settings: Settings) -> Environment:
     """Describe where the run's default mesh is measured.
 
     Raises:
-        DtDispatchError: that device is not here, or this torch cannot be measured.
+        UnsupportedTorchError: this torch cannot be measured.
     """
     import torch
 
     from pytest_dtdispatch.measuring.caches import ShardingCaches
     from pytest_dtdispatch.measuring.torchapi import torch_build
-    from pytest_dtdispatch.meshes.place import choose_place, device_name
+    from pytest_dtdispatch.meshes.place import Place, choose_place, device_name
 
     try:
         place = choose_place(settings.mesh, settings.device, settings.backend)
     except MeshError:  # tests with meshes of their own may have been measured: their rows must not be lost
-        place = replace(choose_place(settings.mesh, settings.device, "fake"), backend=settings.backend)
+        place = Place(settings.mesh, settings.device, settings.backend)
     return Environment(
         torch_version=torch.__version__,
         torch_build=torch_build(),

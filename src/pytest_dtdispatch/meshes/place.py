@@ -75,8 +75,8 @@ def choose_place(mesh: tuple[int, ...], device: str, backend: str) -> Place:
 
 
 def device_name(device: str) -> str:
-    """Name the GPU; nothing on a CPU."""
-    return torch.cuda.get_device_name() if device == "cuda" else ""
+    """Name the GPU; nothing on a CPU, or where there is none."""
+    return torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else ""
 
 
 def group_backend() -> str:
