@@ -40,7 +40,7 @@ INI = {
 # Mistakes: setting, what is typed, what the line says of it.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin")
 COUNT = "is not a whole number of at least 1"
-MESH = "is not extents of at least 1 joined by x, such as 4 or 2x4"
+MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
 MISTAKES = [
     ("rounds", "0", COUNT),
     ("rounds", "-1", COUNT),

@@ -138,7 +138,9 @@ def test_a_mesh_is_read_as_it_is_written(extents: list[int]) -> None:
     ],
 )
 def test_anything_else_is_no_mesh(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^extents of at least 1 joined by x, such as 4 or 2x4$"):
+    with pytest.raises(
+        ValueError, match=r"^a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4$"
+    ):
         read_mesh(value)
 
 
@@ -203,7 +205,10 @@ def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> 
     assert refusal(read_count, value) in ("", "a whole number of at least 1")
     assert refusal(read_seconds, value) in ("", "a number of seconds above 0")
     assert refusal(read_switch, value) in ("", "true or false")
-    assert refusal(read_mesh, value) in ("", "extents of at least 1 joined by x, such as 4 or 2x4")
+    assert refusal(read_mesh, value) in (
+        "",
+        "a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4",
+    )
     assert refusal(read_names, value) in ("", 'a tuple of names, such as ("dp", "tp")')
     assert refusal(read_globs, value) in ("", 'globs of op names, such as "add*"')
     assert refusal(read_choice(("a",)), value) in ("", "one of a")

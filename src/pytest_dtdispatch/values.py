@@ -57,7 +57,7 @@ def read_mesh(value: Any) -> tuple[int, ...]:
     except ValueError:
         shape = ()
     if not shape:
-        raise ValueError("extents of at least 1 joined by x, such as 4 or 2x4")
+        raise ValueError("a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4")
     return shape
 
 

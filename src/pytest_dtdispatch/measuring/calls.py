@@ -16,7 +16,7 @@ from pytest_dtdispatch.measuring.replay import OpCall, Replay
 from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
 from pytest_dtdispatch.records.measurement import Figures
-from pytest_dtdispatch.records.signature import mesh_text
+from pytest_dtdispatch.records.signature import place_text
 
 
 class WriteWatch(torchapi.TorchDispatchMode):
@@ -135,7 +135,4 @@ def _rewound(replay: Replay, args: tuple[Any, ...], setup: Setup | None) -> Call
 
 
 def _place(mesh: Any) -> str:
-    if mesh is None:
-        return ""
-    shape = mesh_text(tuple(mesh.shape))
-    return shape if mesh.device_type == "cpu" else f"{shape}:{mesh.device_type}"
+    return place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""

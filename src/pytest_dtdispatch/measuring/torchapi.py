@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 
@@ -135,17 +136,15 @@ def counting_uncached(propagator: Any) -> Iterator[list[int]]:
 
 def without_outer_modes() -> AbstractContextManager[Any]:
     """Keep the modes that the program itself has open from seeing what is repeated."""
-    python_dispatch = importlib.import_module("torch.utils._python_dispatch")
     if not torch._C._len_torch_dispatch_stack():
         return nullcontext()
-    disabled: AbstractContextManager[Any] = python_dispatch._disable_current_modes()
+    disabled: AbstractContextManager[Any] = _python_dispatch._disable_current_modes()
     return disabled
 
 
 def open_modes() -> list[Any]:
     """Return the dispatch modes that are open in this thread, outermost first."""
-    python_dispatch = importlib.import_module("torch.utils._python_dispatch")
-    modes: list[Any] = python_dispatch._get_current_dispatch_mode_stack()
+    modes: list[Any] = _python_dispatch._get_current_dispatch_mode_stack()
     return modes
 
 

@@ -42,8 +42,7 @@ class Signature:
     @property
     def place(self) -> str:
         """Mesh and device: ``@4``, ``@2x4:cuda``."""
-        device = "" if self.device == "cpu" else f":{self.device}"
-        return f"@{mesh_text(self.mesh)}{device}"
+        return f"@{place_text(self.mesh, self.device)}"
 
     def __str__(self) -> str:
         return shorten(self.full, keep_end=len(self.place))
@@ -52,6 +51,11 @@ class Signature:
 def mesh_text(shape: Sequence[int]) -> str:
     """Write a mesh shape as the flags take it: ``(2, 4)`` is ``2x4``."""
     return "x".join(str(extent) for extent in shape)
+
+
+def place_text(shape: Sequence[int], device: str) -> str:
+    """Write a mesh with its device, which is left out where it is the CPU: ``4``, ``2x4:cuda``."""
+    return mesh_text(shape) if device == "cpu" else f"{mesh_text(shape)}:{device}"
 
 
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
