@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import figures_of, first_line, synchronizer
 from pytest_dtdispatch.measuring.replay import OpCall, Replay
 from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject
@@ -19,7 +20,7 @@ from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.signature import place_text
 
 
-class WriteWatch(torchapi.TorchDispatchMode):
+class WriteWatch(UnnoticedMode):
     """Save every tensor that a callable writes to, as the write comes by; see which mesh it runs on.
 
     What the callable itself creates is left out: nobody else can see it.
@@ -28,19 +29,12 @@ class WriteWatch(torchapi.TorchDispatchMode):
         replay: where contents and gradients are saved.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, replay: Replay) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.once: str | None = None
         self.mesh: Any = None
         self._replay = replay
         self._created: dict[int, weakref.ref[torch.Tensor]] = {}
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Leave compiled code compiled."""
-        return True
 
     def __torch_dispatch__(
         self,

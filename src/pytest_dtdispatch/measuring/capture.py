@@ -16,6 +16,7 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import signature_of
+from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class DispatchCapture(torchapi.TorchDispatchMode):
+class DispatchCapture(UnnoticedMode):
     """A dispatch mode that is asked for every op, and hands those on DTensors to :meth:`on_op`.
 
     It starts below autograd, where torch asks dispatch modes. It is an infra mode, so that compiled code
@@ -41,19 +42,12 @@ class DispatchCapture(torchapi.TorchDispatchMode):
         UnsupportedTorchError: this torch has no caches that can be cleared and counted.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, ops: Sequence[str] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._ops = tuple(ops)
         self._caches = ShardingCaches()
         self._hiding = HidingModes(self._caches)
         self._outer: list[Any] = []
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Leave compiled code compiled."""
-        return True
 
     def __enter__(self) -> Self:
         __tracebackhide__ = True

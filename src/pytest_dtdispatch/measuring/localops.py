@@ -9,25 +9,19 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.replay import OpCall
 
 
-class LocalOps(torchapi.TorchDispatchMode):
+class LocalOps(UnnoticedMode):
     """Record the ops that DTensor ops come down to: those on plain tensors, collectives among them.
 
     Declining DTensor ops makes DTensor dispatch them itself, below this mode.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[OpCall] = []
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Leave compiled code compiled."""
-        return True
 
     def __torch_dispatch__(
         self,
