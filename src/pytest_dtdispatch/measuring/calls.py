@@ -79,6 +79,35 @@ class WriteWatch(UnnoticedMode):
                 self._created[id(leaf)] = weakref.ref(leaf)
 
 
+class RanCall:
+    """A call that the program has made, and that can be repeated to measure it, as often as wanted.
+
+    Args:
+        subject: what is repeated; nothing where it runs once.
+        replay: what puts back what the call changes.
+        place: the mesh it ran on, as text.
+        once: why it runs once.
+    """
+
+    def __init__(self, subject: Subject | None, replay: Replay, place: str, once: str) -> None:
+        self.place = place
+        self._subject = subject
+        self._replay = replay
+        self._once = once
+
+    def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
+        """Repeat the call, and leave behind what the program's own call left behind."""
+        if self._subject is None:
+            return Figures(notes=(self._once,))
+        with torchapi.without_outer_modes():
+            try:
+                with self._replay.repeating():
+                    taken = Rounds(self._subject, caches, plan, synchronize=synchronizer()).take()
+            except Exception as error:  # the program's own call succeeded: it must not see this
+                return Figures(notes=(f"repeating it raised {first_line(error)}",))
+            return figures_of(taken)
+
+
 def run_and_measure_call(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
@@ -102,6 +131,19 @@ def run_and_measure_call(
         The result of the first call, the mesh it ran on as text, and the figures.
     """
     __tracebackhide__ = True
+    result, ran = run_call(fn, args, setup)
+    return result, ran.place, ran.measure(caches, plan)
+
+
+def run_call(
+    fn: Callable[..., Any], args: tuple[Any, ...] = (), setup: Setup | None = None
+) -> tuple[Any, RanCall]:
+    """Call a function for the program; arguments as of :func:`run_and_measure_call`.
+
+    Returns:
+        The result, and what measures it.
+    """
+    __tracebackhide__ = True
     with torchapi.without_outer_modes():
         replay = Replay(torchapi.tree_leaves(args))
     first_args = given_arguments(args, setup)
@@ -109,15 +151,8 @@ def run_and_measure_call(
         result = fn(*first_args)
     with torchapi.without_outer_modes():
         once = replay.settle() or watch.once
-        if once:
-            return result, _place(watch.mesh), Figures(notes=(once,))
         subject = Subject(fn, _rewound(replay, args, setup), prepare_propagates=setup is not None)
-        try:
-            with replay.repeating():
-                taken = Rounds(subject, caches, plan, synchronize=synchronizer()).take()
-        except Exception as error:  # the program's own call succeeded: it must not see this
-            return result, _place(watch.mesh), Figures(notes=(f"repeating it raised {first_line(error)}",))
-        return result, _place(watch.mesh), figures_of(taken)
+        return result, RanCall(None if once else subject, replay, _place(watch.mesh), once or "")
 
 
 def _rewound(replay: Replay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:
