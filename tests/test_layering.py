@@ -15,11 +15,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = {
     "records": set(),
     "reporting": {"records"},
+    "judging": {"records"},
     "measuring": {"records", "errors"},
     "meshes": {"records", "errors", "measuring"},
     "suite": {"records", "measuring", "fixtures", "measurer"},
 }
 TORCH_FLOORS = {"measuring", "meshes", "suite"}
+PLAIN_FLOORS = {"records", "reporting", "judging"}
 
 
 def name_of(path: Path) -> str:
@@ -74,8 +76,8 @@ def test_glue_and_data_do_not_import_torch_at_import_time(path: Path) -> None:
             assert not heavy, f"{name} is imported at import time"
 
 
-@pytest.mark.parametrize("path", [m for m in MODULES if floor_of(m) in {"records", "reporting"}], ids=name_of)
-def test_data_and_reports_know_neither_torch_nor_pytest(path: Path) -> None:
+@pytest.mark.parametrize("path", [m for m in MODULES if floor_of(m) in PLAIN_FLOORS], ids=name_of)
+def test_data_judgements_and_reports_know_neither_torch_nor_pytest(path: Path) -> None:
     roots = {name.split(".")[0] for name in imported(ast.parse(path.read_text()))}
     assert not roots & {"torch", "pytest", "pytest_benchmark"}
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from pytest_dtdispatch.errors import DtDispatchError, GateError
 from pytest_dtdispatch.measurer import DtDispatch
+from pytest_dtdispatch.records.scaling import not_measured
 
 
 @pytest.fixture
@@ -78,3 +83,61 @@ def test_setup_comes_first_and_may_replace_the_arguments(
 
 def test_setup_may_leave_no_arguments(unmeasured: DtDispatch) -> None:
     assert unmeasured.call(lambda *args: args, 1, 2, setup=lambda: ()) == ()
+
+
+def test_a_scaling_makes_and_calls_each_size_once_from_the_largest_down(unmeasured: DtDispatch) -> None:
+    seen: list[Any] = []
+
+    def add(size: int) -> Callable[[], Any]:
+        seen.append(f"make {size}")
+        return lambda: seen.append(size)
+
+    scaling = unmeasured.scaling(add, iter((4, 16, 8)), max_exponent=1e-6)
+    assert seen == ["make 16", 16, "make 8", 8, "make 4", 4]
+    assert scaling == not_measured("add")
+    assert unmeasured.scaling(add, (1, 2), name="other").name == "other"
+
+
+def test_a_scaling_has_sizes_if_none_are_given(unmeasured: DtDispatch) -> None:
+    sizes: list[int] = []
+    unmeasured.scaling(lambda size: lambda: sizes.append(size))
+    assert sizes == [64, 32, 16, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"sizes": (8,)}, "sizes=(8,) is not two or more whole numbers of at least 1 that differ"),
+        ({"sizes": (8, 8)}, "sizes=(8, 8) is not two or more whole numbers of at least 1 that differ"),
+        ({"sizes": (8, 0)}, "sizes=(8, 0) is not two or more whole numbers of at least 1 that differ"),
+        ({"sizes": 8}, "sizes=8 is not two or more whole numbers of at least 1 that differ"),
+        ({"max_exponent": 0}, "max_exponent=0 is not a number above 0"),
+        ({"max_exponent": "1.3"}, "max_exponent='1.3' is not a number above 0"),
+    ],
+)
+def test_a_scaling_that_makes_no_sense_is_refused_before_anything_is_made(
+    unmeasured: DtDispatch, arguments: dict[str, Any], complaint: str
+) -> None:
+    made: list[int] = []
+    with pytest.raises(DtDispatchError) as raised:
+        unmeasured.scaling(lambda size: lambda: made.append(size), **arguments)
+    assert str(raised.value) == complaint
+    assert made == []
+
+
+def test_what_a_scaling_makes_must_be_callable(unmeasured: DtDispatch) -> None:
+    with pytest.raises(DtDispatchError) as raised:
+        unmeasured.scaling(lambda size: [size], (2, 4))  # type: ignore[arg-type, return-value]
+    assert str(raised.value) == "make(4) returned [4]: it must return a callable without arguments"
+
+
+def test_what_a_scaling_s_callables_raise_is_raised(unmeasured: DtDispatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        unmeasured.scaling(lambda size: 1 // 0, (2, 4))  # type: ignore[arg-type, return-value]
+    with pytest.raises(ZeroDivisionError):
+        unmeasured.scaling(lambda size: lambda: 1 // 0, (2, 4))
+
+
+def test_a_gate_fails_a_test_as_an_assertion_does() -> None:
+    assert issubclass(GateError, AssertionError)
+    assert issubclass(GateError, DtDispatchError)

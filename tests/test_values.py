@@ -14,9 +14,11 @@ from pytest_dtdispatch.values import (
     read_choice,
     read_count,
     read_globs,
+    read_limit,
     read_mesh,
     read_names,
     read_seconds,
+    read_sizes,
     read_switch,
 )
 
@@ -71,6 +73,35 @@ def test_seconds_are_a_number_above_zero(value: Any, seconds: float) -> None:
 def test_anything_else_is_no_number_of_seconds(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^a number of seconds above 0$"):
         read_seconds(value)
+
+
+@pytest.mark.parametrize(("value", "limit"), [(1, 1.0), (1.3, 1.3), (1e-3, 1e-3)])
+def test_a_limit_is_a_number_above_zero(value: Any, limit: float) -> None:
+    assert read_limit(value) == limit
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, -0.5, "1.3", "x", NAN, INFINITY, True, None, (1,), pytest.param(10**400, id="1e400")],
+)
+def test_anything_else_is_no_limit(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a number above 0$"):
+        read_limit(value)
+
+
+@pytest.mark.parametrize("value", [(4, 16, 8), [16, 8, 4], {4, 8, 16}, range(4, 17, 4)])
+def test_sizes_are_whole_numbers_that_differ_and_come_back_rising(value: Any) -> None:
+    assert read_sizes(value) == tuple(sorted(value))
+    assert read_sizes(iter(value)) == tuple(sorted(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [(), (8,), (8, 8), (8, 0), (8, -1), (8, 16.0), (8, "16"), (8, True), (8, None), 8, None, "8,16", "816"],
+)
+def test_anything_else_is_no_sizes(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^two or more whole numbers of at least 1 that differ$"):
+        read_sizes(value)
 
 
 @pytest.mark.parametrize("word", ["1", "true", "yes", "on", "TRUE", "On", True])

@@ -19,5 +19,13 @@ class MeshError(DtDispatchError):
     """The mesh or the process group that was asked for cannot be had here."""
 
 
+class ScalingError(DtDispatchError):
+    """A scaling was asked for over sizes, or with a limit, that make no sense."""
+
+
+class GateError(DtDispatchError, AssertionError):
+    """A figure is past the limit that the test gave, or could not be held against it."""
+
+
 class DtDispatchWarning(UserWarning):
     """Something slows down or hides what is measured."""

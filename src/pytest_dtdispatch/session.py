@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.records.book import Book
+    from pytest_dtdispatch.records.scaling import Scaling
 
 
 class Session:
@@ -37,6 +39,7 @@ class Session:
         self._config = config
         self._settings = settings
         self._measured: dict[str, tuple[Measurement, ...]] = {}
+        self._scalings: dict[str, tuple[Scaling, ...]] = {}
 
     def header(self) -> str:
         """One line on how measuring is set, with what is known without torch."""
@@ -92,6 +95,7 @@ class Session:
 
     def _print_section(self, terminalreporter: Any) -> None:
         from pytest_dtdispatch.environment import run_environment
+        from pytest_dtdispatch.reporting.scaling import scaling_lines
         from pytest_dtdispatch.reporting.table import build_table
         from pytest_dtdispatch.reporting.terminal import legend_lines, table_lines
 
@@ -111,7 +115,8 @@ class Session:
             terminalreporter.write_line(f"{count} signatures and calls were measured")
             return
         width = terminalreporter._tw.fullwidth
-        for line in table_lines(build_table(measured, verbose=verbosity > 0), width):
+        table = table_lines(build_table(measured, verbose=verbosity > 0), width)
+        for line in chain(table, scaling_lines(self._scalings, width)):
             for piece in line:
                 terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
             terminalreporter.write("\n")
@@ -137,6 +142,7 @@ class Session:
         test = row_nodeid(item)
         measurements = measurer.book.measurements()
         self._measured[test] = measurements
+        self._scalings[test] = measurer.book.scalings()
         bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
         if bridge is not None:
             bridge.add(item, test, measurements)

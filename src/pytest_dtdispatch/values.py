@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,33 @@ def read_seconds(value: Any) -> float:
     if not 0 < seconds < float("inf") or isinstance(value, bool):
         raise ValueError("a number of seconds above 0")
     return seconds
+
+
+def read_limit(value: Any) -> float:
+    """Read a limit: a number above 0."""
+    try:
+        limit = 0.0 if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        limit = 0.0
+    if not 0 < limit < float("inf"):
+        raise ValueError("a number above 0")
+    return limit
+
+
+def read_sizes(value: Any) -> tuple[int, ...]:
+    """Read sizes, the smallest first."""
+    try:
+        sizes = tuple(_read_size(size) for size in value)
+    except (TypeError, ValueError):
+        sizes = ()
+    if len(sizes) < 2 or len(set(sizes)) < len(sizes):
+        raise ValueError("two or more whole numbers of at least 1 that differ")
+    return tuple(sorted(sizes))
+
+
+def _read_size(value: Any) -> int:
+    """Read a whole number of at least 1 that is a number, and no text or bool."""
+    return read_count(value if isinstance(value, bool) else operator.index(value))
 
 
 def read_switch(value: Any) -> bool:

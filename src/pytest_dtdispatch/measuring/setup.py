@@ -1,11 +1,11 @@
-"""Arguments of a call, which its setup may replace."""
+"""What is called, where something else makes it: arguments from a setup, a callable for a size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.errors import CaptureError, ScalingError
 
 Setup = Callable[[], "tuple[Any, ...] | None"]
 
@@ -26,3 +26,16 @@ def given_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ..
     if not isinstance(given, tuple):
         raise CaptureError(f"setup returned {given!r}: it must return a tuple of arguments, or nothing")
     return given
+
+
+def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:
+    """Make what is called at a size.
+
+    Raises:
+        ScalingError: what was made cannot be called.
+    """
+    __tracebackhide__ = True
+    made = make(size)
+    if not callable(made):
+        raise ScalingError(f"make({size}) returned {made!r}: it must return a callable without arguments")
+    return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pytest_dtdispatch.records.measurement import Contains, Figures, Measurement
+from pytest_dtdispatch.records.scaling import Scaling
 from pytest_dtdispatch.records.signature import Signature
 
 
@@ -22,6 +23,7 @@ class Book:
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
         self._named: dict[str, Measurement] = {}
+        self._scalings: list[Scaling] = []
 
     def count(self, signature: Signature) -> bool:
         """Count a call of a signature; say whether it is known, and only its number grows."""
@@ -38,6 +40,14 @@ class Book:
     def enter_call(self, name: str, mesh: str, figures: Figures) -> None:
         """Enter a named call that was made on a mesh, ``2x4``, or on none known."""
         self._named[name] = Measurement(name, name, name, mesh, Contains.END_TO_END, 1, figures)
+
+    def enter_scaling(self, scaling: Scaling) -> None:
+        """Enter how a call grows with a size; the calls at each size are entered by name."""
+        self._scalings.append(scaling)
+
+    def scalings(self) -> tuple[Scaling, ...]:
+        """Every scaling, in the order they were taken."""
+        return tuple(self._scalings)
 
     def call_names(self) -> Collection[str]:
         """Names that are taken."""

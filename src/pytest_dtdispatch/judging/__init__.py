@@ -1,0 +1,1 @@
+"""What figures mean: fits and verdicts. Standard library only."""
