@@ -168,6 +168,17 @@ def test_a_callable_that_never_hits_has_its_misses_fitted() -> None:
     assert complaint(scaling) == ""
 
 
+def test_misses_that_were_all_refused_are_not_taken_for_a_callable_that_has_none() -> None:
+    refused = Samples(State.MISS, (), (Refused("propagation did not run", 3),))
+    taken = {size: [Figures(1, (refused, Samples(State.HIT, (5,))))] * PASSES for size in SIZES}
+    scaling = fit_scaling("memoized", taken, 1.3)
+    assert (scaling.miss.verdict, scaling.hit.verdict) == (Verdict.MISSING, Verdict.PASSED)
+    assert complaint(scaling) == (
+        "scaling 'memoized', max_exponent=1.3: miss not fitted: only 0 of 7 passes measured a miss at every "
+        "size (propagation did not run)"
+    )
+
+
 def test_hits_and_calls_are_not_fitted_together() -> None:
     states = {8: State.CALL, 16: State.HIT, 32: State.HIT}
     taken = {size: [figures(states[size], size)] * PASSES for size in SIZES}

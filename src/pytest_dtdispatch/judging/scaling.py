@@ -148,7 +148,9 @@ def _steady_state(merged: Iterable[Figures]) -> State:
 
 
 def _is_absent(merged: Mapping[int, Figures], state: State) -> bool:
-    return all(_median_ns(figures, state) is None for figures in merged.values())
+    """Whether no size has the state. Misses that were all refused are missing: the callable propagates."""
+    every = [samples for figures in merged.values() for samples in figures.samples if samples.state is state]
+    return not any(samples.ns or (state is State.MISS and samples.refused) for samples in every)
 
 
 def _verdict(fit: Fit, is_absent: bool, limit: float | None) -> Verdict:
