@@ -248,6 +248,12 @@ def fully_shard() -> Callable[..., Any]:
     return function
 
 
+def foreach_add() -> Callable[..., Any]:
+    """Find the function that optimizers add lists of tensors with; its name starts with an underscore."""
+    function: Callable[..., Any] = torch._foreach_add
+    return function
+
+
 def torch_build() -> str:
     """Return the git revision that torch was built from."""
     return str(getattr(torch.version, "git_version", "unknown"))

@@ -1,0 +1,67 @@
+"""How dispatch grows: with the length of a list, with the dimensions of the mesh, with the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+
+from pytest_dtdispatch.measuring import torchapi
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.fixtures import MeshFactory
+    from pytest_dtdispatch.measurer import DtDispatch
+
+LENGTHS = (2, 4, 8, 16)
+DIMENSIONS = (1, 2, 3)
+WORLD_SIZES = (4, 64, 1024, 65536)
+
+
+def sharded(mesh: DeviceMesh) -> DTensor:
+    """Place 8x8, rows split over the first mesh dimension; that small, its local op is next to nothing."""
+    placements: list[Placement] = [Shard(0), *(Replicate() for _ in range(mesh.ndim - 1))]
+    return distribute_tensor(torch.rand(8, 8, device=mesh.device_type), mesh, placements)
+
+
+def test_stack_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    """Stack 2 to 16 tensors."""
+
+    def stack(length: int) -> Callable[[], Any]:
+        tensors: list[torch.Tensor] = [sharded(device_mesh) for _ in range(length)]
+        return lambda: torch.stack(tensors)
+
+    dtdispatch.scaling(stack, LENGTHS)
+
+
+def test_foreach_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    """Add 2 to 16 pairs of tensors in one call."""
+    add = torchapi.foreach_add()
+
+    def foreach_add(length: int) -> Callable[[], Any]:
+        tensors = [sharded(device_mesh) for _ in range(length)]
+        return lambda: add(tensors, tensors)
+
+    dtdispatch.scaling(foreach_add, LENGTHS)
+
+
+def test_mesh_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Add on meshes of one to three dimensions, 4 ranks in each."""
+
+    def add(dimensions: int) -> Callable[[], Any]:
+        a = sharded(mesh_factory((4,) * dimensions))
+        return lambda: a + a
+
+    dtdispatch.scaling(add, DIMENSIONS)
+
+
+def test_world_size(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Add on 4 to 65,536 ranks."""
+
+    def add(ranks: int) -> Callable[[], Any]:
+        a = sharded(mesh_factory((ranks,)))
+        return lambda: a + a
+
+    dtdispatch.scaling(add, WORLD_SIZES)
