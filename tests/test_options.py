@@ -23,6 +23,12 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "backend": (["--dtdispatch-backend=gloo"], "gloo"),
     "device": (["--dtdispatch-device=cuda"], "cuda"),
     "nproc": (["--dtdispatch-nproc=1"], 1),
+    "metric": (["--dtdispatch-metric=counts"], "counts"),
+    "max_misses_per_step": (["--dtdispatch", "--dtdispatch-max-misses-per-step=0"], 0),
+    "max_cache_growth": (["--dtdispatch", "--dtdispatch-max-cache-growth=2"], 2),
+    "max_spec_growth": (["--dtdispatch", "--dtdispatch-max-spec-growth=3"], 3),
+    "max_redistributes": (["--dtdispatch", "--dtdispatch-max-redistributes=4"], 4),
+    "max_collectives": (["--dtdispatch", "--dtdispatch-max-collectives=5"], 5),
 }
 INI = {
     "measure": "dtdispatch = true",
@@ -36,9 +42,16 @@ INI = {
     "backend": "dtdispatch_backend = gloo",
     "device": "dtdispatch_device = cuda",
     "nproc": "dtdispatch_nproc = 1",
+    "metric": "dtdispatch_metric = counts",
+    "max_misses_per_step": "dtdispatch_max_misses_per_step = 0",
+    "max_cache_growth": "dtdispatch_max_cache_growth = 2",
+    "max_spec_growth": "dtdispatch_max_spec_growth = 3",
+    "max_redistributes": "dtdispatch_max_redistributes = 4",
+    "max_collectives": "dtdispatch_max_collectives = 5",
 }
 # Mistakes: setting, what is typed, what the line says of it.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin")
+LIMIT = "is not a whole number of at least 0"
 COUNT = "is not a whole number of at least 1"
 MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
 MISTAKES = [
@@ -51,6 +64,10 @@ MISTAKES = [
     ("max_time", "soon", "is not a number of seconds above 0"),
     ("mesh", "2x", MESH),
     ("mesh", "0x4", MESH),
+    ("max_misses_per_step", "-1", LIMIT),
+    ("max_misses_per_step", "0.5", LIMIT),
+    ("max_collectives", "few", LIMIT),
+    ("metric", "counters", "is not one of time, counts"),
     ("backend", "mpi", "is not one of auto, fake, gloo, nccl"),
     ("device", "tpu", "is not one of auto, cpu, cuda"),
 ]
@@ -109,7 +126,7 @@ def test_every_setting_with_a_flag_is_tried_here() -> None:
 @pytest.mark.parametrize("field", WITH_FLAG)
 def test_a_flag_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
     flags, value = GIVEN[field]
-    expected = {field: value, "measure": field in ("measure", "measure_all")}
+    expected = {field: value, "measure": flags[0] in ("--dtdispatch", "--dtdispatch-all")}
     assert run_settings(config_of(pytester, *flags)) == Settings(**expected)
 
 

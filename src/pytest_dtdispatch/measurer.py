@@ -1,23 +1,18 @@
-"""The object behind the ``dtdispatch`` fixture, and its stand-in where nothing is measured."""
+"""The object behind the ``dtdispatch`` fixture, as it is where nothing is measured."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtdispatch.errors import CaptureError, GateError, ScalingError
-from pytest_dtdispatch.judging.scaling import complaint, fit_scaling, merge
+from pytest_dtdispatch.errors import ScalingError
 from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.scaling import Scaling, not_measured, row_name
+from pytest_dtdispatch.records.scaling import Scaling, not_measured
+from pytest_dtdispatch.records.steps import Steps
 from pytest_dtdispatch.values import read_limit, read_sizes
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from pytest_dtdispatch.measuring.capture import SignatureCapture
-    from pytest_dtdispatch.measuring.rounds import Plan
     from pytest_dtdispatch.measuring.setup import Setup
 
 T = TypeVar("T")
@@ -89,6 +84,41 @@ class DtDispatch:
 
         return fn(*given_arguments(args, setup))
 
+    def steps(
+        self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 5, *, name: str | None = None
+    ) -> Steps:
+        """Count what a step makes the dispatcher do: misses and why, redistributions, collectives, growth.
+
+        Nothing is cleared, repeated or put back: each step is a step of the program. Counts are exact; on a
+        fake process group they are the same in every run. Where nothing is measured the step runs once, and
+        the result has no steps: its counts are 0.
+
+        Args:
+            step_fn: one step; takes no arguments. What it returns is dropped.
+            warmup: steps that run first, and do not count.
+            steps: steps that are counted, one by one.
+            name: names the line; by default the function's own name.
+
+        Returns:
+            Counts of each step and of all, to assert on: ``assert steps.misses_per_step == 0`` fails with
+            what missed and why.
+
+        Raises:
+            CaptureError: there is nothing to count, the step takes arguments, the name is taken by other
+                steps of this test, or a capture is open.
+            GateError: a step is over a limit of the marker, the flags or the ini file.
+
+        Example:
+            >>> DtDispatch().steps(lambda: None).misses_per_step == 0
+            True
+        """
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.checks import check_steps
+
+        check_steps(step_fn, warmup, steps)
+        step_fn()
+        return Steps(name or step_name(step_fn), (), ())
+
     def scaling(
         self,
         make: Make,
@@ -128,114 +158,13 @@ class DtDispatch:
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.setup import callable_at
 
-        checked, _ = _checked(sizes, max_exponent)
+        checked, _ = checked_sizes(sizes, max_exponent)
         for size in reversed(checked):
             callable_at(make, size)()
-        return not_measured(name or _own_name(make))
+        return not_measured(name or own_name(make))
 
 
-class MeasuringDtDispatch(DtDispatch):
-    """Measure, and keep what was measured in the book of the test.
-
-    Args:
-        plan: how much is measured.
-        ops: globs of the ops that captures measure.
-    """
-
-    enabled = True
-
-    def __init__(self, plan: Plan, ops: tuple[str, ...]) -> None:
-        self.book = Book()
-        self._plan = plan
-        self._ops = ops
-        self._open: list[Capture] = []
-
-    def capture(self) -> AbstractContextManager[Book]:
-        """See :meth:`DtDispatch.capture`."""
-        from pytest_dtdispatch.measuring.capture import SignatureCapture
-
-        caller = sys._getframe(1)
-        where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        return Capture(SignatureCapture(self.book, self._plan, self._ops), self.book, where, self._open)
-
-    def call(
-        self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
-    ) -> T:
-        """See :meth:`DtDispatch.call`."""
-        __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.caches import ShardingCaches
-        from pytest_dtdispatch.measuring.calls import run_and_measure_call
-
-        name = self._row_name("call(fn, name=...)", fn, name)
-        self._refuse_taken(name, [name])
-        result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
-        self.book.enter_call(name, place, figures)
-        return result  # type: ignore[no-any-return]
-
-    def scaling(
-        self,
-        make: Make,
-        sizes: Iterable[int] = SIZES,
-        *,
-        name: str | None = None,
-        max_exponent: float | None = None,
-    ) -> Scaling:
-        """See :meth:`DtDispatch.scaling`."""
-        __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.caches import ShardingCaches
-        from pytest_dtdispatch.measuring.scaling import run_and_measure_sizes
-
-        checked, limit = _checked(sizes, max_exponent)
-        name = self._row_name("scaling(make, name=...)", make, name)
-        self._refuse_taken(name, [row_name(name, size) for size in checked])
-        taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan)
-        for size, at_size in taken.items():
-            self.book.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
-        scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, limit)
-        self.book.enter_scaling(scaling)
-        if against := complaint(scaling):
-            raise GateError(against)
-        return scaling
-
-    def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
-        """Name what a method measures, where it may be measured now."""
-        __tracebackhide__ = True
-        method = usage.partition("(")[0]
-        if self._open:
-            raise CaptureError(
-                f"{method}(name={name!r}) inside a capture would be measured twice: close the capture"
-            )
-        name = name or _own_name(fn)
-        if name.startswith("<"):
-            raise CaptureError(f"a {method} of {name} needs a name: dtdispatch.{usage}")
-        return name
-
-    def _refuse_taken(self, name: str, rows: Iterable[str]) -> None:
-        __tracebackhide__ = True
-        scalings = (scaling.name for scaling in self.book.scalings())
-        if not {*self.book.call_names(), *scalings}.isdisjoint((name, *rows)):
-            raise CaptureError(f"the name {name!r} is taken by another call of this test: give another name=")
-
-    def close(self) -> None:
-        """Close captures that were entered and never left.
-
-        Raises:
-            CaptureError: there was one.
-        """
-        left_open = list(self._open)
-        for capture in reversed(left_open):
-            capture.__exit__(None, None, None)
-        if left_open:
-            raise CaptureError(
-                f"{left_open[0].where}: this capture was entered and never left; use it in a with"
-            )
-
-
-def _own_name(fn: Callable[..., Any]) -> str:
-    return str(getattr(fn, "__name__", "<unnamed>"))
-
-
-def _checked(sizes: Iterable[int], limit: float | None) -> tuple[tuple[int, ...], float | None]:
+def checked_sizes(sizes: Iterable[int], limit: float | None) -> tuple[tuple[int, ...], float | None]:
     """Read the sizes and the limit of a scaling; sizes come back rising."""
     __tracebackhide__ = True
     try:
@@ -248,34 +177,12 @@ def _checked(sizes: Iterable[int], limit: float | None) -> tuple[tuple[int, ...]
         raise ScalingError(f"max_exponent={limit!r} is not {error}") from None
 
 
-class Capture(AbstractContextManager[Book]):
-    """A dispatch mode that is open between enter and exit.
+def own_name(fn: Callable[..., Any]) -> str:
+    """Name a callable; what has no name of its own is named in angle brackets."""
+    return str(getattr(fn, "__name__", "<unnamed>"))
 
-    Args:
-        mode: the mode.
-        book: what the ``with`` statement gives.
-        where: file and line that made the capture.
-        open_captures: where the capture is listed while it is open.
-    """
 
-    def __init__(self, mode: SignatureCapture, book: Book, where: str, open_captures: list[Capture]) -> None:
-        self.where = where
-        self._mode = mode
-        self._book = book
-        self._open_captures = open_captures
-
-    def __enter__(self) -> Book:
-        __tracebackhide__ = True
-        self._mode.__enter__()
-        self._open_captures.append(self)
-        return self._book
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        __tracebackhide__ = True
-        self._open_captures.remove(self)
-        self._mode.__exit__(kind, error, traceback)
+def step_name(step_fn: Callable[[], object]) -> str:
+    """Name a step: a lambda is a ``step``."""
+    name = own_name(step_fn)
+    return "step" if name.startswith("<") else name

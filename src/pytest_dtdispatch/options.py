@@ -14,6 +14,7 @@ from pytest_dtdispatch.values import (
     read_count,
     read_globs,
     read_mesh,
+    read_most,
     read_names,
     read_seconds,
     read_switch,
@@ -21,6 +22,7 @@ from pytest_dtdispatch.values import (
 
 BACKENDS = ("auto", "fake", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
+METRICS = ("time", "counts")
 MARKER = "dtdispatch"
 
 
@@ -41,6 +43,12 @@ class Settings:
         backend: backend of the process group, ``auto`` to choose by device.
         device: device type of the mesh, ``auto`` for CUDA where there is a device.
         nproc: ranks to start.
+        metric: what captures and calls measure: ``time``, or ``counts`` of misses and the like.
+        max_misses_per_step: limit of a gate, as the four below: the most that any counted step may have.
+        max_cache_growth: entries that any one cache gains.
+        max_spec_growth: ``DTensorSpec`` objects gained.
+        max_redistributes: redistributions, asked for and implied.
+        max_collectives: collectives of every kind.
     """
 
     measure: bool = False
@@ -55,6 +63,12 @@ class Settings:
     backend: str = "auto"
     device: str = "auto"
     nproc: int = 1
+    metric: str = "time"
+    max_misses_per_step: int | None = None
+    max_cache_growth: int | None = None
+    max_spec_growth: int | None = None
+    max_redistributes: int | None = None
+    max_collectives: int | None = None
 
 
 class Option(NamedTuple):  # which is made faster than a dataclass: every start of pytest pays for it
@@ -127,7 +141,26 @@ OPTIONS = (
         "NAME",
     ),
     Option("nproc", read_count, "ranks to start", "--dtdispatch-nproc", "N", in_marker=False),
+    Option(
+        "metric",
+        read_choice(METRICS),
+        "what captures and calls measure: " + ", ".join(METRICS),
+        "--dtdispatch-metric",
+        "NAME",
+        in_marker=False,
+    ),
+    *(
+        Option(f"max_{what}", read_most, f"fail a test where a counted step has more {of}", flag, "N")
+        for what, of, flag in (
+            ("misses_per_step", "misses", "--dtdispatch-max-misses-per-step"),
+            ("cache_growth", "new entries in one cache", "--dtdispatch-max-cache-growth"),
+            ("spec_growth", "new DTensorSpec objects", "--dtdispatch-max-spec-growth"),
+            ("redistributes", "redistributions", "--dtdispatch-max-redistributes"),
+            ("collectives", "collectives", "--dtdispatch-max-collectives"),
+        )
+    ),
 )
+GATES = tuple(option for option in OPTIONS if option.parse is read_most)
 _DEFAULTS = Settings()
 _BY_KEYWORD = {option.field: option for option in OPTIONS if option.in_marker}
 
@@ -173,6 +206,8 @@ def run_settings(config: pytest.Config) -> Settings:
         given[option.field] = value
     if given.get("measure_all"):
         given["measure"] = True
+    if not given.get("measure") and (flags := gate_flags(config)):
+        raise pytest.UsageError(f"{flags[0]}: nothing is counted without --dtdispatch or --dtdispatch-all")
     return Settings(**given)
 
 
@@ -224,6 +259,21 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
         for keyword, value in _parsed_keywords(mark.kwargs, _where(item)):
             values.setdefault(keyword, value)
     return values
+
+
+def gate_flags(config: pytest.Config) -> list[str]:
+    """Name the flags of gates that were given on the command line."""
+    return [str(gate.flag) for gate in GATES if config.getoption(gate.dest) is not None]
+
+
+def gate_keywords(item: pytest.Item) -> list[str]:
+    """Write the gates that the markers of a test have: ``max_misses_per_step=0``.
+
+    Raises:
+        pytest.UsageError: as of :func:`marker_values`.
+    """
+    values = marker_values(item)
+    return [f"{gate.field}={values[gate.field]}" for gate in GATES if gate.field in values]
 
 
 def checked(keyword: str, value: Any) -> Any:
@@ -285,6 +335,8 @@ def _where(item: pytest.Item) -> str:
 def _default_text(value: Any) -> str:
     if value is False:
         return "off"
+    if value is None:
+        return "none"
     if isinstance(value, tuple):
         return "x".join(map(str, value)) or "all"
     return str(value)

@@ -43,6 +43,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return session.header() if session else None
 
 
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """List what a count consists of, where an assertion on it fails."""
+    details = getattr(left, "details", ())
+    if type(left).__module__ != "pytest_dtdispatch.records.steps" or not details:
+        return None
+    return [f"{left!r} {op} {right!r}", *details]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every marker before anything runs."""
     if not hasattr(config, "workerinput"):

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtdispatch import options
-from pytest_dtdispatch.errors import CaptureError, DtDispatchError
+from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.records.measurement import Measurement
 from pytest_dtdispatch.records.signature import mesh_text
 
 if TYPE_CHECKING:
+    from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
     from pytest_dtdispatch.bridge import Bridge
-    from pytest_dtdispatch.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.records.book import Book
     from pytest_dtdispatch.records.scaling import Scaling
+    from pytest_dtdispatch.records.steps import Steps
+    from pytest_dtdispatch.reporting.terminal import Text
+
+NO_STEPS = (
+    "no steps were counted; call dtdispatch.steps(fn) in the test, "
+    "or count whole tests with --dtdispatch-all --dtdispatch-metric counts"
+)
 
 
 class Session:
@@ -40,6 +46,8 @@ class Session:
         self._settings = settings
         self._measured: dict[str, tuple[Measurement, ...]] = {}
         self._scalings: dict[str, tuple[Scaling, ...]] = {}
+        self._counted: dict[str, tuple[Steps, ...]] = {}
+        self._books: dict[str, Book] = {}
 
     def header(self) -> str:
         """One line on how measuring is set, with what is known without torch."""
@@ -47,17 +55,19 @@ class Session:
 
         settings = self._settings
         ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
+        metric = f" metric={settings.metric}" if settings.metric != "time" else ""
         cold = " cold" if settings.cold else ""
         return (
             f"dtdispatch: {version('pytest-dtdispatch')} (mesh={mesh_text(settings.mesh)}"
             f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
-            f" repeat={settings.repeat} max_time={settings.max_time:g}s{cold}{ops})"
+            f" repeat={settings.repeat} max_time={settings.max_time:g}s{cold}{ops}{metric})"
         )
 
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
-        from pytest_dtdispatch.measurer import MeasuringDtDispatch
+        from pytest_dtdispatch.active_measurer import CountingDtDispatch, MeasuringDtDispatch
+        from pytest_dtdispatch.judging.counts import Limits
         from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.rounds import Plan
 
@@ -67,7 +77,10 @@ class Session:
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        measurer = MeasuringDtDispatch(plan, settings.ops)
+        kind = CountingDtDispatch if settings.metric == "counts" else MeasuringDtDispatch
+        limits = Limits(**{gate.field: getattr(settings, gate.field) for gate in options.GATES})
+        measurer = kind(plan, settings.ops, limits)
+        self._books[item.nodeid] = measurer.book
         try:
             yield measurer
         finally:
@@ -76,14 +89,38 @@ class Session:
     @pytest.hookimpl(wrapper=True, trylast=True)  # closest to the test: only the test's ops are captured
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wrap every test in a capture, if all are measured; one with the fixture measures itself."""
-        if (
-            not self._settings.measure_all
-            or self.why_not
-            or "dtdispatch" in getattr(item, "fixturenames", ())
-        ):
-            return (yield)
-        with self.measuring(item) as measurer, _whole_test(measurer.capture()):
-            return (yield)
+        measures_itself = "dtdispatch" in getattr(item, "fixturenames", ())
+        if self.why_not or measures_itself or not self._settings.measure_all:
+            result = yield
+        else:
+            with self.measuring(item) as measurer, _whole_test(measurer.capture()):
+                result = yield
+        self._require_counts(item)
+        return result
+
+    def _require_counts(self, item: pytest.Item) -> None:
+        """Fail a test that passed, and has a gate that judged nothing."""
+        gates = ", ".join(options.gate_keywords(item))
+        if not gates:
+            return
+        if self.why_not:
+            raise pytest.fail.Exception(f"gate {gates} is disabled: {self.why_not}", pytrace=False)
+        book = self._books.get(item.nodeid)
+        if book is None or not book.counts():
+            raise pytest.fail.Exception(f"gate {gates} judged nothing: {NO_STEPS}", pytrace=False)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run whose gates, as the command line gives them, judged nothing."""
+        if self._idle_gates() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _idle_gates(self) -> str:
+        """Say which gates of the command line judged nothing, and why; empty where there are none."""
+        flags = options.gate_flags(self._config)
+        if not flags or any(self._counted.values()) or hasattr(self._config, "workerinput"):
+            return ""
+        return f"{', '.join(flags)} judged nothing: {self.why_not or NO_STEPS}"
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
@@ -94,35 +131,63 @@ class Session:
             self._print_section(terminalreporter)
 
     def _print_section(self, terminalreporter: Any) -> None:
-        from pytest_dtdispatch.environment import run_environment
-        from pytest_dtdispatch.reporting.scaling import scaling_lines
-        from pytest_dtdispatch.reporting.table import build_table
-        from pytest_dtdispatch.reporting.terminal import legend_lines, table_lines
-
         if hasattr(self._config, "workerinput"):
             return
-        verbosity = self._config.get_verbosity()
-        measured = {test: rows for test, rows in self._measured.items() if rows}
         terminalreporter.ensure_newline()
         terminalreporter.section("dtdispatch")
-        if not measured:
+        measured = {test: rows for test, rows in self._measured.items() if rows}
+        counted = {test: steps for test, steps in self._counted.items() if steps}
+        if not measured and not counted:
             terminalreporter.write_line(
                 f"nothing was measured: {self.why_not or self._nothing()}", yellow=True
             )
+        elif self._config.get_verbosity() < -1:
+            self._print_numbers(terminalreporter, measured, counted)
+        else:
+            self._print_tables(terminalreporter, measured, counted)
+        idle = self._idle_gates()
+        if idle:
+            terminalreporter.write_line(f"failed: {idle}", red=True)
+
+    def _print_numbers(
+        self,
+        terminalreporter: Any,
+        measured: Mapping[str, Sequence[Measurement]],
+        counted: Mapping[str, Sequence[Steps]],
+    ) -> None:
+        if measured:
+            rows = sum(map(len, measured.values()))
+            terminalreporter.write_line(f"{rows} signatures and calls were measured")
+        if counted:
+            terminalreporter.write_line(f"{sum(map(len, counted.values()))} steps were counted")
+
+    def _print_tables(
+        self,
+        terminalreporter: Any,
+        measured: Mapping[str, Sequence[Measurement]],
+        counted: Mapping[str, Sequence[Steps]],
+    ) -> None:
+        from pytest_dtdispatch.environment import run_environment
+        from pytest_dtdispatch.reporting import counts, terminal
+        from pytest_dtdispatch.reporting.scaling import scaling_lines
+        from pytest_dtdispatch.reporting.table import build_table
+
+        verbosity, width = self._config.get_verbosity(), terminalreporter._tw.fullwidth
+        legends = []
+        if measured:
+            table = build_table(measured, verbose=verbosity > 0)
+            _print_lines(terminalreporter, terminal.table_lines(table, width))
+            _print_lines(terminalreporter, scaling_lines(self._scalings, width))
+            legends.append(terminal.LEGEND)
+        if counted:
+            table = counts.build_counts_table(counted, verbose=verbosity > 0)
+            _print_lines(terminalreporter, terminal.table_lines(table, width))
+            legends.append(counts.LEGEND)
+        if verbosity < 0:
             return
-        count = sum(len(rows) for rows in measured.values())
-        if verbosity < -1:
-            terminalreporter.write_line(f"{count} signatures and calls were measured")
-            return
-        width = terminalreporter._tw.fullwidth
-        table = table_lines(build_table(measured, verbose=verbosity > 0), width)
-        for line in chain(table, scaling_lines(self._scalings, width)):
-            for piece in line:
-                terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
-            terminalreporter.write("\n")
-        if verbosity >= 0:
-            terminalreporter.write_line(f"  {run_environment(self._settings).summary}")
-            for text in legend_lines(width):
+        terminalreporter.write_line(f"  {run_environment(self._settings).summary}")
+        for legend in legends:
+            for text in terminal.legend_lines(width, legend):
                 terminalreporter.write_line(text)
 
     def _nothing(self) -> str:
@@ -143,6 +208,7 @@ class Session:
         measurements = measurer.book.measurements()
         self._measured[test] = measurements
         self._scalings[test] = measurer.book.scalings()
+        self._counted[test] = measurer.book.counts()
         bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
         if bridge is not None:
             bridge.add(item, test, measurements)
@@ -150,15 +216,22 @@ class Session:
             pytest.fail(complaint, pytrace=False)
 
 
+def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> None:
+    for line in lines:
+        for piece in line:
+            terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
+        terminalreporter.write("\n")
+
+
 @contextmanager
 def _whole_test(capture: AbstractContextManager[Book]) -> Iterator[None]:
-    """Hold a capture open over a test; what the test leaves open in it is told in one line."""
+    """Hold a capture open over a test; what it says of the test at its end is no traceback."""
     is_over = False
     try:
         with capture:
             yield
             is_over = True
-    except CaptureError as error:
+    except (CaptureError, GateError) as error:
         if not is_over:
             raise
         raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -18,6 +18,17 @@ def read_count(value: Any) -> int:
     return count
 
 
+def read_most(value: Any) -> int:
+    """Read a whole number of at least 0."""
+    try:
+        limit = int(value)
+    except (TypeError, ValueError, OverflowError):
+        limit = -1
+    if limit < 0 or isinstance(value, (bool, float)):
+        raise ValueError("a whole number of at least 0")
+    return limit
+
+
 def read_seconds(value: Any) -> float:
     """Read a positive number of seconds."""
     try:

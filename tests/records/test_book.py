@@ -21,7 +21,7 @@ FIGURES = Figures(5, (Samples(State.HIT, (7,)),))
 
 def test_a_new_book_is_empty() -> None:
     assert Book().measurements() == ()
-    assert list(Book().call_names()) == []
+    assert list(Book().names()) == []
 
 
 def test_a_signature_is_counted_only_once_it_is_known() -> None:
@@ -61,7 +61,7 @@ def test_a_named_call_is_end_to_end_and_made_once() -> None:
     assert measured.label == measured.full_label == measured.op == "warm start"
     assert (measured.mesh, measured.calls) == ("2x4", 1)
     assert measured.contains is Contains.END_TO_END
-    assert list(book.call_names()) == ["warm start"]
+    assert list(book.names()) == ["warm start"]
 
 
 @unhurried

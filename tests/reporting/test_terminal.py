@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.reporting.table import Group, Line, Table
-from pytest_dtdispatch.reporting.terminal import EXPENDABLE, MIN_LABEL, Text, legend_lines, table_lines
+from pytest_dtdispatch.reporting.table import EXPENDABLE, Group, Line, Table
+from pytest_dtdispatch.reporting.terminal import MIN_LABEL, Text, legend_lines, table_lines
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

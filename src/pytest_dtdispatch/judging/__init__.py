@@ -1,1 +1,1 @@
-"""What figures mean: fits and verdicts. Standard library only."""
+"""What figures mean: limits, fits, verdicts. Standard library only."""

@@ -41,8 +41,8 @@ class ShardingCaches:
         self._api.python_cache.cache.cache_clear()
         if self._api.native_clear:
             self._api.native_clear()
-        if self._api.tensor_meta_clear:
-            self._api.tensor_meta_clear()
+        if self._api.tensor_meta:
+            self._api.tensor_meta.clear()
 
     def clear_cold(self) -> None:
         """Empty the caches that feed propagation too; they belong to the whole process."""
@@ -57,6 +57,21 @@ class ShardingCaches:
     def cold_entries(self) -> int:
         """How many entries are left in the caches that feed propagation."""
         return sum(cache.size() for cache in self._cold)
+
+    @property
+    def has_native(self) -> bool:
+        """Whether this torch has a native cache."""
+        return self._api.native_stats is not None
+
+    def native_stats(self) -> tuple[int, int]:
+        """Hits and misses of this thread's native cache; none of either where torch has no such cache."""
+        return self._api.native_stats() if self._api.native_stats else (0, 0)
+
+    def entries(self) -> dict[str, int]:
+        """How many entries each cache has that tells: all but the native one."""
+        meta = (self._api.tensor_meta,) if self._api.tensor_meta else ()
+        entries = {cache.name: cache.size() for cache in (*meta, *self._cold)}
+        return {"python": self._api.python_cache.cache.cache_info().currsize, **entries}
 
     def readers(self) -> tuple[Reader, ...]:
         """Readers of this thread's counters, the cache that is asked first in front."""

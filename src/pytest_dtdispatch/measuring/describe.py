@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.records.signature import Signature
@@ -28,7 +28,7 @@ _DTYPES = {
 
 
 def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Signature:
-    """Describe an op call on DTensors.
+    """Describe an op call on DTensors, or on the specs that stand for them in propagation.
 
     Tensors are shown by dtype, global shape and placements. Integers, flags and dtypes that differ from
     the op's defaults are shown too, by name: they select another plan of propagation, so that without
@@ -39,9 +39,7 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
         args: its positional arguments, at least one DTensor among these and the keyword arguments.
         kwargs: its keyword arguments.
     """
-    mesh = next(
-        leaf.device_mesh for leaf in torchapi.tree_leaves((args, kwargs)) if isinstance(leaf, DTensor)
-    )
+    mesh = torchapi.mesh_among((args, kwargs))
     shown = []
     for argument in torchapi.arguments_of(func, args, kwargs):
         text = _argument_text(argument)
@@ -52,10 +50,12 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
 
 def _argument_text(argument: torchapi.Argument) -> str | tuple[str, ...] | None:
     value = argument.value
-    if isinstance(value, torch.Tensor):
-        return tensor_text(value)
-    if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
-        return tuple(tensor_text(item) if isinstance(item, torch.Tensor) else "-" for item in value)
+    tensor = torchapi.tensor_traits(value)
+    if tensor is not None:
+        return tensor_text(tensor)
+    if isinstance(value, (list, tuple)) and any(map(torchapi.tensor_traits, value)):
+        tensors = map(torchapi.tensor_traits, value)
+        return tuple("-" if tensor is None else tensor_text(tensor) for tensor in tensors)
     if value == argument.default or not _selects_a_plan(argument):
         return None
     return f"{argument.name}={_value_text(value)}"
@@ -75,9 +75,7 @@ def _selects_a_plan(argument: torchapi.Argument) -> bool:
 def _value_text(value: Any) -> str:
     if isinstance(value, torch.dtype):
         return dtype_text(value)
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(str(item) for item in value) + "]"
-    return str(value)
+    return shape_text(value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def dtype_text(dtype: torch.dtype) -> str:
@@ -85,11 +83,19 @@ def dtype_text(dtype: torch.dtype) -> str:
     return _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
-def tensor_text(tensor: torch.Tensor) -> str:
+def tensor_text(tensor: torchapi.TensorTraits) -> str:
     """Write a tensor as dtype, global shape and, of a DTensor, placements: ``f32[512,512]S0``."""
-    shape = ",".join(str(extent) for extent in tensor.shape)
-    placements = "".join(map(placement_text, tensor.placements)) if isinstance(tensor, DTensor) else ""
-    return f"{dtype_text(tensor.dtype)}[{shape}]{placements}"
+    return f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}{placements_text(tensor.placements)}"
+
+
+def shape_text(shape: Sequence[Any]) -> str:
+    """Write a shape or a stride: ``[512,512]``."""
+    return "[" + ",".join(str(extent) for extent in shape) + "]"
+
+
+def placements_text(placements: Sequence[Any]) -> str:
+    """Write placements, one for each mesh dimension: ``S0R``."""
+    return "".join(map(placement_text, placements))
 
 
 def placement_text(placement: Any) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -39,14 +40,14 @@ class PropagatorApi:
         python_cache: per-thread cache of the propagator; its ``cache`` is this thread's ``lru_cache``.
         native_clear: empties the cache of the native dispatcher, where torch has one.
         native_stats: hits and misses of that cache, this thread's.
-        tensor_meta_clear: empties the tensor-meta cache, which old dispatchers ask on a miss.
+        tensor_meta: the tensor-meta cache, which old dispatchers ask on a miss, where torch has one.
         propagator: the object whose uncached entry can be watched.
     """
 
     python_cache: Any
     native_clear: Callable[[], None] | None
     native_stats: Callable[[], tuple[int, int]] | None
-    tensor_meta_clear: Callable[[], None] | None
+    tensor_meta: NamedCache | None
     propagator: Any
 
     @property
@@ -77,9 +78,9 @@ def propagator_api() -> PropagatorApi:
         )
     meta = next(
         (
-            found
+            NamedCache("tensor meta", cache.cache_clear, _lru_size(cache))
             for name in ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
-            if (found := _follow(type(propagator), f"{name}.cache_clear")) is not MISSING
+            if _follow(cache := _follow(type(propagator), name), "cache_clear") is not MISSING
         ),
         None,
     )
@@ -89,7 +90,7 @@ def propagator_api() -> PropagatorApi:
 def cold_caches() -> tuple[NamedCache, ...]:
     """Find the caches that feed propagation: FakeTensor results, redistribution plans, mesh topology."""
     fake_tensor = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
-    redistribute = importlib.import_module("torch.distributed.tensor._redistribute")
+    redistribute = redistribute_module()
     collectives = importlib.import_module("torch.distributed.tensor._collective_utils")
     found = [
         NamedCache("FakeTensor", fake_tensor.cache_clear, lambda: len(fake_tensor.cache)),
@@ -116,7 +117,6 @@ def counting_uncached(propagator: Any) -> Iterator[list[int]]:
     The propagator's own cache holds the entry as it was bound at start, and does not pass here.
     """
     name = "propagate_op_sharding_non_cached"
-    own = vars(propagator).get(name, MISSING)
     inner = getattr(propagator, name)
     count = [0]
 
@@ -124,14 +124,22 @@ def counting_uncached(propagator: Any) -> Iterator[list[int]]:
         count[0] += 1
         return inner(*args, **kwargs)
 
-    setattr(propagator, name, counted)
-    try:
+    with replaced(propagator, name, counted):
         yield count
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an object another attribute for a while."""
+    own = vars(owner).get(name, MISSING)
+    setattr(owner, name, value)
+    try:
+        yield
     finally:
         if own is MISSING:
-            delattr(propagator, name)
+            delattr(owner, name)
         else:
-            setattr(propagator, name, own)
+            setattr(owner, name, own)
 
 
 def without_outer_modes() -> AbstractContextManager[Any]:
@@ -202,6 +210,52 @@ def returns_nothing(func: Any) -> bool:
 def returns_alias(func: Any) -> bool:
     """Tell whether an op's schema returns one of its arguments, or a view of one."""
     return any(returned.alias_info is not None for returned in func._schema.returns)
+
+
+class TensorTraits(NamedTuple):
+    """What the caches know of a tensor: ``placements`` is empty for a plain one."""
+
+    dtype: torch.dtype
+    shape: Sequence[int]
+    stride: Sequence[int]
+    placements: Sequence[Placement]
+
+
+def tensor_traits(value: Any) -> TensorTraits | None:
+    """Describe a tensor, a DTensor, or the spec that stands for one in propagation; nothing else."""
+    if isinstance(value, torch.Tensor):
+        placements = value.placements if isinstance(value, DTensor) else ()
+        stride = value.stride() if value.layout is torch.strided else ()
+        return TensorTraits(value.dtype, value.shape, stride, placements)
+    meta = getattr(value, "tensor_meta", None) if isinstance(value, spec_type()) else None
+    return None if meta is None else TensorTraits(meta.dtype, meta.shape, meta.stride, value.placements)
+
+
+def mesh_among(arguments: Any) -> Any:
+    """Find the mesh of the first DTensor, or of the first spec that stands for one; None if none."""
+    for leaf in tree_leaves(arguments):
+        if isinstance(leaf, DTensor):
+            return leaf.device_mesh
+        if isinstance(leaf, spec_type()):
+            return getattr(leaf.mesh, "real_obj", leaf.mesh)  # traced programs hold a stand-in for it
+    return None
+
+
+def ranks_of(mesh: Any) -> list[int]:
+    """Return the ranks of a mesh, its last dimension running fastest."""
+    ranks: list[int] = mesh.mesh.flatten().tolist()
+    return ranks
+
+
+@functools.cache
+def spec_type() -> Any:
+    """Return the class of the objects that say where a DTensor lives."""
+    return importlib.import_module("torch.distributed.tensor._dtensor_spec").DTensorSpec
+
+
+def redistribute_module() -> Any:
+    """Return the module in which DTensors are redistributed."""
+    return importlib.import_module("torch.distributed.tensor._redistribute")
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:

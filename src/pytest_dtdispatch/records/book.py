@@ -7,10 +7,11 @@ from collections.abc import Collection
 from pytest_dtdispatch.records.measurement import Contains, Figures, Measurement
 from pytest_dtdispatch.records.scaling import Scaling
 from pytest_dtdispatch.records.signature import Signature
+from pytest_dtdispatch.records.steps import Steps
 
 
 class Book:
-    """Measurements by signature and by name of call, with how often the program made each call.
+    """Measurements by signature and by name of call, with how often the program made each; counts by step.
 
     Example:
         >>> book = Book()
@@ -23,7 +24,8 @@ class Book:
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
         self._named: dict[str, Measurement] = {}
-        self._scalings: list[Scaling] = []
+        self._steps: dict[str, Steps] = {}
+        self._scalings: dict[str, Scaling] = {}
 
     def count(self, signature: Signature) -> bool:
         """Count a call of a signature; say whether it is known, and only its number grows."""
@@ -41,17 +43,25 @@ class Book:
         """Enter a named call that was made on a mesh, ``2x4``, or on none known."""
         self._named[name] = Measurement(name, name, name, mesh, Contains.END_TO_END, 1, figures)
 
+    def enter_steps(self, steps: Steps) -> None:
+        """Enter what was counted of a step."""
+        self._steps[steps.name] = steps
+
     def enter_scaling(self, scaling: Scaling) -> None:
         """Enter how a call grows with a size; the calls at each size are entered by name."""
-        self._scalings.append(scaling)
+        self._scalings[scaling.name] = scaling
+
+    def names(self) -> Collection[str]:
+        """Names that are taken, of calls, steps and scalings."""
+        return {*self._named, *self._steps, *self._scalings}
 
     def scalings(self) -> tuple[Scaling, ...]:
         """Every scaling, in the order they were taken."""
-        return tuple(self._scalings)
+        return tuple(self._scalings.values())
 
-    def call_names(self) -> Collection[str]:
-        """Names that are taken."""
-        return self._named.keys()
+    def counts(self) -> tuple[Steps, ...]:
+        """Everything that was counted, in the order it was."""
+        return tuple(self._steps.values())
 
     def measurements(self) -> tuple[Measurement, ...]:
         """Every signature in the order of its first call, then every named call."""

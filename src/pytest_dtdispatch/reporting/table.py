@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from pytest_dtdispatch.records.measurement import Measurement, State
 from pytest_dtdispatch.reporting.units import column_unit
 
+# Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
+EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "overhead")
+
 
 @dataclass(frozen=True)
 class Line:
-    """One signature, as texts in the order of the table's titles.
+    """One signature, or one step, as texts in the order of the table's titles.
 
     Args:
-        label: the signature.
+        label: the signature, or the name of the step.
         cells: one text a column.
-        proof: what the counters proved.
+        proof: what the counters proved, or the state of the step.
         notes: what is written below the line.
-        is_proved: whether every sample was in the state it was taken for.
+        is_proved: whether every sample was in the state it was taken for; whether the step is steady.
     """
 
     label: str
@@ -48,10 +51,16 @@ class Table:
     Args:
         titles: of the columns of numbers, unit included.
         groups: one for each test.
+        label_title: of the first column.
+        proof_title: of the last column.
+        expendable: columns that may be left out, the first of them first.
     """
 
     titles: tuple[str, ...]
     groups: tuple[Group, ...]
+    label_title: str = "signature"
+    proof_title: str = "proof"
+    expendable: tuple[str, ...] = EXPENDABLE
 
 
 @dataclass(frozen=True)

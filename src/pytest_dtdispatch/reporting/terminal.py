@@ -11,8 +11,6 @@ from pytest_dtdispatch.reporting.table import Group, Line, Table
 
 MIN_LABEL, ROOMY_LABEL = 32, 60
 INDENT = "  "
-# Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
-EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "overhead")
 LEGEND = (
     "Medians. miss: first call after the sharding caches were cleared; hit: a later call; local: the same op "
     "on plain local shards; overhead: hit - local. samples: misses + hits recorded, each of them proved by "
@@ -44,16 +42,16 @@ def table_lines(table: Table, width: int) -> Iterator[tuple[Text, ...]]:
     titles = [table.titles[i] for i in keep]
     widths = [_column_width(table, every_line, i) for i in keep]
     room = width - len(INDENT) - sum(widths) - _proof_width(every_line)
-    label_width = max(min(room, _longest_label(every_line)), _least_label(every_line, width))
+    label_width = max(min(room, _longest_label(table)), _least_label(table, width))
     head = "".join(title.rjust(size) for title, size in zip(titles, widths, strict=True))
-    yield (Text(INDENT + "signature".ljust(label_width) + head + "  proof"),)
+    yield (Text(INDENT + table.label_title.ljust(label_width) + head + f"  {table.proof_title}"),)
     for group in table.groups:
         yield from _group_lines(group, keep, widths, label_width, width)
 
 
-def legend_lines(width: int) -> list[str]:
+def legend_lines(width: int, legend: str = LEGEND) -> list[str]:
     """Say what the columns are, in lines of a terminal of this width."""
-    return textwrap.wrap(LEGEND, width - 1, initial_indent=INDENT, subsequent_indent=INDENT)
+    return textwrap.wrap(legend, width - 1, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
 def _group_lines(
@@ -75,21 +73,22 @@ def _group_lines(
 
 def _columns_that_fit(table: Table, lines: Sequence[Line], width: int) -> list[int]:
     keep = list(range(len(table.titles)))
-    for name in EXPENDABLE:
+    for name in table.expendable:
         used = sum(_column_width(table, lines, i) for i in keep) + _proof_width(lines)
-        if width - len(INDENT) - used >= _least_label(lines, width):
+        if width - len(INDENT) - used >= _least_label(table, width):
             break
         keep = [i for i in keep if table.titles[i].split()[0] != name]
     return keep
 
 
-def _longest_label(lines: Sequence[Line]) -> int:
-    return max(len(text) for text in ("signature", *(line.label for line in lines)))
+def _longest_label(table: Table) -> int:
+    labels = (line.label for group in table.groups for line in group.lines)
+    return max(map(len, (table.label_title, *labels)))
 
 
-def _least_label(lines: Sequence[Line], width: int) -> int:
+def _least_label(table: Table, width: int) -> int:
     """Width that labels are never cut below, and columns are left out for: two fifths of the terminal's."""
-    return min(max(width * 2 // 5, MIN_LABEL), ROOMY_LABEL, _longest_label(lines))
+    return min(max(width * 2 // 5, MIN_LABEL), ROOMY_LABEL, _longest_label(table))
 
 
 def _column_width(table: Table, lines: Sequence[Line], index: int) -> int:

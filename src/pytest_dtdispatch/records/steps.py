@@ -1,0 +1,301 @@
+"""What was counted while a step ran: exact numbers, and what each of them consists of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Asked(str, Enum):
+    """The cache that had no answer when an op propagated."""
+
+    NATIVE = "native cache"
+    PYTHON = "Python cache"
+    NONE = "no cache"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Miss:
+    """One call whose sharding was propagated.
+
+    Args:
+        signature: the call.
+        reason: what in it was not seen before, or why no cache could answer.
+        asked: the cache that was asked.
+        nested: propagations of other ops inside this one, as an op without a rule of its own has them.
+    """
+
+    signature: str
+    reason: str
+    asked: Asked
+    nested: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.signature}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Redistribution:
+    """One DTensor whose placements were changed, asked for or implied by an op.
+
+    Args:
+        op: the op that implied it, or ``redistribute`` where the program asked for it.
+        tensor: dtype and global shape.
+        source: placements before, one for each mesh dimension.
+        target: placements after.
+        bytes: what its collectives handled on this rank, by shape: for each the larger of what goes in and
+            what comes out, as nccl-tests sizes them (its doc/PERFORMANCE.md); 0 where nothing is sent.
+    """
+
+    op: str
+    tensor: str
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    bytes: int
+
+    @property
+    def mesh_dims(self) -> tuple[int, ...]:
+        """Mesh dimensions on which the placement changes."""
+        pairs = zip(self.source, self.target, strict=True)
+        return tuple(i for i, (before, after) in enumerate(pairs) if before != after)
+
+    def __str__(self) -> str:
+        dims = f"dimension{'s' * (len(self.mesh_dims) > 1)} {', '.join(map(str, self.mesh_dims))}"
+        return (
+            f"{self.op}: {self.tensor} {' '.join(self.source)} -> {' '.join(self.target)} "
+            f"on mesh {dims}, {self.bytes:,} bytes"
+        )
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """Counts of one step.
+
+    Args:
+        hits: calls that a sharding-propagation cache answered.
+        missed: calls that propagated, in the order they were made.
+        unpropagated: calls that never ask the propagator, as ``is_same_size``.
+        native_misses: misses of the native cache, by torch's own counter.
+        python_misses: misses of the Python cache, by its own counter, those inside a propagation too.
+        redistributions: in the order they were made.
+        collectives: how many of each kind were run, FSDP's and the program's own too.
+        cache_growth: entries that each cache gained.
+        spec_growth: ``DTensorSpec`` objects gained, garbage having been collected.
+        dtensor_growth: ``DTensor`` objects gained, likewise.
+        host_memory_growth_bytes: resident memory gained; no count, and no part of what makes two steps
+            equal. None where the system does not tell.
+    """
+
+    hits: int = 0
+    missed: tuple[Miss, ...] = ()
+    unpropagated: int = 0
+    native_misses: int = 0
+    python_misses: int = 0
+    redistributions: tuple[Redistribution, ...] = ()
+    collectives: tuple[tuple[str, int], ...] = ()
+    cache_growth: tuple[tuple[str, int], ...] = ()
+    spec_growth: int = 0
+    dtensor_growth: int = 0
+    host_memory_growth_bytes: int | None = field(default=None, compare=False)
+
+    @property
+    def calls(self) -> int:
+        """Calls of ops on DTensors."""
+        return self.hits + self.misses + self.unpropagated
+
+    @property
+    def misses(self) -> int:
+        """Calls that propagated."""
+        return len(self.missed)
+
+    @property
+    def redistributes(self) -> int:
+        """Redistributions, asked for and implied."""
+        return len(self.redistributions)
+
+    @property
+    def collective_calls(self) -> int:
+        """Collectives of every kind."""
+        return sum(count for _, count in self.collectives)
+
+    @property
+    def most_cache_growth(self) -> int:
+        """Entries gained by the cache that gained most."""
+        return max((count for _, count in self.cache_growth), default=0)
+
+
+class Count(float):
+    """A number a step, which knows what it consists of: a failing ``assert`` on it lists that.
+
+    Properties that return one are annotated as ``float``: type checkers let a float equal an ``int``, and no
+    class derived from it.
+
+    Args:
+        total: over all steps.
+        steps: number of steps.
+        details: what is listed.
+
+    Example:
+        >>> Count(10, 5) == 2, str(Count(10, 5)), str(Count(1, 4))
+        (True, '2', '0.25')
+    """
+
+    details: tuple[str, ...]
+
+    def __new__(cls, total: int, steps: int, details: Iterable[str] = ()) -> Count:
+        """Divide, where there is something to divide by."""
+        made = super().__new__(cls, total / steps if steps else 0.0)
+        made.details = tuple(details)
+        return made
+
+    def __repr__(self) -> str:
+        return f"{float(self):g}"
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What was counted of a step that was run several times.
+
+    Where nothing is measured it has no steps, and every count is 0.
+
+    Args:
+        name: of the step.
+        warmup: counts of each step of the warm-up.
+        steps: counts of each step after it.
+
+    Example:
+        >>> miss = Miss("mm.default(f32[8,9]S0, f32[9,8]R)@4", "first call of this op", Asked.NATIVE)
+        >>> steps = Steps("train", (), (StepCounts(hits=3, missed=(miss,)), StepCounts(hits=4)))
+        >>> steps.calls, steps.misses, steps.misses_per_step
+        (8, 1, 0.5)
+    """
+
+    name: str
+    warmup: tuple[StepCounts, ...]
+    steps: tuple[StepCounts, ...]
+
+    @property
+    def calls(self) -> int:
+        """Calls of ops on DTensors, in all steps."""
+        return self._total(lambda step: step.calls)
+
+    @property
+    def hits(self) -> int:
+        """Calls that a cache answered, in all steps."""
+        return self._total(lambda step: step.hits)
+
+    @property
+    def misses(self) -> int:
+        """Calls that propagated, in all steps."""
+        return self._total(lambda step: step.misses)
+
+    @property
+    def missed(self) -> tuple[Miss, ...]:
+        """Every call that propagated, step by step."""
+        return tuple(miss for step in self.steps for miss in step.missed)
+
+    @property
+    def redistributions(self) -> tuple[Redistribution, ...]:
+        """Every redistribution, step by step."""
+        return tuple(one for step in self.steps for one in step.redistributions)
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """Collectives by kind, in all steps."""
+        return self._summed(lambda step: step.collectives)
+
+    @property
+    def cache_growth(self) -> dict[str, int]:
+        """Entries that each cache gained over all steps."""
+        return self._summed(lambda step: step.cache_growth)
+
+    @property
+    def spec_growth(self) -> int:
+        """``DTensorSpec`` objects gained over all steps."""
+        return self._total(lambda step: step.spec_growth)
+
+    @property
+    def dtensor_growth(self) -> int:
+        """``DTensor`` objects gained over all steps."""
+        return self._total(lambda step: step.dtensor_growth)
+
+    @property
+    def host_memory_growth_bytes(self) -> int | None:
+        """Resident memory gained over all steps, in bytes; it is measured, and differs from run to run."""
+        grown = [step.host_memory_growth_bytes for step in self.steps]
+        return None if None in grown else sum(one for one in grown if one is not None)
+
+    @property
+    def misses_per_step(self) -> float:
+        """Calls that propagated, a step; lists what missed and why."""
+        return self._a_step(self.misses, repeated(self.missed))
+
+    @property
+    def redistributes_per_step(self) -> float:
+        """Redistributions a step; lists them."""
+        return self._a_step(len(self.redistributions), repeated(self.redistributions))
+
+    @property
+    def collectives_per_step(self) -> float:
+        """Collectives a step; lists them by kind."""
+        kinds = self.collectives
+        return self._a_step(sum(kinds.values()), [f"{kind}: {count}x" for kind, count in kinds.items()])
+
+    @property
+    def cache_growth_per_step(self) -> float:
+        """Entries a step that the cache gained which gained most; lists every cache that grew."""
+        grown = self.cache_growth
+        details = [f"{cache}: {_entries(count)}" for cache, count in grown.items() if count]
+        return self._a_step(max(grown.values(), default=0), details)
+
+    @property
+    def spec_growth_per_step(self) -> float:
+        """``DTensorSpec`` objects gained a step."""
+        return self._a_step(self.spec_growth, [])
+
+    @property
+    def dtensor_growth_per_step(self) -> float:
+        """``DTensor`` objects gained a step."""
+        return self._a_step(self.dtensor_growth, [])
+
+    @property
+    def unsteady(self) -> str:
+        """Where the number of calls differs from step to step: the first two that differ; else empty."""
+        calls = [step.calls for step in self.steps]
+        other = next((i for i, count in enumerate(calls) if count != calls[0]), None)
+        return "" if other is None else f"{calls[0]} calls in step 1 and {calls[other]} in step {other + 1}"
+
+    def _total(self, count: Callable[[StepCounts], int]) -> int:
+        return sum(count(step) for step in self.steps)
+
+    def _summed(self, counts: Callable[[StepCounts], Sequence[tuple[str, int]]]) -> dict[str, int]:
+        summed: dict[str, int] = {}
+        for step in self.steps:
+            for name, count in counts(step):
+                summed[name] = summed.get(name, 0) + count
+        return summed
+
+    def _a_step(self, total: int, details: Iterable[str]) -> Count:
+        return Count(total, len(self.steps), details)
+
+
+def repeated(items: Iterable[object]) -> list[str]:
+    """List equal items once, with how often they came.
+
+    Example:
+        >>> repeated(["mm: another shape", "mm: another shape", "add: first call"])
+        ['mm: another shape (2x)', 'add: first call']
+    """
+    counted = Counter(str(item) for item in items)
+    return [text if count == 1 else f"{text} ({count}x)" for text, count in counted.items()]
+
+
+def _entries(count: int) -> str:
+    return f"{count:+,} {'entry' if abs(count) == 1 else 'entries'}"

@@ -1,0 +1,35 @@
+"""Counts of steady training steps: no misses, no growth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.fixtures import MeshFactory
+    from pytest_dtdispatch.measurer import DtDispatch
+
+
+def test_tensor_parallel_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Count forward and backward of an MLP block on a 2x4 mesh."""
+    steps = dtdispatch.steps(tensor_parallel_step(mesh_factory((2, 4), dim_names=("dp", "tp"))))
+    assert steps.misses_per_step == 0
+    assert steps.cache_growth_per_step == 0
+
+
+def test_fsdp2_adamw_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Count training steps of four linear layers under FSDP2 with AdamW on 8 ranks."""
+    mesh = mesh_factory((8,), dim_names=("dp",))
+    try:
+        step = fsdp_training_step(mesh)
+    except RuntimeError as error:
+        if "requires CUDA" not in str(error):
+            raise
+        pytest.skip(f"torch {torch.__version__}: {error}")
+    steps = dtdispatch.steps(step)
+    assert steps.misses_per_step == 0
+    assert steps.cache_growth_per_step == 0

@@ -1,0 +1,351 @@
+"""Counting steps as users do: assertions, limits of the marker and the flags, whole tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plugin_runs import IMPORTS, assert_says_once, measure, run, text_of
+
+pytestmark = pytest.mark.torch
+
+STEPS = (
+    IMPORTS
+    + """
+import itertools
+
+def steady(mesh):
+    a = sharded(mesh)
+    return lambda: a + a
+
+def growing(mesh):
+    rows = itertools.count(8)
+
+    def step():
+        a = sharded(mesh, next(rows), 8)
+        a + a
+        a.full_tensor()
+
+    return step
+"""
+)
+ASSERTED = (
+    STEPS
+    + """
+def test_step(dtdispatch, device_mesh):
+    steps = dtdispatch.steps(growing(device_mesh), warmup=2, steps=3)
+    assert steps.misses_per_step == 0
+"""
+)
+COUNTED = (
+    STEPS
+    + """
+def test_step(dtdispatch, device_mesh):
+    dtdispatch.steps({step}(device_mesh), warmup=2, steps=3, name="train")
+"""
+)
+WHY = "shape of self and other [10,8], was [9,8]"
+MISSED = f"add.Tensor(f32[10,8]S0, f32[10,8]S0)@4: {WHY}"
+WHOLE = ("--dtdispatch-all", "--dtdispatch-metric=counts")
+
+
+def counted(step: str, marker: str = "") -> str:
+    source = COUNTED.replace("{step}", step)
+    return (
+        source.replace("def test_step", f"@pytest.mark.dtdispatch({marker})\ndef test_step")
+        if marker
+        else source
+    )
+
+
+# Assertions
+
+
+def test_a_failing_assertion_lists_what_missed_and_why(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(ASSERTED)
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E       assert 1 == 0", f"E*{MISSED}".replace("[", "[[]")])
+
+
+def test_a_holding_assertion_passes_and_the_table_says_steady(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(ASSERTED.replace("growing(device", "steady(device"))
+    result = measure(pytester)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["  step *misses*state", "test_*.py::test_step (counts of each step)", "*steady"]
+    )
+    assert "Counts of each step" in text_of(result)
+    assert "Medians" not in text_of(result), "nothing was timed"
+
+
+def test_without_the_flag_the_step_runs_once_and_the_assertion_holds(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        ASSERTED + "\n    assert next(itertools.count()) == 0\n    assert not dtdispatch.enabled\n"
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=1)
+    assert "counts" not in text_of(result)
+
+
+def test_counts_and_times_of_one_test_are_both_shown(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        STEPS
+        + """
+def test_both(dtdispatch, device_mesh):
+    step = steady(device_mesh)
+    assert dtdispatch.steps(step).misses_per_step == 0
+    with dtdispatch.capture():
+        step()
+"""
+    )
+    result = measure(pytester)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*add.Tensor(f32*proved", "*counts of each step*", "*Medians.*", "*Counts of*"]
+    )
+    quiet = measure(pytester, "-qq")
+    quiet.stdout.fnmatch_lines(["1 signatures and calls were measured", "1 steps were counted"])
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [
+        ("max_misses_per_step=0", f"    {MISSED}"),
+        ("max_cache_growth=5", "    native: 1 entries"),
+        ("max_spec_growth=0", ""),
+        ("max_redistributes=0", "    redistribute: f32[10,8] S0 -> R on mesh dimension 0, 384 bytes"),
+        ("max_collectives=1", "    scatter: 1x"),
+    ],
+)
+def test_a_step_over_a_limit_fails_its_test_with_what_it_has(
+    pytester: pytest.Pytester, limit: str, found: str
+) -> None:
+    pytester.makepyfile(counted("growing", limit))
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    text = text_of(result)
+    assert "GateError: train: over its limits" in text
+    assert f"E       {limit}, and step " in text
+    assert found in text
+    assert "pytest_dtdispatch/" not in text.partition("short test summary")[0]
+
+
+def test_a_step_within_its_limits_passes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(counted("growing", "max_misses_per_step=1, max_redistributes=1, max_collectives=2"))
+    measure(pytester).assert_outcomes(passed=1)
+
+
+def test_limits_of_the_command_line_beat_those_of_the_marker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(counted("growing", "max_misses_per_step=0"))
+    measure(pytester, "--dtdispatch-max-misses-per-step=1").assert_outcomes(passed=1)
+    pytester.makepyfile(counted("growing", "max_misses_per_step=1"))
+    measure(pytester, "--dtdispatch-max-misses-per-step=0").assert_outcomes(failed=1)
+
+
+def test_a_limit_of_the_ini_file_holds_and_asks_nothing_of_runs_without_measuring(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_max_misses_per_step = 0\n")
+    pytester.makepyfile(counted("growing"))
+    measure(pytester).assert_outcomes(failed=1)
+    run(pytester).assert_outcomes(passed=1)
+
+
+# A gate that judges nothing never passes
+
+
+def test_a_marker_with_a_limit_on_a_test_that_counts_nothing_fails_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS + "\n@pytest.mark.dtdispatch(max_misses_per_step=0)\ndef test_step(dtdispatch):\n    pass\n"
+    )
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    assert_says_once(
+        result, "gate max_misses_per_step=0 judged nothing: no steps were counted; call dtdispatch.steps"
+    )
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_a_marker_with_a_limit_on_a_test_without_the_fixture_fails_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS + "\n@pytest.mark.dtdispatch(max_misses_per_step=0)\ndef test_step():\n    pass\n"
+    )
+    measure(pytester).assert_outcomes(failed=1)
+
+
+def test_a_flag_that_judges_nothing_fails_the_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(IMPORTS + "\ndef test_step(dtdispatch):\n    pass\n")
+    result = measure(pytester, "--dtdispatch-max-collectives=3")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["failed: --dtdispatch-max-collectives judged nothing: no steps were counted*"]
+    )
+
+
+def test_a_flag_that_judged_something_passes_the_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(counted("steady"))
+    result = measure(pytester, "--dtdispatch-max-misses-per-step=0")
+    assert result.ret == pytest.ExitCode.OK
+    assert "judged nothing" not in text_of(result)
+
+
+def test_a_disabled_gate_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(counted("steady", "max_misses_per_step=0"))
+    result = measure(pytester, "--benchmark-disable")
+    result.assert_outcomes(failed=1)
+    assert_says_once(result, "gate max_misses_per_step=0 is disabled: --benchmark-disable is given")
+
+
+def test_a_flag_of_a_gate_alone_is_a_usage_error(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(counted("steady"))
+    result = run(pytester, "--dtdispatch-max-misses-per-step=0")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: --dtdispatch-max-misses-per-step: nothing is counted without --dtdispatch*"]
+    )
+
+
+# Whole tests
+
+
+def test_whole_tests_are_counted(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        STEPS
+        + """
+def test_plain(device_mesh):
+    a = sharded(device_mesh)
+    a + a
+    a + a
+    a + 1
+
+def test_none():
+    pass
+"""
+    )
+    result = run(pytester, *WHOLE)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_plain (counts of each step)",
+            "  capture 1      3       2 *",
+            "*missed add.Tensor(*: first call of this op",
+        ]
+    )
+    assert "test_none" not in text_of(result), "a test without DTensors is no line"
+
+
+def test_limits_hold_for_whole_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(STEPS + "\ndef test_plain(device_mesh):\n    growing(device_mesh)()\n")
+    result = run(pytester, *WHOLE, "--dtdispatch-max-misses-per-step=0")
+    result.assert_outcomes(failed=1)
+    assert_says_once(result, "capture 1: over its limits")
+    run(pytester, *WHOLE, "--dtdispatch-max-misses-per-step=1").assert_outcomes(passed=1)
+
+
+def test_a_whole_test_that_fails_fails_as_it_does_uncounted(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        STEPS + "\ndef test_plain(device_mesh):\n    growing(device_mesh)()\n    assert 1 == 2\n"
+    )
+    result = run(pytester, *WHOLE, "--dtdispatch-max-misses-per-step=0")
+    result.assert_outcomes(failed=1)
+    assert "over its limits" not in text_of(result)
+    assert "assert 1 == 2" in text_of(result)
+
+
+def test_captures_and_calls_are_counted_where_counts_are_the_metric(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        STEPS
+        + """
+def test_regions(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture() as book:
+        a + a
+    assert dtdispatch.call(lambda x: x, 7, name="seven") == 7
+    dtdispatch.call(steady(device_mesh), name="add")
+    assert [(steps.name, steps.misses, steps.hits) for steps in book.counts()] == [
+        ("capture 1", 1, 0), ("seven", 0, 0), ("add", 0, 1)
+    ]
+    assert dtdispatch.scaling(lambda n: steady(device_mesh), name="adds").points == ()
+    assert dtdispatch.steps(steady(device_mesh)).misses_per_step == 0
+"""
+    )
+    run(pytester, "--dtdispatch", "--dtdispatch-metric=counts").assert_outcomes(passed=1)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (
+            "dtdispatch.steps(lambda: None, steps=0)",
+            "CaptureError: steps(): steps=0 is not a whole number of at least 1",
+        ),
+        (
+            "dtdispatch.steps(lambda x: x)",
+            "CaptureError: the step takes arguments (x), and steps() gives none",
+        ),
+        ("dtdispatch.steps(7)", "CaptureError: steps(7): give a callable that runs one step"),
+        (
+            "with dtdispatch.capture(): dtdispatch.steps(lambda: None)",
+            "CaptureError: steps() inside a capture would count what the capture does: close it first",
+        ),
+        (
+            "dtdispatch.steps(lambda: dtdispatch.steps(lambda: None))",
+            "CaptureError: steps() inside 'step', which is being counted, would change its counts",
+        ),
+        (
+            "dtdispatch.steps(lambda: dtdispatch.capture())",
+            "CaptureError: a capture inside 'step', which is being counted, would change its counts",
+        ),
+        (
+            "dtdispatch.steps(lambda: dtdispatch.call(int, name='n'), name='outer')",
+            "CaptureError: call(name='n') inside 'outer', which is being counted, would change its counts",
+        ),
+        (
+            "for _ in range(2): dtdispatch.steps(lambda: None)",
+            "CaptureError: the name 'step' is taken by another call of this test: give another name=",
+        ),
+    ],
+    ids=lambda value: value.partition("(")[0] if isinstance(value, str) else "",
+)
+def test_a_mistake_is_told_in_one_line(pytester: pytest.Pytester, body: str, line: str) -> None:
+    pytester.makepyfile(f"{IMPORTS}\ndef test_step(dtdispatch):\n    {body}\n")
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    assert_says_once(result, line)
+
+
+def test_a_step_that_raises_fails_with_its_own_error(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        STEPS
+        + """
+def test_step(dtdispatch, device_mesh):
+    def step():
+        raise KeyError("of the program")
+    dtdispatch.steps(step)
+"""
+    )
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    assert_says_once(result, "E       KeyError: 'of the program'")
+
+
+def test_an_unsteady_step_is_told_with_both_counts(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        STEPS
+        + """
+def test_step(dtdispatch, device_mesh):
+    a, times = sharded(device_mesh), itertools.count(1)
+    steps = dtdispatch.steps(lambda: [a + a for _ in range(next(times))])
+    assert steps.unsteady
+"""
+    )
+    result = measure(pytester)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*unsteady", "    unsteady: 4 calls in step 1 and 5 in step 2"])
