@@ -1,0 +1,157 @@
+"""The atlas of ops: what one signature of an op gave, and where it was taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_dtdispatch.records.environment import Environment
+from pytest_dtdispatch.records.measurement import Measurement, State
+
+
+class Outcome(str, Enum):
+    """What came of one signature."""
+
+    MEASURED = "measured"
+    NOT_REPEATED = "ran once, and is not measured"
+    SPLIT = "torch takes the op apart before DTensor is asked"
+    UNSUPPORTED = "torch does not support it"
+    NO_KERNEL = "torch has no kernel for this device"
+    NO_ARGUMENTS = "no arguments made"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Move:
+    """A redistribution that an op implies, which its caller did not ask for.
+
+    Args:
+        arguments: names of the op's arguments that it may be: several where they are alike, none where it is
+            an intermediate result.
+        tensor: dtype and global shape of what is moved.
+        source: placements before, one text for all mesh dimensions, ``S0R``.
+        target: placements after.
+
+    Example:
+        >>> str(Move(("mat2",), "f32[8,8]", "S0", "R"))
+        'mat2 f32[8,8] S0 -> R'
+    """
+
+    arguments: tuple[str, ...]
+    tensor: str
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        name = " or ".join(self.arguments)
+        return f"{name} {self.tensor} {self.source} -> {self.target}".strip()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one miss of a signature does, counted.
+
+    Args:
+        propagations: outermost and nested: an op without a rule of its own propagates those it is made of.
+        moves: redistributions it implies, in order.
+        collectives: how many of each kind it runs.
+    """
+
+    propagations: int
+    moves: tuple[Move, ...] = ()
+    collectives: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class AtlasRow:
+    """One signature of an op; or the op, where no signature could be made.
+
+    Args:
+        op: the op overload.
+        signature: the signature as text; the op where no arguments were made.
+        mesh: mesh and device as text, ``2x4``; empty where no arguments were made.
+        outcome: what came of it.
+        message: why there are no figures, in torch's words where torch says so; empty where there are.
+        measurement: the figures, where it was measured.
+        counts: what one miss does, where that was counted.
+    """
+
+    op: str
+    signature: str
+    mesh: str
+    outcome: Outcome
+    message: str = ""
+    measurement: Measurement | None = None
+    counts: Counts | None = None
+
+    def median_ns(self, state: State) -> float | None:
+        """Median of one state in nanoseconds, or nothing where none was recorded."""
+        return self.measurement.median_ns(state) if self.measurement else None
+
+    @property
+    def steady_ns(self) -> float | None:
+        """Median latency in nanoseconds of a call in the steady state: a hit, else an unpropagated call."""
+        return self.measurement.steady_ns if self.measurement else None
+
+    @property
+    def overhead_ns(self) -> float | None:
+        """What dispatch adds to the op on the local shards, in nanoseconds."""
+        return self.measurement.overhead_ns if self.measurement else None
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Redistributions that it implies."""
+        return self.counts.moves if self.counts else ()
+
+    @property
+    def why_no_hit(self) -> str:
+        """Why a measured signature has no hit; empty where it has one, or was not measured."""
+        if not self.measurement or self.measurement.of(State.HIT):
+            return ""
+        if self.measurement.of(State.CALL):
+            return "never asks the sharding propagator, so that it has no miss either"
+        return "; ".join(self.measurement.notes) or self.measurement.proof
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """All rows of one run, and where they were taken.
+
+    Args:
+        rows: in the order of ops.
+        environment: device, torch, caches.
+        cpu: model of the CPU.
+        cores: how many this process may use.
+        python: its version.
+        date: day on which the run began, ``2026-11-21``.
+        command: what was typed.
+        rounds: proved misses that were planned for each signature.
+        repeat: hits recorded for each of these.
+    """
+
+    rows: tuple[AtlasRow, ...]
+    environment: Environment
+    cpu: str
+    cores: int
+    python: str
+    date: str
+    command: str
+    rounds: int
+    repeat: int
+
+    def of(self, *outcomes: Outcome) -> tuple[AtlasRow, ...]:
+        """Rows of these outcomes."""
+        return tuple(row for row in self.rows if row.outcome in outcomes)
+
+    @property
+    def ops(self) -> int:
+        """How many ops have a row."""
+        return count_ops(self.rows)
+
+
+def count_ops(rows: Iterable[AtlasRow]) -> int:
+    """Count the ops that rows are of."""
+    return len({row.op for row in rows})
