@@ -11,7 +11,8 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.records.signature import Signature
 
-_DTYPES = {
+# How signatures write dtypes.
+DTYPES = {
     torch.float64: "f64",
     torch.float32: "f32",
     torch.float16: "f16",
@@ -80,7 +81,7 @@ def _value_text(value: Any) -> str:
 
 def dtype_text(dtype: torch.dtype) -> str:
     """Abbreviate a dtype: ``torch.float32`` is ``f32``."""
-    return _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+    return DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def tensor_text(tensor: torchapi.TensorTraits) -> str:

@@ -202,6 +202,59 @@ def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list
     return paired
 
 
+@dataclass(frozen=True)
+class SchemaArgument:
+    """One argument of an op's schema.
+
+    Args:
+        name: its name.
+        type: as torch writes it, ``Tensor``, ``List[Tensor]``, ``Optional[Tensor]``, ``number``.
+        is_required: whether it has no default.
+        is_keyword: whether it can be given by name alone.
+        is_output: whether it is a tensor that results are written to.
+        length: of a list, where the schema fixes it; else 0.
+    """
+
+    name: str
+    type: str
+    is_required: bool
+    is_keyword: bool
+    is_output: bool
+    length: int
+
+
+def schema_of(func: Any) -> list[SchemaArgument]:
+    """Return the arguments that an op's schema declares."""
+    return [
+        SchemaArgument(
+            argument.name,
+            str(argument.type),
+            not argument.has_default_value(),
+            argument.kwarg_only,
+            argument.is_out,
+            argument.N or 0,
+        )
+        for argument in func._schema.arguments
+    ]
+
+
+def ops_with_a_rule() -> dict[str, Any]:
+    """Return every op that DTensor's propagator or dispatcher has a rule for, by name, in the order of names.
+
+    Registries that this torch does not have hold no op.
+    """
+    dispatcher = DTensor._op_dispatcher
+    propagator = dispatcher.sharding_propagator
+    registries = (
+        getattr(propagator, "op_to_rules", {}),
+        getattr(propagator, "op_strategy_funcs", {}),
+        getattr(propagator, "op_single_dim_strategy_funcs", {}),
+        getattr(dispatcher, "_custom_op_handlers", {}),
+    )
+    ops = {op for registry in registries for op in registry}
+    return dict(sorted((op_name(op), op) for op in ops if is_op(op)))
+
+
 def returns_nothing(func: Any) -> bool:
     """Tell whether an op's schema returns nothing."""
     return not func._schema.returns
