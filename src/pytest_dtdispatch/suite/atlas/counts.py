@@ -1,0 +1,71 @@
+"""Count what one miss of a signature does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.counting import StepCounter
+from pytest_dtdispatch.measuring.describe import tensor_text
+from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.records.atlas import AtlasRow, Counts, Move
+from pytest_dtdispatch.records.steps import Redistribution, StepCounts
+from pytest_dtdispatch.suite.atlas.survey import MeshOf, Surveyed
+
+
+def check_that_counts_can_be_had() -> None:
+    """Find out at once, and not when all is measured.
+
+    Raises:
+        UnsupportedTorchError: this torch has no place for a hook that counts depend on.
+    """
+    with StepCounter():
+        pass
+
+
+def counted(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]:
+    """Run every signature that can be run once more, on a miss, and count what that does.
+
+    Args:
+        surveyed: rows, and the signatures they are of.
+        mesh_of: gives a mesh of a shape.
+
+    Returns:
+        The rows, in their order, with counts where there is something to count.
+    """
+    with StepCounter() as counter:
+        caches = ShardingCaches()  # made where the counter sees them cleared
+        for one in surveyed:
+            if one.case is None or one.row.measurement is None:
+                yield one.row
+                continue
+            call = one.case.on(mesh_of(one.case.layout.mesh))
+            caches.clear()
+            call.run()
+            yield replace(one.row, counts=_counts(counter.lap(), call))
+
+
+def _counts(step: StepCounts, call: OpCall) -> Counts:
+    return Counts(
+        propagations=sum(1 + miss.nested for miss in step.missed),
+        moves=tuple(_move(one, call) for one in step.redistributions),
+        collectives=step.collectives,
+    )
+
+
+def _move(moved: Redistribution, call: OpCall) -> Move:
+    source, target = "".join(moved.source), "".join(moved.target)
+    names = (
+        argument.name
+        for argument in torchapi.arguments_of(call.func, call.args, call.kwargs)
+        if f"{moved.tensor}{source}" in _tensors(argument.value)
+    )
+    return Move(tuple(names), moved.tensor, source, target)
+
+
+def _tensors(value: Any) -> list[str]:
+    traits = map(torchapi.tensor_traits, torchapi.tree_leaves(value))
+    return [tensor_text(tensor) for tensor in traits if tensor]

@@ -1,0 +1,36 @@
+"""Every op that DTensor's propagator or dispatcher has a rule for: ``-m atlas``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch.measuring.torchapi import ops_with_a_rule
+from pytest_dtdispatch.suite.atlas.arguments import find_arguments
+from pytest_dtdispatch.suite.atlas.layouts import GRID, LINE
+from pytest_dtdispatch.suite.atlas.survey import Refusal, capture_case, cases_of
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.fixtures import MeshFactory
+    from pytest_dtdispatch.measurer import DtDispatch
+
+OPS = ops_with_a_rule()
+
+
+@pytest.mark.atlas
+@pytest.mark.filterwarnings("ignore")  # beta ops, deprecated ops, random ops: torch warns of many
+@pytest.mark.parametrize("name", OPS)
+def test_op(dtdispatch: DtDispatch, mesh_factory: MeshFactory, name: str) -> None:
+    """Measure an op in every layout that torch supports; skip one that it supports in none, in its words."""
+    arguments = find_arguments(OPS[name])
+    if isinstance(arguments, str):
+        pytest.skip(f"no arguments made: {arguments}")
+    meshes: dict[tuple[int, ...], Any] = {shape: mesh_factory(shape) for shape in (GRID, LINE)}
+    cases = list(cases_of(name, arguments, meshes.__getitem__))
+    refusals = [case.message for case in cases if isinstance(case, Refusal)]
+    if len(refusals) == len(cases):
+        pytest.skip(f"torch does not support it: {refusals[0]}")
+    for case in cases:
+        if not isinstance(case, Refusal):
+            capture_case(case, meshes[case.layout.mesh], dtdispatch.capture())
