@@ -1,31 +1,102 @@
-"""The command line, which has no subcommands yet."""
+"""The command line: one line and status 2 for what cannot be obeyed, a page from what can."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pytest_dtdispatch.cli import main
 
 
-@pytest.mark.parametrize("arguments", [None, [], ["ab"], ["--help"]])
-def test_the_command_says_in_one_line_what_to_type_instead(
-    arguments: list[str] | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the one line that was said of a command line that cannot be obeyed."""
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert err.endswith("pytest --dtdispatch\n")
+    assert err.startswith("dtdispatch: ")
+    return err
+
+
+def test_without_a_subcommand_it_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    text = said(capsys)
+    assert "a subcommand is needed: atlas" in text
+    assert text.endswith("pytest --dtdispatch\n")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["atlas"], ["atlas", "--output"]])
+def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said(capsys)
+
+
+def test_help_names_the_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    assert "atlas" in capsys.readouterr().out
 
 
 def test_the_package_runs_as_the_command() -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "pytest_dtdispatch", "compare"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pytest_dtdispatch", "nonsense"], capture_output=True, text=True, check=False
     )
     assert process.returncode == 2
     assert process.stdout == ""
     assert process.stderr.startswith("dtdispatch: ")
     assert process.stderr.count("\n") == 1
+
+
+def test_the_atlas_is_not_measured_for_a_file_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["atlas", "--output", str(tmp_path / "nowhere" / "atlas.md")]) == 2
+    assert "there is no folder" in said(capsys)
+
+
+def test_an_interruption_is_told_in_one_line_and_leaves_the_file_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pytest_dtdispatch.atlas._measure", interrupted)
+    page = tmp_path / "atlas.md"
+    page.write_text("kept", encoding="utf-8")
+    assert main(["atlas", "--output", str(page)]) == 130
+    assert said(capsys) == "dtdispatch: interrupted, and nothing was written\n"
+    assert page.read_text(encoding="utf-8") == "kept"
+
+
+@pytest.mark.torch
+def test_the_atlas_of_no_op_leaves_the_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "atlas.md"
+    page.write_text("kept", encoding="utf-8")
+    assert main(["atlas", "--output", str(page), "--ops", "nonsense*"]) == 2
+    assert "--ops nonsense*: no op" in said(capsys)
+    assert page.read_text(encoding="utf-8") == "kept"
+
+
+@pytest.mark.torch
+def test_the_atlas_of_an_op_is_written_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import logging
+
+    import torch
+    import torch.distributed as dist
+
+    threads = torch.get_num_threads()
+    page = tmp_path / "atlas.md"
+    assert main(["atlas", "--output", str(page), "--ops", "atan2.default", "--ops", "is_same_size.*"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "| `atan2.default(f32[8,8]S0, f32[8,8]S0)@4` | " in text
+    assert "torch on 1 thread" in text
+    assert f"`dtdispatch atlas --output {page} --ops atan2.default --ops 'is_same_size.*'`" in text
+    assert capsys.readouterr().out == f"{page}: 4 rows of 2 ops\n"
+    assert not dist.is_initialized()
+    assert torch.get_num_threads() == threads
+    assert logging.root.manager.disable == logging.NOTSET

@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_dtdispatch.errors import DtDispatchError
+
+USAGE_ERROR, INTERRUPTED = 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave, in one line."""
+        raise DtDispatchError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; this version has no subcommand yet, and says so.
+    """Run the command line.
 
     Args:
         arguments: the words of the command line, without the program's name.
 
     Returns:
-        The exit status: 2, for a command line that cannot be obeyed.
+        The exit status: 2 for a command line that cannot be obeyed, 130 where it was interrupted.
     """
-    del arguments
-    print(
-        "dtdispatch: this version has no subcommands yet; measure with: pytest --dtdispatch", file=sys.stderr
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _obey(words)
+    except DtDispatchError as error:
+        print(f"dtdispatch: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        print("dtdispatch: interrupted, and nothing was written", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _obey(words: list[str]) -> int:
+    given = _parser().parse_args(words)
+    if given.command is None:
+        raise DtDispatchError("a subcommand is needed: atlas; measure tests with: pytest --dtdispatch")
+    from pytest_dtdispatch.atlas import write_atlas
+
+    atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
+    print(f"{given.output}: {len(atlas.rows):,} rows of {atlas.ops:,} ops")
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "dtdispatch", description="Measure DTensor dispatch; tests are measured by: pytest --dtdispatch"
     )
-    return 2
+    commands = parser.add_subparsers(dest="command", title="subcommands")
+    atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
+    atlas.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE.md",
+        help="the page, moved into place when it is whole",
+    )
+    atlas.add_argument(
+        "--ops",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="only these ops, as mm.* or add.Tensor; may be repeated",
+    )
+    return parser
