@@ -11,3 +11,5 @@ html_theme = "furo"
 html_title = "pytest-dtdispatch"
 autodoc_typehints = "description"
 nitpick_ignore_regex = [("py:.*", r".*")]
+html_static_path = ["_static"]
+html_js_files = ["sortable.js"]
