@@ -47,7 +47,7 @@ def write_atlas(output: Path, ops: Sequence[str], command: str) -> Atlas:
 
 
 def _measure(globs: Sequence[str], command: str) -> Atlas:
-    from pytest_dtdispatch.suite.atlas.survey import PLAN
+    from pytest_dtdispatch.suite.atlas.survey import MAX_VISITS, PLAN, VISITS
 
     return Atlas(
         rows=_rows(globs),
@@ -57,6 +57,8 @@ def _measure(globs: Sequence[str], command: str) -> Atlas:
         python=platform.python_version(),
         date=datetime.date.today().isoformat(),
         command=command,
+        visits=VISITS,
+        max_visits=MAX_VISITS,
         rounds=PLAN.rounds,
         repeat=PLAN.repeat,
     )
@@ -68,7 +70,7 @@ def _rows(globs: Sequence[str]) -> tuple[AtlasRow, ...]:
     from pytest_dtdispatch.meshes.place import Place
     from pytest_dtdispatch.suite.atlas.counts import check_that_counts_can_be_had, counted
     from pytest_dtdispatch.suite.atlas.layouts import GRID
-    from pytest_dtdispatch.suite.atlas.survey import survey
+    from pytest_dtdispatch.suite.atlas.survey import surveyed_often
 
     ops = {
         name: op
@@ -87,7 +89,7 @@ def _rows(globs: Sequence[str]) -> tuple[AtlasRow, ...]:
         def mesh_of(shape: tuple[int, ...]) -> Any:
             return owner.mesh(Place(shape, "cpu", "fake"))
 
-        return tuple(counted(list(survey(ops, mesh_of)), mesh_of))
+        return tuple(counted(surveyed_often(ops, mesh_of), mesh_of))
     finally:
         owner.close()
 

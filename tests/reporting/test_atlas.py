@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -27,12 +28,24 @@ def row(
     measurement = Measurement(
         signature, signature, op, mesh, Contains.DISPATCH, 1, Figures(5, tuple(samples))
     )
-    return AtlasRow(op, signature, mesh, Outcome.MEASURED, "", measurement, counts or Counts(1))
+    return AtlasRow(op, signature, mesh, Outcome.MEASURED, "", (measurement,), counts or Counts(1))
 
 
 def page(*rows: AtlasRow) -> str:
     return atlas_page(
-        Atlas(rows, ENVIRONMENT, "A CPU", 2, "3.11.7", "2026-11-21", "dtdispatch atlas --output a.md", 5, 10)
+        Atlas(
+            rows,
+            ENVIRONMENT,
+            "A CPU",
+            2,
+            "3.11.7",
+            "2026-11-21",
+            "dtdispatch atlas --output a.md",
+            2,
+            5,
+            2,
+            25,
+        )
     )
 
 
@@ -62,8 +75,22 @@ def test_the_page_says_how_much_it_covers_and_where_it_was_taken() -> None:
         "* torch 2.13.0+cpu, build abc123, native+python caches; Python 3.11.7\n"
         "* process group: fake, 8 ranks; device: cpu\n"
         "* 2026-11-21, `dtdispatch atlas --output a.md`\n"
-        "* for each signature 5 misses, 5 cold calls and 50 hits"
+        "* each signature was visited 2 times, more than a minute apart in a whole atlas, and up to 5 times "
+        "where the visits disagreed: 2 misses, 2 cold calls and 50 hits a visit; of each state the visit is "
+        "shown whose median is the lowest, as what else runs on a machine only ever adds"
     )
+
+
+def test_the_page_says_how_far_the_visits_differ() -> None:
+    quiet, noisy = row("add.Tensor", 1_000), row("add.Tensor", 1_500)
+    rows = [dataclasses.replace(quiet, visits=quiet.visits + other.visits) for other in (quiet, quiet, noisy)]
+    lines = section(page(*rows), "Where these figures were taken").splitlines()
+    assert lines[-2:] == [
+        "* highest over lowest median of the visits, miss: 1.00 or less for one signature in two, 1.40 or "
+        "less for nine in ten",
+        "* highest over lowest median of the visits, hit: 1.00 or less for one signature in two, 1.00 or "
+        "less for nine in ten",
+    ]
 
 
 def test_the_table_of_everything_is_sorted_by_the_miss_and_has_every_row() -> None:
@@ -116,7 +143,7 @@ def test_what_was_not_proved_is_noted() -> None:
     refused = Refused("propagation ran again", 3)
     samples = (Samples(State.MISS, (9_000_000,)), Samples(State.HIT, (7_000,), (refused,)))
     measurement = Measurement("a", "a", "a.b", "4", Contains.DISPATCH, 1, Figures(5, samples))
-    text = page(AtlasRow("a.b", "a.b()@4", "4", Outcome.MEASURED, "", measurement, Counts(1)))
+    text = page(AtlasRow("a.b", "a.b()@4", "4", Outcome.MEASURED, "", (measurement,), Counts(1)))
     assert "| propagation ran again (3x) |" in section(text, "Every signature")
 
 

@@ -18,7 +18,18 @@ from pytest_dtdispatch.records.atlas import AtlasRow, Outcome
 from pytest_dtdispatch.records.measurement import State
 from pytest_dtdispatch.suite.atlas.counts import counted
 from pytest_dtdispatch.suite.atlas.layouts import GRID
-from pytest_dtdispatch.suite.atlas.survey import MAX_MESSAGE, PLAN, shortened, survey
+from pytest_dtdispatch.suite.atlas.survey import (
+    MAX_MESSAGE,
+    MAX_VISITS,
+    PLAN,
+    VISITING_S,
+    VISITS,
+    MeshOf,
+    is_settled,
+    shortened,
+    survey,
+    surveyed_often,
+)
 from tests.plugin_runs import one_thread
 
 if TYPE_CHECKING:
@@ -34,13 +45,20 @@ A_FEW = list(OPS)[::40]
 
 
 @pytest.fixture
-def rows_of(group_owner: ProcessGroupOwner) -> Iterator[Survey]:
-    """Survey ops by name on few samples, without a word from torch's loggers."""
+def mesh_of(group_owner: ProcessGroupOwner) -> MeshOf:
+    """Give meshes of one fake group."""
     group_owner.group(Place(GRID, "cpu", "fake"))
 
     @functools.cache
-    def mesh_of(shape: tuple[int, ...]) -> Any:
+    def made(shape: tuple[int, ...]) -> Any:
         return group_owner.mesh(Place(shape, "cpu", "fake"))
+
+    return made
+
+
+@pytest.fixture
+def rows_of(mesh_of: MeshOf) -> Iterator[Survey]:
+    """Survey ops by name on few samples, without a word from torch's loggers."""
 
     def rows(*names: str, plan: Plan = QUICK, ops: dict[str, Any] = OPS) -> list[AtlasRow]:
         chosen = {name: ops[name] for name in names}
@@ -138,6 +156,22 @@ def test_an_op_that_never_asks_the_propagator_says_so(rows_of: Survey) -> None:
 def test_a_long_message_is_cut() -> None:
     assert shortened("a" * MAX_MESSAGE) == "a" * MAX_MESSAGE
     assert len(shortened("a" * 1_000)) == MAX_MESSAGE
+
+
+def test_a_signature_is_visited_until_two_visits_agree(mesh_of: MeshOf) -> None:
+    with one_thread():
+        surveyed = surveyed_often({"atan2.default": OPS["atan2.default"]}, mesh_of)
+    assert surveyed
+    for one in surveyed:
+        assert VISITS <= len(one.row.visits) <= MAX_VISITS
+        assert is_settled(one.row) or len(one.row.visits) == MAX_VISITS
+
+
+def test_visits_for_disagreement_end_with_the_time(mesh_of: MeshOf) -> None:
+    seconds = iter((0.0, *(VISITING_S + 1.0 for _ in range(100))))
+    with one_thread():
+        surveyed = surveyed_often({"atan2.default": OPS["atan2.default"]}, mesh_of, seconds.__next__)
+    assert {len(one.row.visits) for one in surveyed} == {VISITS}
 
 
 @pytest.mark.parametrize("name", A_FEW)

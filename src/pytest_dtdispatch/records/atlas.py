@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_dtdispatch.records.environment import Environment
-from pytest_dtdispatch.records.measurement import Measurement, State
+from pytest_dtdispatch.records.measurement import Measurement, Refused, Samples, State
 
 
 class Outcome(str, Enum):
@@ -75,7 +77,7 @@ class AtlasRow:
         mesh: mesh and device as text, ``2x4``; empty where no arguments were made.
         outcome: what came of it.
         message: why there are no figures, in torch's words where torch says so; empty where there are.
-        measurement: the figures, where it was measured.
+        visits: the figures, where it was measured: one for each time that the signature was visited.
         counts: what one miss does, where that was counted.
     """
 
@@ -84,8 +86,13 @@ class AtlasRow:
     mesh: str
     outcome: Outcome
     message: str = ""
-    measurement: Measurement | None = None
+    visits: tuple[Measurement, ...] = ()
     counts: Counts | None = None
+
+    @functools.cached_property
+    def measurement(self) -> Measurement | None:
+        """The figures of the quietest visits, where it was measured."""
+        return quietest(self.visits) if self.visits else None
 
     def median_ns(self, state: State) -> float | None:
         """Median of one state in nanoseconds, or nothing where none was recorded."""
@@ -100,6 +107,24 @@ class AtlasRow:
     def overhead_ns(self) -> float | None:
         """What dispatch adds to the op on the local shards, in nanoseconds."""
         return self.measurement.overhead_ns if self.measurement else None
+
+    def spread(self, state: State) -> float | None:
+        """Highest over lowest median of one state in the visits; nothing where fewer than two have it."""
+        medians = self._medians(state)
+        return medians[-1] / medians[0] if len(medians) > 1 and medians[0] else None
+
+    def is_confirmed(self, state: State, tolerance: float) -> bool:
+        """Tell whether a second visit found what the quietest found, or no visit found the state at all.
+
+        Args:
+            state: whose medians are compared.
+            tolerance: how far the second lowest may lie above the lowest, 0.2 for 20 %.
+        """
+        medians = self._medians(state)
+        return not medians or (len(medians) > 1 and medians[1] <= medians[0] * (1 + tolerance))
+
+    def _medians(self, state: State) -> list[float]:
+        return sorted(median for visit in self.visits if (median := visit.median_ns(state)) is not None)
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -128,7 +153,9 @@ class Atlas:
         python: its version.
         date: day on which the run began, ``2026-11-21``.
         command: what was typed.
-        rounds: proved misses that were planned for each signature.
+        visits: how often each signature was measured at least, a minute or more apart.
+        max_visits: how often at most, where the visits disagreed.
+        rounds: proved misses that were planned for each visit.
         repeat: hits recorded for each of these.
     """
 
@@ -139,6 +166,8 @@ class Atlas:
     python: str
     date: str
     command: str
+    visits: int
+    max_visits: int
     rounds: int
     repeat: int
 
@@ -155,3 +184,31 @@ class Atlas:
 def count_ops(rows: Iterable[AtlasRow]) -> int:
     """Count the ops that rows are of."""
     return len({row.op for row in rows})
+
+
+def quietest(visits: Sequence[Measurement]) -> Measurement:
+    """Take each state from the visit in which its median is the lowest.
+
+    What else runs on a machine only ever adds to a latency, for seconds at a time: to every sample of one
+    visit then, and seldom to those of two (the argument of Chen and Revels, 2016,
+    https://arxiv.org/abs/1608.04295, for low quantiles of a benchmark's times).
+
+    Args:
+        visits: measurements of one signature, at least one.
+
+    Returns:
+        The first of them with the samples of the quietest, and all that was refused in any.
+    """
+    states = dict.fromkeys(samples.state for visit in visits for samples in visit.samples)
+    figures = replace(visits[0].figures, samples=tuple(_quietest_of(state, visits) for state in states))
+    return replace(visits[0], figures=figures)
+
+
+def _quietest_of(state: State, visits: Sequence[Measurement]) -> Samples:
+    tried = [samples for visit in visits for samples in visit.samples if samples.state is state]
+    recorded = [samples for samples in tried if samples.ns]
+    refused: Counter[str] = Counter()
+    for samples in tried:
+        refused.update({refusal.reason: refusal.count for refusal in samples.refused})
+    lowest = min(recorded, key=lambda samples: samples.median_ns) if recorded else tried[0]
+    return replace(lowest, refused=tuple(Refused(reason, count) for reason, count in refused.items()))

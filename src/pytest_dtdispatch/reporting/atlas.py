@@ -127,10 +127,25 @@ def _where(atlas: Atlas) -> Iterator[str]:
             f"* process group: {environment.backend}, {environment.world_size} ranks; "
             f"device: {environment.device}",
             f"* {atlas.date}, {code(atlas.command)}",
-            f"* for each signature {atlas.rounds} misses, {atlas.rounds} cold calls and "
-            f"{atlas.rounds * atlas.repeat} hits",
+            f"* each signature was visited {atlas.visits} times, more than a minute apart in a whole atlas, "
+            f"and up to {atlas.max_visits} times where the visits disagreed: {atlas.rounds} misses, "
+            f"{atlas.rounds} cold calls and {atlas.rounds * atlas.repeat} hits a visit; of each state the "
+            "visit is shown whose median is the lowest, as what else runs on a machine only ever adds",
+            *_spreads(atlas),
         )
     )
+
+
+def _spreads(atlas: Atlas) -> Iterator[str]:
+    """Say how far the visits differ, so that nobody reads more into a figure than it holds."""
+    for state in (State.MISS, State.HIT):
+        spreads = [spread for row in atlas.rows if (spread := row.spread(state)) is not None]
+        if len(spreads) > 1:
+            deciles = statistics.quantiles(spreads, n=10, method="inclusive")
+            yield (
+                f"* highest over lowest median of the visits, {state}: {deciles[4]:.2f} or less for one "
+                f"signature in two, {deciles[8]:.2f} or less for nine in ten"
+            )
 
 
 def _by_mesh(atlas: Atlas, columns: dict[str, TimeColumn]) -> Iterator[str]:

@@ -15,6 +15,9 @@ from pytest_dtdispatch.records.atlas import AtlasRow, Counts, Move
 from pytest_dtdispatch.records.steps import Redistribution, StepCounts
 from pytest_dtdispatch.suite.atlas.survey import MeshOf, Surveyed
 
+# A counter collects garbage after each signature, the slower the more has come since it was entered.
+BATCH = 100
+
 
 def check_that_counts_can_be_had() -> None:
     """Find out at once, and not when all is measured.
@@ -36,10 +39,15 @@ def counted(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]
     Returns:
         The rows, in their order, with counts where there is something to count.
     """
+    for first in range(0, len(surveyed), BATCH):
+        yield from _counted_batch(surveyed[first : first + BATCH], mesh_of)
+
+
+def _counted_batch(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]:
     with StepCounter() as counter:
         caches = ShardingCaches()  # made where the counter sees them cleared
         for one in surveyed:
-            if one.case is None or one.row.measurement is None:
+            if one.case is None or not one.row.visits:
                 yield one.row
                 continue
             call = one.case.on(mesh_of(one.case.layout.mesh))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh
@@ -16,12 +17,16 @@ from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.records.atlas import AtlasRow, Outcome
 from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import Measurement
+from pytest_dtdispatch.records.measurement import Measurement, State
 from pytest_dtdispatch.suite.atlas.arguments import Arguments, find_arguments
 from pytest_dtdispatch.suite.atlas.layouts import Layout, layouts_of
 
 # Few samples of many signatures: the whole takes minutes.
-PLAN = Plan(rounds=5, repeat=10, max_time_s=0.1, cold=True)
+PLAN = Plan(rounds=2, repeat=25, max_time_s=0.1, cold=True)
+# A neighbour on the machine slows all samples of a visit: others minutes later show whether one did.
+VISITS, MAX_VISITS = 2, 5
+AGREEMENT = 0.2
+VISITING_S = 270  # seconds from the start, after which no signature is visited again for disagreement alone
 MAX_MESSAGE = 240  # characters
 # Where a tensor that is only written to may lie, as long as torch refuses; first as the op's other tensors.
 OUTPUTS = ("", "R", "S1")
@@ -96,6 +101,42 @@ def survey(ops: Mapping[str, Any], mesh_of: MeshOf, plan: Plan = PLAN) -> Iterat
                 yield surveyed
 
 
+def surveyed_often(
+    ops: Mapping[str, Any], mesh_of: MeshOf, clock: Callable[[], float] = time.monotonic
+) -> list[Surveyed]:
+    """Measure ops several times over: each signature until two visits agree.
+
+    Args:
+        ops: by name.
+        mesh_of: gives a mesh of a shape.
+        clock: returns seconds.
+
+    Returns:
+        Rows, each with its visits.
+    """
+    end = clock() + VISITING_S
+    surveyed = list(survey(ops, mesh_of))
+    for _ in range(1, VISITS):
+        surveyed = [_visited_again(one, mesh_of) for one in surveyed]
+    for _ in range(VISITS, MAX_VISITS):
+        surveyed = [
+            one if is_settled(one.row) or clock() > end else _visited_again(one, mesh_of) for one in surveyed
+        ]
+    return surveyed
+
+
+def is_settled(row: AtlasRow) -> bool:
+    """Tell whether two visits agree on each of the row's figures."""
+    return all(row.is_confirmed(state, AGREEMENT) for state in State)
+
+
+def _visited_again(one: Surveyed, mesh_of: MeshOf) -> Surveyed:
+    if one.case is None or not one.row.visits:
+        return one
+    again = _measured(one.row.op, one.case, mesh_of, PLAN).row
+    return replace(one, row=replace(one.row, visits=one.row.visits + again.visits))
+
+
 def cases_of(name: str, arguments: Arguments, mesh_of: MeshOf) -> Iterator[Case | Refusal]:
     """Try an op in each of its layouts, and give what runs, and what torch refuses.
 
@@ -150,7 +191,7 @@ def _measured(name: str, case: Case, mesh_of: MeshOf, plan: Plan) -> Surveyed:
     measurement = measurements[label]
     if not any(measurement.recorded()):
         return Surveyed(AtlasRow(name, label, place, Outcome.NOT_REPEATED, _why(measurement)), case)
-    return Surveyed(AtlasRow(name, label, place, Outcome.MEASURED, measurement=measurement), case)
+    return Surveyed(AtlasRow(name, label, place, Outcome.MEASURED, visits=(measurement,)), case)
 
 
 def _why(measurement: Measurement) -> str:
