@@ -104,7 +104,7 @@ def test_a_figure_is_confirmed_by_a_second_visit_that_found_it(
     medians: tuple[int, ...], is_confirmed: bool
 ) -> None:
     row = visited(*(visit(Samples(State.HIT, (median,))) for median in medians))
-    assert row.is_confirmed(State.HIT, 0.2) is is_confirmed
+    assert row.unconfirmed == (() if is_confirmed else (State.HIT,))
 
 
 def test_what_any_visit_refused_is_kept() -> None:

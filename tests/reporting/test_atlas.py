@@ -28,7 +28,9 @@ def row(
     measurement = Measurement(
         signature, signature, op, mesh, Contains.DISPATCH, 1, Figures(5, tuple(samples))
     )
-    return AtlasRow(op, signature, mesh, Outcome.MEASURED, "", (measurement,), counts or Counts(1))
+    return AtlasRow(
+        op, signature, mesh, Outcome.MEASURED, "", (measurement, measurement), counts or Counts(1)
+    )
 
 
 def page(*rows: AtlasRow) -> str:
@@ -70,20 +72,24 @@ EXAMPLE = (
 def test_the_page_says_how_much_it_covers_and_where_it_was_taken() -> None:
     text = page(*EXAMPLE)
     assert "4 signatures of 3 ops, of 6 ops in the registries of this torch." in text
-    assert section(text, "Where these figures were taken") == (
+    assert section(text, "Where these figures were taken").startswith(
         "* CPU: A CPU, 2 cores, torch on 1 thread\n"
         "* torch 2.13.0+cpu, build abc123, native+python caches; Python 3.11.7\n"
         "* process group: fake, 8 ranks; device: cpu\n"
         "* 2026-11-21, `dtdispatch atlas --output a.md`\n"
         "* each signature was visited 2 times, more than a minute apart in a whole atlas, and up to 5 times "
         "where the visits disagreed: 2 misses, 2 cold calls and 50 hits a visit; of each state the visit is "
-        "shown whose median is the lowest, as what else runs on a machine only ever adds"
+        "shown whose median is the lowest, as what else runs on a machine only ever adds; it is unconfirmed "
+        "where no other visit came within 20 %"
     )
 
 
 def test_the_page_says_how_far_the_visits_differ() -> None:
     quiet, noisy = row("add.Tensor", 1_000), row("add.Tensor", 1_500)
-    rows = [dataclasses.replace(quiet, visits=quiet.visits + other.visits) for other in (quiet, quiet, noisy)]
+    rows = [
+        dataclasses.replace(quiet, visits=quiet.visits[:1] + other.visits[:1])
+        for other in (quiet, quiet, noisy)
+    ]
     lines = section(page(*rows), "Where these figures were taken").splitlines()
     assert lines[-2:] == [
         "* highest over lowest median of the visits, miss: 1.00 or less for one signature in two, 1.40 or "
@@ -139,12 +145,21 @@ def test_the_most_expensive_are_listed_mesh_by_mesh_and_each_op_once() -> None:
     assert re.findall(r"^\| `(\w+)\.default\(", grid, re.MULTILINE) == ["mm"]
 
 
+def test_what_no_second_visit_found_is_noted_and_is_not_among_the_most_expensive() -> None:
+    once = dataclasses.replace(row("mm.default", 9_000), visits=row("mm.default", 9_000).visits[:1])
+    text = page(once, row("add.Tensor", 1_000))
+    assert "| unconfirmed: miss, hit, cold, local |" in section(text, "Every signature")
+    expensive = section(text, "The most expensive misses")
+    assert "add.Tensor" in expensive
+    assert "mm.default" not in expensive
+
+
 def test_what_was_not_proved_is_noted() -> None:
     refused = Refused("propagation ran again", 3)
     samples = (Samples(State.MISS, (9_000_000,)), Samples(State.HIT, (7_000,), (refused,)))
     measurement = Measurement("a", "a", "a.b", "4", Contains.DISPATCH, 1, Figures(5, samples))
-    text = page(AtlasRow("a.b", "a.b()@4", "4", Outcome.MEASURED, "", (measurement,), Counts(1)))
-    assert "| propagation ran again (3x) |" in section(text, "Every signature")
+    text = page(AtlasRow("a.b", "a.b()@4", "4", Outcome.MEASURED, "", (measurement, measurement), Counts(1)))
+    assert "| propagation ran again (6x) |" in section(text, "Every signature")
 
 
 def test_equal_moves_are_written_once() -> None:

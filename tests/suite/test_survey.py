@@ -25,7 +25,6 @@ from pytest_dtdispatch.suite.atlas.survey import (
     VISITING_S,
     VISITS,
     MeshOf,
-    is_settled,
     shortened,
     survey,
     surveyed_often,
@@ -164,7 +163,7 @@ def test_a_signature_is_visited_until_two_visits_agree(mesh_of: MeshOf) -> None:
     assert surveyed
     for one in surveyed:
         assert VISITS <= len(one.row.visits) <= MAX_VISITS
-        assert is_settled(one.row) or len(one.row.visits) == MAX_VISITS
+        assert not one.row.unconfirmed or len(one.row.visits) == MAX_VISITS
 
 
 def test_visits_for_disagreement_end_with_the_time(mesh_of: MeshOf) -> None:

@@ -11,6 +11,9 @@ from enum import Enum
 from pytest_dtdispatch.records.environment import Environment
 from pytest_dtdispatch.records.measurement import Measurement, Refused, Samples, State
 
+# How far the second lowest median of the visits may lie above the lowest.
+AGREEMENT = 0.2
+
 
 class Outcome(str, Enum):
     """What came of one signature."""
@@ -113,15 +116,10 @@ class AtlasRow:
         medians = self._medians(state)
         return medians[-1] / medians[0] if len(medians) > 1 and medians[0] else None
 
-    def is_confirmed(self, state: State, tolerance: float) -> bool:
-        """Tell whether a second visit found what the quietest found, or no visit found the state at all.
-
-        Args:
-            state: whose medians are compared.
-            tolerance: how far the second lowest may lie above the lowest, 0.2 for 20 %.
-        """
-        medians = self._medians(state)
-        return not medians or (len(medians) > 1 and medians[1] <= medians[0] * (1 + tolerance))
+    @property
+    def unconfirmed(self) -> tuple[State, ...]:
+        """States of which no second visit found about what the quietest found."""
+        return tuple(state for state in State if not _agree(self._medians(state)))
 
     def _medians(self, state: State) -> list[float]:
         return sorted(median for visit in self.visits if (median := visit.median_ns(state)) is not None)
@@ -184,6 +182,11 @@ class Atlas:
 def count_ops(rows: Iterable[AtlasRow]) -> int:
     """Count the ops that rows are of."""
     return len({row.op for row in rows})
+
+
+def _agree(medians: Sequence[float]) -> bool:
+    """Tell whether the two lowest of sorted medians are about the same, or there are none."""
+    return not medians or (len(medians) > 1 and medians[1] <= medians[0] * (1 + AGREEMENT))
 
 
 def quietest(visits: Sequence[Measurement]) -> Measurement:

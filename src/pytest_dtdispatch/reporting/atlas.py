@@ -130,7 +130,8 @@ def _where(atlas: Atlas) -> Iterator[str]:
             f"* each signature was visited {atlas.visits} times, more than a minute apart in a whole atlas, "
             f"and up to {atlas.max_visits} times where the visits disagreed: {atlas.rounds} misses, "
             f"{atlas.rounds} cold calls and {atlas.rounds * atlas.repeat} hits a visit; of each state the "
-            "visit is shown whose median is the lowest, as what else runs on a machine only ever adds",
+            "visit is shown whose median is the lowest, as what else runs on a machine only ever adds; it is "
+            "unconfirmed where no other visit came within 20 %",
             *_spreads(atlas),
         )
     )
@@ -161,9 +162,13 @@ def _by_mesh(atlas: Atlas, columns: dict[str, TimeColumn]) -> Iterator[str]:
 
 
 def _most_expensive(atlas: Atlas, columns: dict[str, TimeColumn]) -> Iterator[str]:
-    measured = [row for row in atlas.of(Outcome.MEASURED) if row.median_ns(State.MISS) is not None]
+    measured = [
+        row
+        for row in atlas.of(Outcome.MEASURED)
+        if row.median_ns(State.MISS) is not None and State.MISS not in row.unconfirmed
+    ]
     yield "## The most expensive misses"
-    yield "Each op by its most expensive signature on this mesh."
+    yield "Each op by its most expensive signature on this mesh, of the misses that a second visit confirmed."
     shown = [columns[title] for title in ("miss", "hit", "cold", "local")]
     for mesh in _meshes(measured):
         dearest: dict[str, AtlasRow] = {}
@@ -259,10 +264,12 @@ def _median_text(column: TimeColumn, rows: Sequence[AtlasRow]) -> str:
 
 
 def _note(row: AtlasRow) -> str:
-    """Say why figures are missing, or what the counters refused to prove."""
+    """Say why figures are missing, what the counters refused to prove, and what no second visit found."""
     if not row.measurement:
         return str(row.outcome)
-    return "" if row.measurement.proof in ("proved", "unpropagated") else escaped(row.measurement.proof)
+    refused = [] if row.measurement.proof in ("proved", "unpropagated") else [escaped(row.measurement.proof)]
+    unconfirmed = ", ".join(row.unconfirmed)
+    return "; ".join([*refused, *([f"unconfirmed: {unconfirmed}"] if unconfirmed else [])])
 
 
 def _propagations(row: AtlasRow) -> str:

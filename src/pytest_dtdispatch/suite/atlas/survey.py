@@ -17,7 +17,7 @@ from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.records.atlas import AtlasRow, Outcome
 from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import Measurement, State
+from pytest_dtdispatch.records.measurement import Measurement
 from pytest_dtdispatch.suite.atlas.arguments import Arguments, find_arguments
 from pytest_dtdispatch.suite.atlas.layouts import Layout, layouts_of
 
@@ -25,7 +25,6 @@ from pytest_dtdispatch.suite.atlas.layouts import Layout, layouts_of
 PLAN = Plan(rounds=2, repeat=25, max_time_s=0.1, cold=True)
 # A neighbour on the machine slows all samples of a visit: others minutes later show whether one did.
 VISITS, MAX_VISITS = 2, 5
-AGREEMENT = 0.2
 VISITING_S = 270  # seconds from the start, after which no signature is visited again for disagreement alone
 MAX_MESSAGE = 240  # characters
 # Where a tensor that is only written to may lie, as long as torch refuses; first as the op's other tensors.
@@ -120,14 +119,9 @@ def surveyed_often(
         surveyed = [_visited_again(one, mesh_of) for one in surveyed]
     for _ in range(VISITS, MAX_VISITS):
         surveyed = [
-            one if is_settled(one.row) or clock() > end else _visited_again(one, mesh_of) for one in surveyed
+            _visited_again(one, mesh_of) if one.row.unconfirmed and clock() < end else one for one in surveyed
         ]
     return surveyed
-
-
-def is_settled(row: AtlasRow) -> bool:
-    """Tell whether two visits agree on each of the row's figures."""
-    return all(row.is_confirmed(state, AGREEMENT) for state in State)
 
 
 def _visited_again(one: Surveyed, mesh_of: MeshOf) -> Surveyed:
