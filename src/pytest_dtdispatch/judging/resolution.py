@@ -47,3 +47,24 @@ def smallest_detectable(
     logs = [math.log(value) for value in base], [math.log(value) for value in head]
     low, _ = shift_interval(*logs, confidence=1 - 2 * alpha)
     return 100 * max(floor, math.expm1(hodges_lehmann(*logs) - low))
+
+
+def smallest_past(ratio: float, low: float) -> float:
+    """Give the smallest threshold that a slow-down of its own size could have been told from none by.
+
+    A row is judged regressed where the whole interval of its ratio is past the threshold. Slowing every
+    sample moves the ratio and its interval by one factor, so the interval leaves 1 at a slow-down of
+    ``ratio / low``.
+
+    Args:
+        ratio: of head to base.
+        low: lower end of its interval, above 0.
+
+    Returns:
+        A slow-down in percent.
+
+    Example:
+        >>> round(smallest_past(1.02, 1.0), 9)
+        2.0
+    """
+    return 100 * (ratio / low - 1)

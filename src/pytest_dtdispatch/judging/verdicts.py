@@ -32,6 +32,7 @@ class RowVerdict:
         verdict: of the row.
         figures: what it was judged by: each a name that ends in its unit, and a number.
         remedy: what to do about it; empty where nothing is to be done.
+        criterion: what it was held against, as it was typed; empty where there is one for all rows.
 
     Example:
         >>> judged = RowVerdict("t.py::test_add::hit", Verdict.REGRESSED, (("ratio", 1.5),), "look for it")
@@ -43,3 +44,4 @@ class RowVerdict:
     verdict: Verdict
     figures: tuple[tuple[str, float], ...] = ()
     remedy: str = ""
+    criterion: str = ""
