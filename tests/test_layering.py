@@ -14,7 +14,7 @@ PACKAGE = Path(pytest_dtdispatch.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = {
     "records": set(),
-    "reporting": {"records"},
+    "reporting": {"records", "judging"},
     "judging": {"records"},
     "measuring": {"records", "errors"},
     "meshes": {"records", "errors", "measuring"},

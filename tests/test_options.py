@@ -9,6 +9,7 @@ import pytest
 from pytest_dtdispatch import options
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.options import OPTIONS, Settings, run_settings
+from pytest_dtdispatch.records.threshold import Threshold
 
 # What is typed for each setting, as a flag, and what it becomes.
 GIVEN: dict[str, tuple[list[str], Any]] = {
@@ -29,6 +30,11 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "max_spec_growth": (["--dtdispatch", "--dtdispatch-max-spec-growth=3"], 3),
     "max_redistributes": (["--dtdispatch", "--dtdispatch-max-redistributes=4"], 4),
     "max_collectives": (["--dtdispatch", "--dtdispatch-max-collectives=5"], 5),
+    "threshold": (
+        ["--dtdispatch-fail=median:10%", "--dtdispatch-fail=hit=min:7.5%"],
+        (Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)),
+    ),
+    "any_machine": (["--dtdispatch-any-machine"], True),
 }
 INI = {
     "measure": "dtdispatch = true",
@@ -48,6 +54,8 @@ INI = {
     "max_spec_growth": "dtdispatch_max_spec_growth = 3",
     "max_redistributes": "dtdispatch_max_redistributes = 4",
     "max_collectives": "dtdispatch_max_collectives = 5",
+    "threshold": "dtdispatch_fail =\n  median:10%\n  hit=min:7.5%",
+    "any_machine": "dtdispatch_any_machine = yes",
 }
 # Mistakes: setting, what is typed, what the line says of it.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin")
@@ -252,6 +260,12 @@ def test_flag_beats_marker_beats_ini_beats_default(pytester: pytest.Pytester) ->
     )
     expected = Settings(rounds=7, repeat=5, mesh=(9,), ops=("mm",))
     assert options.test_settings(item) == expected
+
+
+def test_a_threshold_of_a_marker_beats_even_the_flag(pytester: pytest.Pytester) -> None:
+    item = item_of(pytester, marked(threshold="5%"), "--dtdispatch-fail=median:20%")
+    assert options.test_settings(item).threshold == (Threshold("", "median", 0.05),)
+    assert run_settings(item.config).threshold == (Threshold("", "median", 0.2),)
 
 
 def test_a_marker_can_turn_off_what_the_ini_file_turns_on(pytester: pytest.Pytester) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_dtdispatch.records.measurement import State
 from pytest_dtdispatch.records.signature import mesh_text
+from pytest_dtdispatch.records.threshold import THRESHOLD_STATES, Threshold, thresholds_of
 from pytest_dtdispatch.values import (
     read_choice,
     read_count,
@@ -20,6 +23,7 @@ from pytest_dtdispatch.values import (
     read_seconds,
     read_sizes,
     read_switch,
+    read_thresholds,
 )
 
 # A busy machine is no failure.
@@ -243,3 +247,62 @@ def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> 
     assert refusal(read_names, value) in ("", 'a tuple of names, such as ("dp", "tp")')
     assert refusal(read_globs, value) in ("", 'globs of op names, such as "add*"')
     assert refusal(read_choice(("a",)), value) in ("", "one of a")
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize(
+    ("text", "threshold"),
+    [
+        ("10%", Threshold("", "median", 0.1)),
+        ("median:10%", Threshold("", "median", 0.1)),
+        ("min:0.5%", Threshold("", "min", 0.005)),
+        ("hit=7.5%", Threshold("hit", "median", 0.075)),
+        ("hit=q1:7.5%", Threshold("hit", "q1", 0.075)),
+        ("miss=mean:400%", Threshold("miss", "mean", 4.0)),
+    ],
+)
+def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
+    text: str, threshold: Threshold
+) -> None:
+    assert read_thresholds(text) == read_thresholds([text]) == (threshold,)
+    assert read_thresholds(str(threshold)) == (threshold,)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("median:abc", "not 'abc'"),
+        ("median:-5%", "not '-5%'"),
+        ("median:0%", "not '0%'"),
+        ("median:5", "not '5'"),
+        ("median:nan%", "not 'nan%'"),
+        ("median:inf%", "not 'inf%'"),
+        ("median:", "not ''"),
+        ("median", "not 'median'"),
+        ("", "not ''"),
+        ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
+        ("warm=median:5%", "the state is one of miss, hit, cold, call, not 'warm'"),
+        ("local=median:5%", "the state is one of miss, hit, cold, call, not 'local'"),
+        ("hit=:5%", "not ''"),
+        (["median:5%", "x"], "not 'x'"),
+        (0.1, "thresholds, such as"),
+        ([], "thresholds, such as"),
+        ([5], "thresholds, such as"),
+    ],
+)
+def test_anything_else_is_no_threshold(value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        read_thresholds(value)
+
+
+def test_every_state_but_the_control_may_have_a_threshold() -> None:
+    assert {*THRESHOLD_STATES, "local"} == set(map(str, State))
+
+
+def test_the_threshold_of_a_state_replaces_the_general_one_of_its_field() -> None:
+    given = read_thresholds(["hit=5%", "10%", "min:20%"])
+    assert {str(threshold) for threshold in thresholds_of("hit", given)} == {"hit=median:5%", "min:20%"}
+    assert {str(threshold) for threshold in thresholds_of("miss", given)} == {"median:10%", "min:20%"}
+    assert thresholds_of("miss", read_thresholds("hit=5%")) == ()

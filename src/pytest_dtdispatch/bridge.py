@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.options import Settings
 
 FIXTURE = "benchmark"
+LATEST = "[0-9][0-9][0-9][0-9]_"  # how saved runs are numbered
 NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
 
 
@@ -94,6 +96,12 @@ class Bridge:
             except DtDispatchError as error:
                 raise pytest.UsageError(str(error)) from None
 
+    def machine_info(self) -> dict[str, Any]:
+        """Describe this machine as a saved run does."""
+        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        info: dict[str, Any] = session.get_machine_info()
+        return info
+
     def _is_measured(self, item: pytest.Item) -> bool:
         names = getattr(item, "fixturenames", None)
         if names is None or FIXTURE in names:
@@ -110,6 +118,33 @@ class Bridge:
         }
 
 
+def saved_run(config: pytest.Config) -> Path | None:
+    """Find the file that --benchmark-compare names; nothing where it names none that is there.
+
+    Raises:
+        ValueError: it names several, or saved runs are kept in no files.
+    """
+    from pytest_benchmark.logger import Logger
+    from pytest_benchmark.utils import get_machine_id, load_storage
+
+    named = config.getoption("benchmark_compare")
+    where = config.getoption("benchmark_storage")
+    if where.startswith("elasticsearch"):
+        raise ValueError(f"--benchmark-storage={where}: only a run saved in a file can be compared with")
+    storage = load_storage(
+        where, logger=Logger(Logger.QUIET, config=config), default_machine_id=get_machine_id(), netrc=None
+    )
+    files = storage.query(LATEST if named is True else named)
+    if len(files) > 1 and named is not True:
+        raise ValueError(f"--benchmark-compare={named} names {len(files)} saved runs: name one")
+    return Path(files[-1]) if files else None
+
+
+def full_name(test: str, measurement: Measurement, samples: Samples) -> str:
+    """Name a row: unique in a run, the same from run to run."""
+    return f"{test}::{measurement.label}::{samples.state}"
+
+
 def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> Row:
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
@@ -117,7 +152,7 @@ def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Sample
     short = shorten(measurement.label, keep_end=len(measurement.mesh) + 1, limit=NAME_LENGTH)
     return Row(
         name=f"{item.name}::{short}::{samples.state}",
-        fullname=f"{test}::{tail}",
+        fullname=full_name(test, measurement, samples),
         group=f"dtdispatch {samples.state}",
         param=tail,
         params={**{name: _plain(value) for name, value in own.items()}, **ours},

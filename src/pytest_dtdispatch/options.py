@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.records.threshold import Threshold
 from pytest_dtdispatch.values import (
     read_choice,
     read_count,
@@ -18,6 +19,7 @@ from pytest_dtdispatch.values import (
     read_names,
     read_seconds,
     read_switch,
+    read_thresholds,
 )
 
 BACKENDS = ("auto", "fake", "gloo", "nccl")
@@ -49,6 +51,8 @@ class Settings:
         max_spec_growth: ``DTensorSpec`` objects gained.
         max_redistributes: redistributions, asked for and implied.
         max_collectives: collectives of every kind.
+        threshold: how much slower than in a saved run a row may be.
+        any_machine: whether a saved run of another machine is compared with too.
     """
 
     measure: bool = False
@@ -69,6 +73,8 @@ class Settings:
     max_spec_growth: int | None = None
     max_redistributes: int | None = None
     max_collectives: int | None = None
+    threshold: tuple[Threshold, ...] | None = None
+    any_machine: bool = False
 
 
 class Option(NamedTuple):  # which is made faster than a dataclass: every start of pytest pays for it
@@ -82,6 +88,7 @@ class Option(NamedTuple):  # which is made faster than a dataclass: every start 
         metavar: how the help names its value; none for a switch.
         repeatable: whether the flag may be given several times.
         in_marker: whether the marker takes it.
+        marker_wins: whether the marker beats the flag.
     """
 
     field: str
@@ -91,6 +98,7 @@ class Option(NamedTuple):  # which is made faster than a dataclass: every start 
     metavar: str | None = None
     repeatable: bool = False
     in_marker: bool = True
+    marker_wins: bool = False
 
     @property
     def dest(self) -> str:
@@ -159,8 +167,25 @@ OPTIONS = (
             ("collectives", "collectives", "--dtdispatch-max-collectives"),
         )
     ),
+    Option(
+        "threshold",
+        read_thresholds,
+        "fail where a row is slower by more than this than in the run that --benchmark-compare names",
+        "--dtdispatch-fail",
+        "[STATE=]FIELD:PERCENT",
+        repeatable=True,
+        marker_wins=True,
+    ),
+    Option(
+        "any_machine",
+        read_switch,
+        "compare with a saved run of another machine too",
+        "--dtdispatch-any-machine",
+        in_marker=False,
+    ),
 )
 GATES = tuple(option for option in OPTIONS if option.parse is read_most)
+SAVED_RUN_GATE = next(option for option in OPTIONS if option.field == "threshold")
 _DEFAULTS = Settings()
 _BY_KEYWORD = {option.field: option for option in OPTIONS if option.in_marker}
 
@@ -221,7 +246,9 @@ def test_settings(item: pytest.Item) -> Settings:
     given = {
         keyword: value
         for keyword, value in marker_values(item).items()
-        if _BY_KEYWORD[keyword].flag is None or item.config.getoption(_BY_KEYWORD[keyword].dest) is None
+        if _BY_KEYWORD[keyword].flag is None
+        or _BY_KEYWORD[keyword].marker_wins
+        or item.config.getoption(_BY_KEYWORD[keyword].dest) is None
     }
     resolved = replace(settings, **given)
     if resolved.dim_names is not None and len(resolved.dim_names) != len(resolved.mesh):
@@ -274,6 +301,16 @@ def gate_keywords(item: pytest.Item) -> list[str]:
     """
     values = marker_values(item)
     return [f"{gate.field}={values[gate.field]}" for gate in GATES if gate.field in values]
+
+
+def is_held_to_saved_run(item: pytest.Item) -> bool:
+    """Whether a marker of the test has a threshold, and the run names a saved one.
+
+    Raises:
+        pytest.UsageError: as of :func:`marker_values`.
+    """
+    named = item.config.getoption("benchmark_compare", None)
+    return bool(named) and SAVED_RUN_GATE.field in marker_values(item)
 
 
 def checked(keyword: str, value: Any) -> Any:

@@ -21,6 +21,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Read the saved run to compare with, before pytest-benchmark does, and before anything is measured."""
+    if not config.getoption("help") and not config.getoption("version"):
+        from pytest_dtdispatch.gate import prepare
+
+        prepare(config)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Check the flags, and load what measures only when it was asked for."""
     config.addinivalue_line("markers", options.marker_line())

@@ -17,6 +17,7 @@ from pytest_dtdispatch.records.signature import mesh_text
 if TYPE_CHECKING:
     from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
     from pytest_dtdispatch.bridge import Bridge
+    from pytest_dtdispatch.gate import SavedRunGate
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.records.book import Book
     from pytest_dtdispatch.records.scaling import Scaling
@@ -101,6 +102,8 @@ class Session:
     def _require_counts(self, item: pytest.Item) -> None:
         """Fail a test that passed, and has a gate that judged nothing."""
         gates = ", ".join(options.gate_keywords(item))
+        if self.why_not and options.is_held_to_saved_run(item):
+            raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
         if not gates:
             return
         if self.why_not:
@@ -111,9 +114,15 @@ class Session:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a run whose gates, as the command line gives them, judged nothing."""
-        if self._idle_gates() and session.exitstatus == pytest.ExitCode.OK:
+        """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
+        has_failed = self._saved_run_gate is not None and self._saved_run_gate.has_failed
+        if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @property
+    def _saved_run_gate(self) -> SavedRunGate | None:
+        gate: SavedRunGate | None = self._config.pluginmanager.get_plugin("dtdispatch-saved-run")
+        return gate
 
     def _idle_gates(self) -> str:
         """Say which gates of the command line judged nothing, and why; empty where there are none."""
@@ -145,6 +154,8 @@ class Session:
             self._print_numbers(terminalreporter, measured, counted)
         else:
             self._print_tables(terminalreporter, measured, counted)
+        if self._saved_run_gate is not None:
+            _print_lines(terminalreporter, self._saved_run_gate.lines(terminalreporter._tw.fullwidth))
         idle = self._idle_gates()
         if idle:
             terminalreporter.write_line(f"failed: {idle}", red=True)
@@ -212,6 +223,8 @@ class Session:
         bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
         if bridge is not None:
             bridge.add(item, test, measurements)
+        if self._saved_run_gate is not None:
+            self._saved_run_gate.enter(test, options.test_settings(item).threshold, measurements)
         if complaint:
             pytest.fail(complaint, pytrace=False)
 

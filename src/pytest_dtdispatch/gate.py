@@ -1,0 +1,174 @@
+"""The gate that compares this run with a saved one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch import options
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.judging.saved import Judgement
+    from pytest_dtdispatch.options import Settings
+    from pytest_dtdispatch.records.measurement import Measurement
+    from pytest_dtdispatch.records.saved import Row, SavedRun
+    from pytest_dtdispatch.records.threshold import Threshold
+    from pytest_dtdispatch.reporting.terminal import Text
+
+PLUGIN = "dtdispatch-saved-run"
+COUNTS_ONLY = "--dtdispatch-metric counts times nothing"
+NOT_NAMED = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
+ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
+SAVE_ONE = "save one with --benchmark-save=NAME or --benchmark-autosave"
+NONE_OF_OURS = "save a run in which the same tests were measured with --dtdispatch"
+
+
+def prepare(config: pytest.Config) -> None:
+    """Read the saved run to compare with, where anything is measured.
+
+    Raises:
+        pytest.UsageError: the command line asks for a gate that could judge nothing, or thresholds hold for
+            the whole run and the saved one cannot be read.
+    """
+    if hasattr(config, "workerinput"):  # the process that started the workers judges
+        return
+    settings = options.run_settings(config)
+    is_asked = config.getoption(options.SAVED_RUN_GATE.dest) is not None
+    if is_asked and (why := _why_idle(config, settings)):
+        raise pytest.UsageError(f"{options.SAVED_RUN_GATE.flag}: {why}")
+    if settings.measure:
+        config.pluginmanager.register(SavedRunGate(config, settings), PLUGIN)
+
+
+def _why_idle(config: pytest.Config, settings: Settings) -> str:
+    if not settings.measure:
+        return "nothing is measured without --dtdispatch or --dtdispatch-all"
+    if not config.pluginmanager.hasplugin("benchmark"):
+        return "it compares with a run that pytest-benchmark saved, and that plugin is off"
+    if not config.getoption("benchmark_compare"):
+        return "--benchmark-compare must name the saved run to compare with"
+    return ""
+
+
+class SavedRunGate:
+    """The plugin object that holds a run against a saved one.
+
+    Args:
+        config: of pytest.
+        settings: what holds for the whole run.
+
+    Raises:
+        pytest.UsageError: as of :func:`prepare`.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+        self._is_named = bool(config.getoption("benchmark_compare", None))
+        self._rows: list[Row] = []
+        self._held: dict[str, tuple[Threshold, ...]] = {}
+        self._left_out: set[str] = set()
+        self._base: SavedRun | None = None
+        self._why_no_base = ""
+        if self._is_named:
+            self._read()
+
+    def enter(
+        self, test: str, thresholds: tuple[Threshold, ...] | None, measurements: Sequence[Measurement]
+    ) -> None:
+        """Enter what was measured in a test.
+
+        Args:
+            test: its name in the rows.
+            thresholds: what its rows are held to.
+            measurements: what was measured in it.
+        """
+        from pytest_dtdispatch.bridge import full_name
+        from pytest_dtdispatch.records.saved import Row
+
+        self._held[test] = thresholds or ()
+        self._rows.extend(
+            Row(full_name(test, measurement, samples), samples.state, samples.ns)
+            for measurement in measurements
+            for samples in measurement.recorded()
+        )
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Remember what the user left out: its rows are not missing."""
+        from pytest_dtdispatch.session import row_nodeid
+
+        self._left_out.update(map(row_nodeid, items))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run must fail."""
+        judgement = self._judgement
+        return judgement is not None and judgement.has_failed
+
+    def lines(self, width: int) -> Iterator[tuple[Text, ...]]:
+        """Say what was judged, for a terminal of this width; nothing where there are no thresholds."""
+        from pytest_dtdispatch.reporting.gates import judgement_lines
+        from pytest_dtdispatch.reporting.terminal import Text
+
+        if self._judgement is not None:
+            where = self._base.where if self._base else "no saved run"
+            yield from judgement_lines(self._judgement, where, width)
+        elif self._has_thresholds:
+            yield (Text(f"gate: {NOT_NAMED}", "yellow"),)
+
+    @property
+    def _has_thresholds(self) -> bool:
+        return bool(self._settings.threshold) or any(self._held.values())
+
+    @functools.cached_property
+    def _judgement(self) -> Judgement | None:
+        """Judge when all is measured; nothing where nothing was asked for."""
+        if not self._is_named or not self._has_thresholds or self._config.getoption("collectonly"):
+            return None
+        from pytest_dtdispatch.judging.saved import judge_run, not_judged
+        from pytest_dtdispatch.judging.verdicts import Verdict
+        from pytest_dtdispatch.records.saved import differences, machine_of
+
+        if disabled := self._why_disabled():
+            return not_judged(Verdict.DISABLED, disabled)
+        if self._base is None:
+            return not_judged(Verdict.MISSING, self._why_no_base, SAVE_ONE)
+        if not self._base.rows:
+            return not_judged(Verdict.MISSING, f"{self._base.where} has no row of ours", NONE_OF_OURS)
+        if not self._settings.any_machine:
+            bridge: Any = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
+            if differ := differences(self._base, machine_of(bridge.machine_info())):
+                return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
+        return judge_run(self._base.rows, self._rows, self._thresholds)
+
+    def _why_disabled(self) -> str:
+        from pytest_dtdispatch.session import why_not_measured
+
+        counts_only = COUNTS_ONLY if self._settings.metric == "counts" else ""
+        return why_not_measured(self._config) or counts_only
+
+    def _thresholds(self, row: Row) -> tuple[Threshold, ...]:
+        from pytest_dtdispatch.records.threshold import thresholds_of
+
+        if any(row.name.startswith(f"{test}::") for test in self._left_out):
+            return ()
+        of_test = (held for test, held in self._held.items() if row.name.startswith(f"{test}::"))
+        return thresholds_of(str(row.state), next(of_test, self._settings.threshold or ()))
+
+    def _read(self) -> None:
+        from pytest_dtdispatch.bridge import saved_run
+        from pytest_dtdispatch.records.saved import read_run
+
+        named = self._config.getoption("benchmark_compare")
+        asked = "--benchmark-compare" if named is True else f"--benchmark-compare={named}"
+        try:
+            path = saved_run(self._config)
+            self._base = read_run(path) if path else None
+            self._why_no_base = "" if path else f"{asked} finds no saved run"
+        except ValueError as error:
+            self._why_no_base = str(error)
+            if self._settings.threshold:
+                raise pytest.UsageError(str(error)) from None
