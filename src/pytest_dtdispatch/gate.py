@@ -35,7 +35,10 @@ def prepare(config: pytest.Config) -> None:
     """
     if hasattr(config, "workerinput"):  # the process that started the workers judges
         return
-    settings = options.run_settings(config)
+    try:
+        settings = options.run_settings(config)
+    except pytest.UsageError:  # which is told where the run is configured
+        return
     is_asked = config.getoption(options.SAVED_RUN_GATE.dest) is not None
     if is_asked and (why := _why_idle(config, settings)):
         raise pytest.UsageError(f"{options.SAVED_RUN_GATE.flag}: {why}")

@@ -81,8 +81,8 @@ def _resolution_lines(judgement: Judgement, width: int) -> Iterator[tuple[Text, 
     worst = unresolved[0]
     resolution = dict(worst.figures)["resolution_percent"]
     text = (
-        f"warning: {len(unresolved)} thresholds are under what this run could resolve; {worst.criterion} of "
-        f"{worst.row} needs at least {resolution:.1f} %, or more rounds"
+        f"warning: {len(unresolved)} of {len(judgement.verdicts)} thresholds lie under what this run could "
+        f"resolve; {worst.criterion} of {worst.row} needs at least {resolution:.1f} %, or more rounds"
     )
     yield from _wrapped(text, width, "yellow")
 
