@@ -1,0 +1,1 @@
+"""Two environments compared in fresh processes: ``dtdispatch ab``, ``aa``, ``selftest``."""
