@@ -27,5 +27,9 @@ class GateError(DtDispatchError, AssertionError):
     """A figure is past the limit that the test gave, or could not be held against it."""
 
 
+class ProcessError(DtDispatchError):
+    """A process of an A/B run could not measure."""
+
+
 class DtDispatchWarning(UserWarning):
     """Something slows down or hides what is measured."""

@@ -50,6 +50,16 @@ class Session:
         self._counted: dict[str, tuple[Steps, ...]] = {}
         self._books: dict[str, Book] = {}
 
+    @property
+    def measured(self) -> Mapping[str, Sequence[Measurement]]:
+        """What the last run of each test measured, by test."""
+        return self._measured
+
+    @property
+    def counted(self) -> Mapping[str, Sequence[Steps]]:
+        """What the last run of each test counted, by test."""
+        return self._counted
+
     def header(self) -> str:
         """One line on how measuring is set, with what is known without torch."""
         from importlib.metadata import version

@@ -1,0 +1,142 @@
+"""The two sides of a run: an interpreter each, and what it says of itself before anything is measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from pytest_dtdispatch.ab.process import run_to_end
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.records.interleaved import Side
+
+PROBE_SECONDS = 120.0
+PROBE = """
+import importlib.metadata, importlib.util, json, platform
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+found = {"plugin": version("pytest-dtdispatch") if importlib.util.find_spec("pytest_dtdispatch") else ""}
+found["python"], found["torch"], found["build"] = platform.python_version(), "", ""
+if importlib.util.find_spec("torch"):
+    import torch
+    found["torch"] = torch.__version__
+    found["build"] = getattr(torch.version, "git_version", None) or ""
+print("dtdispatch-probe", json.dumps(found))
+"""
+PROBED = "dtdispatch-probe "
+MOST_READ, MOST_SHOWN = 64 * 1024, 200
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side, and how its processes are started.
+
+    Args:
+        name: ``base`` or ``head``.
+        python: interpreter, as a path.
+        folder: that its processes run in.
+        import_path: folders that its processes import from first.
+    """
+
+    name: str
+    python: str
+    folder: Path
+    import_path: tuple[Path, ...] = ()
+
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """Give the environment of its processes: ours, with a hash seed of its own and one thread.
+
+        A fixed seed would hide what the seed does, and not take it away. What is measured is dispatch: a
+        local op must not wait for a second thread.
+        """
+        made = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+        made.setdefault("OMP_NUM_THREADS", "1")
+        if self.import_path:
+            after = [made["PYTHONPATH"]] if made.get("PYTHONPATH") else []
+            made["PYTHONPATH"] = os.pathsep.join([*map(str, self.import_path), *after])
+        return {**made, **extra}
+
+    def __str__(self) -> str:
+        return f"--{self.name} {self.python}"
+
+
+def interpreter(name: str, given: str) -> str:
+    """Find an interpreter: a path, or a command on the search path.
+
+    The path is made absolute and no link is followed: a virtual environment is known by its link.
+
+    Raises:
+        DtDispatchError: there is none.
+    """
+    found = shutil.which(given)
+    if found is None:
+        what = "is no program" if Path(given).exists() else "does not exist"
+        raise DtDispatchError(f"--{name} {given}: this interpreter {what}; give the python of an environment")
+    return str(Path(found).absolute())
+
+
+def probe(arm: Arm, cpu: str, workspace: Path, seconds: float = PROBE_SECONDS) -> Side:
+    """Ask an interpreter which versions it has.
+
+    Args:
+        arm: whose it is.
+        cpu: model of this machine's CPU.
+        workspace: folder for what it prints.
+        seconds: that the answer may take.
+
+    Raises:
+        DtDispatchError: it does not answer, or cannot measure, or not as this version does.
+    """
+    log = workspace / f"{arm.name}-probe.log"
+    try:
+        ended = run_to_end([arm.python, "-c", PROBE], arm.folder, arm.environment({}), log, seconds)
+    except OSError as error:
+        raise DtDispatchError(f"{arm}: cannot be run: {error.strerror or error}") from None
+    if ended.is_late:
+        raise DtDispatchError(f"{arm}: gave no answer in {seconds:g} s")
+    said = last_lines(log)
+    lines = [line for line in said if line.startswith(PROBED)]
+    if ended.status or not lines:
+        how = said[-1][:MOST_SHOWN] if said else f"exit status {ended.status}, and not a word"
+        raise DtDispatchError(f"{arm}: is no python that runs: {how}")
+    try:
+        found = json.loads(lines[-1].removeprefix(PROBED))
+        side = Side(cpu=cpu, **{name: str(found[name]) for name in ("python", "plugin", "torch", "build")})
+    except (ValueError, TypeError, KeyError):
+        raise DtDispatchError(f"{arm}: is no python that runs: {lines[-1][:MOST_SHOWN]}") from None
+    _check(arm, side)
+    return side
+
+
+def _check(arm: Arm, side: Side) -> None:
+    ours = version("pytest-dtdispatch")
+    if not side.plugin:
+        raise DtDispatchError(
+            f"{arm}: has no pytest-dtdispatch; install it there: pip install {_wanted(ours)}"
+        )
+    if side.plugin != ours:
+        raise DtDispatchError(
+            f"{arm}: has pytest-dtdispatch {side.plugin}, and this is {ours}: two versions measure "
+            f"differently; pip install {_wanted(ours)}"
+        )
+    if not side.torch:
+        raise DtDispatchError(f"{arm}: has no torch")
+
+
+def _wanted(ours: str) -> str:
+    return f"pytest-dtdispatch=={ours}"
+
+
+def last_lines(log: Path) -> list[str]:
+    """Read the last lines of a log that say something."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - MOST_READ))
+        text = file.read().decode("utf-8", "replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,0 +1,71 @@
+"""What an A/B run measures where no tests are named: ops on small tensors, so that dispatch is most of them.
+
+The name of this file does not begin with ``test_``: the suite leaves it out, unless it is named. All of it,
+20 signatures: ``dtdispatch ab ... -- --pyargs pytest_dtdispatch.suite.ab_ops``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.fixtures import MeshFactory
+    from pytest_dtdispatch.measurer import DtDispatch
+
+Op = Callable[[DTensor, DTensor], Any]  # of one tensor split by rows, and one that every rank has
+ROWS, COLUMNS, RANKS = 16, 8, 4
+
+CORE: Mapping[str, Op] = {
+    "add": lambda a, b: a + a,
+    "mul_number": lambda a, b: a * 2,
+    "mm": lambda a, b: a @ b,
+    "relu": lambda a, b: torch.relu(a),
+    "sum": lambda a, b: a.sum(dim=1),
+    "transpose": lambda a, b: a.t(),
+    "clone": lambda a, b: a.clone(),
+    "stack": lambda a, b: torch.stack([a, a]),
+    "add_in_place": lambda a, b: a.add_(a),
+}
+MORE: Mapping[str, Op] = {
+    "sub": lambda a, b: a - a,
+    "div": lambda a, b: a / a,
+    "exp": lambda a, b: torch.exp(a),
+    "detach": lambda a, b: a.detach(),
+    "unsqueeze": lambda a, b: a.unsqueeze(1),
+    "softmax": lambda a, b: torch.softmax(a, dim=1),
+    "cat": lambda a, b: torch.cat([a, a], dim=1),
+    "where": lambda a, b: torch.where(a > a, a, a),
+    "zero_": lambda a, b: a.zero_(),
+}
+
+
+@pytest.mark.parametrize("op", CORE)
+def test_core(dtdispatch: DtDispatch, mesh_factory: MeshFactory, op: str) -> None:
+    """Capture an op on a mesh of one dimension."""
+    measure(dtdispatch, CORE[op], mesh_factory((RANKS,)))
+
+
+def test_core_two_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture an op on a mesh of two dimensions, where a miss takes five times as long."""
+    measure(dtdispatch, CORE["add"], mesh_factory((2, 2)))
+
+
+@pytest.mark.parametrize("op", MORE)
+def test_more(dtdispatch: DtDispatch, mesh_factory: MeshFactory, op: str) -> None:
+    """Capture another op on a mesh of one dimension."""
+    measure(dtdispatch, MORE[op], mesh_factory((RANKS,)))
+
+
+def measure(dtdispatch: DtDispatch, op: Op, mesh: DeviceMesh) -> None:
+    """Capture an op on a tensor that is split by rows over the first mesh dimension."""
+    rest: list[Placement] = [Replicate()] * (mesh.ndim - 1)
+    a = distribute_tensor(torch.rand(ROWS, COLUMNS, device=mesh.device_type), mesh, [Shard(0), *rest])
+    b = distribute_tensor(torch.rand(COLUMNS, COLUMNS, device=mesh.device_type), mesh, [Replicate(), *rest])
+    with torch.no_grad(), dtdispatch.capture():
+        op(a, b)
