@@ -1,0 +1,132 @@
+"""``dtdispatch aa`` and ``selftest``: one interpreter, many processes, and what the rule says of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_dtdispatch.ab.inject import SHARE
+from pytest_dtdispatch.ab.measuring import run_process, sample
+from pytest_dtdispatch.ab.plan import dealt
+from pytest_dtdispatch.ab.progress import Progress
+from pytest_dtdispatch.ab.recording import Recorder
+from pytest_dtdispatch.ab.stages import floors_of, run_processes
+from pytest_dtdispatch.ab.workplace import Workplace
+from pytest_dtdispatch.errors import ProcessError
+from pytest_dtdispatch.judging.interleaved import Values, process_values, state_of
+from pytest_dtdispatch.judging.pools import TRIPPED, Tally, tally_runs, tally_screens
+from pytest_dtdispatch.judging.verdicts import Verdict
+from pytest_dtdispatch.records.interleaved import BASE, HEAD, POOL, Asked, ProcessSample
+from pytest_dtdispatch.records.measurement import State
+
+SHARES = (0.05, 0.10, 0.15, 0.20)
+EXTRA_MISS = ("--pyargs", "pytest_dtdispatch.suite.extra_miss")
+CLEAN, SPOILED = "clean", "with an extra miss"  # names of its steps
+
+
+@dataclass(frozen=True)
+class Injected:
+    """What a slow-down that was made for real looked like, in one pair of processes.
+
+    Args:
+        share: that was added to each call.
+        found: median of head over base, less 1, over the rows of each state.
+    """
+
+    share: float
+    found: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ExtraMisses:
+    """Steps with a miss too many, and the same steps without.
+
+    Args:
+        caught: spoiled steps that counts show misses of.
+        spoiled: all of them.
+        alarms: clean steps that counts show misses of.
+        clean: all of them.
+    """
+
+    caught: int
+    spoiled: int
+    alarms: int
+    clean: int
+
+
+def run_pool(place: Workplace, recorder: Recorder) -> list[Values]:
+    """Run what is missing of the pool.
+
+    Returns:
+        For each process its values, in the order they ran.
+
+    Raises:
+        ProcessError: a process could not measure.
+    """
+    run_processes(place, recorder, POOL, [BASE] * recorder.run.asked.processes)
+    return [process_values(process) for process in recorder.run.of(POOL)]
+
+
+def false_alarms(pool: Sequence[Values], asked: Asked) -> Iterator[tuple[Tally, tuple[str, ...]]]:
+    """Tally what the screen and the whole rule say of processes that are all alike; nothing differs.
+
+    Returns:
+        Each tally, with the verdicts of it that matter.
+    """
+    floors = floors_of(asked)
+    yield tally_screens(pool, asked.pairs, floors, dealt), (TRIPPED, Verdict.CONTAMINATED)
+    verdicts = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE, Verdict.CONTAMINATED)
+    yield tally_runs(pool, asked.pairs, asked.confirm, floors, dealt), verdicts
+
+
+def caught(pool: Sequence[Values], asked: Asked) -> Iterator[tuple[float, Tally]]:
+    """Tally what the whole rule says where one side of a pool is multiplied by a known amount."""
+    for share in SHARES:
+        yield share, tally_runs(pool, asked.pairs, asked.confirm, floors_of(asked), dealt, share)
+
+
+def inject(place: Workplace) -> Iterator[Injected]:
+    """Slow calls for real, in one process of each pair.
+
+    Raises:
+        ProcessError: a process could not measure.
+    """
+    progress = Progress("injection", 2 * len(SHARES))
+    try:
+        for share in SHARES:
+            loaded = ("-p", "pytest_dtdispatch.ab.inject", *place.job.arguments)
+            slowed = replace(place.job, arguments=loaded, environment={SHARE: str(share)})
+            pair = []
+            for side, job in ((BASE, place.job), (HEAD, slowed)):
+                progress.begin(side)
+                process = sample(place.arms[side], job, POOL)
+                progress.end(side, process.seconds)
+                pair.append(process)
+            yield Injected(share, _ratios(*pair))
+    finally:
+        progress.close()
+
+
+def extra_misses(place: Workplace) -> ExtraMisses:
+    """Count steps with a miss too many, for real.
+
+    Raises:
+        ProcessError: the process could not count.
+    """
+    job = replace(place.job, arguments=EXTRA_MISS, passes=1)
+    answer = run_process(replace(place.arms[BASE], folder=job.workspace / "empty"), job)
+    spoiled = [count for name, count in answer.misses_per_step.items() if name.endswith(f"::{SPOILED}")]
+    clean = [count for name, count in answer.misses_per_step.items() if name.endswith(f"::{CLEAN}")]
+    if not spoiled or not clean:
+        raise ProcessError("selftest: the steps with an extra miss counted nothing")
+    return ExtraMisses(sum(n > 0 for n in spoiled), len(spoiled), sum(n > 0 for n in clean), len(clean))
+
+
+def _ratios(base: ProcessSample, head: ProcessSample) -> dict[str, float]:
+    before, after = process_values(base), process_values(head)
+    by_state: dict[str, list[float]] = {}
+    for row in before.keys() & after.keys():
+        by_state.setdefault(state_of(row), []).append(after[row] / before[row] - 1)
+    order = [str(state) for state in State]
+    return {state: statistics.median(by_state[state]) for state in order if state in by_state}

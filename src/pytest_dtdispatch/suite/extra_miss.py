@@ -1,0 +1,48 @@
+"""Steps with a miss too many, each beside the same step without it, for ``dtdispatch selftest``.
+
+The name of this file does not begin with ``test_``: the suite leaves it out, unless it is named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measurer import DtDispatch
+
+OPS = {
+    name: getattr(torch, name)
+    for name in ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "gt")
+}
+WIDTHS = range(4, 16)
+WARMUP, STEPS = 2, 3
+CLEAN, SPOILED = "clean", "with an extra miss"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("op", OPS)
+def test_steps(dtdispatch: DtDispatch, device_mesh: DeviceMesh, op: str, width: int) -> None:
+    """Count steady steps, and steps each of which calls the op on a shape that no step had before."""
+    work, steady = OPS[op], sharded(device_mesh, width)
+    fresh = [sharded(device_mesh, 100 + step) for step in range(WARMUP + STEPS)]
+
+    def clean() -> None:
+        work(steady, steady)
+
+    def spoiled() -> None:
+        work(steady, steady)
+        tensor = fresh.pop()
+        work(tensor, tensor)
+
+    dtdispatch.steps(clean, WARMUP, STEPS, name=CLEAN)
+    dtdispatch.steps(spoiled, WARMUP, STEPS, name=SPOILED)
+
+
+def sharded(mesh: DeviceMesh, width: int) -> DTensor:
+    """Place 8 rows of a width, split over the mesh."""
+    return distribute_tensor(torch.rand(8, width, device=mesh.device_type), mesh, [Shard(0)])
