@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.ab.commands import NAMES as AB_NAMES
+from pytest_dtdispatch.ab.commands import add_parsers, obey
+from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
-USAGE_ERROR, INTERRUPTED = 2, 130
+USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,23 +31,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words of the command line, without the program's name.
 
     Returns:
-        The exit status: 2 for a command line that cannot be obeyed, 130 where it was interrupted.
+        The exit status: that of the subcommand; 2 for a command line that cannot be obeyed, 5 where a
+        measuring process failed, 130 where it was interrupted.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _obey(words)
+    except ProcessError as error:
+        print(f"dtdispatch: {error}", file=sys.stderr)
+        return PROCESS_ERROR
     except DtDispatchError as error:
         print(f"dtdispatch: {error}", file=sys.stderr)
         return USAGE_ERROR
-    except KeyboardInterrupt:
-        print("dtdispatch: interrupted, and nothing was written", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"dtdispatch: {str(interrupt) or 'interrupted, and nothing was written'}", file=sys.stderr)
         return INTERRUPTED
 
 
 def _obey(words: list[str]) -> int:
-    given = _parser().parse_args(words)
+    cut = words.index("--") if "--" in words else len(words)
+    own, arguments = words[:cut], words[cut + 1 :]
+    given = _parser().parse_args(own)
     if given.command is None:
-        raise DtDispatchError("a subcommand is needed: atlas; measure tests with: pytest --dtdispatch")
+        raise DtDispatchError(
+            "a subcommand is needed: ab, aa, selftest, atlas; measure tests with: pytest --dtdispatch"
+        )
+    if given.command in AB_NAMES:
+        return obey(given, arguments)
+    if arguments:
+        raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
     from pytest_dtdispatch.atlas import write_atlas
 
     atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
@@ -73,4 +87,5 @@ def _parser() -> Parser:
         metavar="GLOB",
         help="only these ops, as mm.* or add.Tensor; may be repeated",
     )
+    add_parsers(commands)
     return parser

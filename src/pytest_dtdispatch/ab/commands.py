@@ -1,0 +1,302 @@
+"""``dtdispatch ab``, ``aa`` and ``selftest``: what is typed, and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_dtdispatch.ab.compare import Result, compare, recorder_of, resumed
+from pytest_dtdispatch.ab.pool import caught, extra_misses, false_alarms, inject, run_pool
+from pytest_dtdispatch.ab.process import stopped_by_signals
+from pytest_dtdispatch.ab.recording import Recorder, read_run
+from pytest_dtdispatch.ab.stages import floors_of
+from pytest_dtdispatch.ab.workplace import workplace
+from pytest_dtdispatch.atlas import cpu_model
+from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.judging.verdicts import Verdict
+from pytest_dtdispatch.records.interleaved import CONFIRM, POOL, SCREEN, Asked, Run
+from pytest_dtdispatch.reporting.interleaved import floors_text, rate_text, result_lines, tally_lines
+from pytest_dtdispatch.values import read_count, read_seconds
+
+NAMES = ("ab", "aa", "selftest")
+TIME_LIMIT_S = 300.0
+AA_PROCESSES, SELFTEST_PROCESSES = 90, 40
+FAILED = 1
+LEAST_CAUGHT = {0.15: 0.95, 0.20: 0.99}
+
+
+def add_parsers(commands: Any) -> None:
+    """Declare the three subcommands."""
+    ab = commands.add_parser("ab", help="compare two interpreters, or two commits, in fresh processes")
+    ab.add_argument("--base", metavar="PYTHON", help="interpreter of the base")
+    ab.add_argument("--head", metavar="PYTHON", help="interpreter of the head")
+    ab.add_argument("--base-rev", metavar="REV", help="commit of the base, in the repository here")
+    ab.add_argument("--head-rev", metavar="REV", help="commit of the head")
+    _add_rule(ab)
+    _add_files(ab)
+    aa = commands.add_parser("aa", help="count this machine's false alarms: one interpreter against itself")
+    _add_pool(aa, AA_PROCESSES)
+    _add_files(aa)
+    selftest = commands.add_parser("selftest", help="slow dispatch by known amounts; count what is caught")
+    _add_pool(selftest, SELFTEST_PROCESSES)
+    selftest.add_argument(
+        "--pool", type=Path, metavar="FILE", help="processes that dtdispatch aa --json FILE measured"
+    )
+    _add_files(selftest)
+
+
+def obey(given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run one of the subcommands.
+
+    Args:
+        given: what was typed.
+        arguments: of pytest, from behind ``--``.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        DtDispatchError: it cannot be obeyed.
+        ProcessError: a process could not measure.
+    """
+    typed = _typed(given, tuple(arguments))
+    with stopped_by_signals():
+        try:
+            return {"ab": _ab, "aa": _aa, "selftest": _selftest}[given.command](given, typed)
+        except ProcessError as error:
+            raise ProcessError(f"{error}{_go_on(given)}") from None
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted{_go_on(given)}") from None
+
+
+def _go_on(given: argparse.Namespace) -> str:
+    file = given.json or given.resume
+    return f"; go on with --resume {file}" if file and file.exists() else ""
+
+
+def _ab(given: argparse.Namespace, typed: dict[str, Any]) -> int:
+    known = resumed(given.resume, "ab", typed) if given.resume else Run(_sides_of(Asked(**typed)), {})
+    with workplace(known.asked, given.time_limit) as place:
+        recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
+        result = compare(place, recorder)
+    _print_result(result)
+    return result.status
+
+
+def _aa(given: argparse.Namespace, typed: dict[str, Any]) -> int:
+    known = _known_pool(given, typed, AA_PROCESSES)
+    with workplace(known.asked, given.time_limit) as place:
+        recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
+        pool = run_pool(place, recorder)
+    _print_pool(recorder)
+    for tally, kinds in false_alarms(pool, known.asked):
+        for line in tally_lines(tally, [str(kind) for kind in kinds]):
+            print(line)
+    return 0
+
+
+def _selftest(given: argparse.Namespace, typed: dict[str, Any]) -> int:
+    known = _known_pool(given, typed, SELFTEST_PROCESSES)
+    with workplace(known.asked, given.time_limit) as place:
+        recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
+        pool = run_pool(place, recorder)
+        _print_pool(recorder)
+        print("injected for real, one pair of processes each: median over the rows of a state")
+        for injected in inject(place):
+            found = ", ".join(f"{state} {share:+.1%}" for state, share in injected.found.items())
+            print(f"  +{injected.share:.0%}: {found}")
+        misses = extra_misses(place)
+    is_caught = True
+    print("injected by multiplying one side of windows of the pool; plain tensors are left alone")
+    for share, tally in caught(pool, known.asked):
+        count = tally.found.get(str(Verdict.REGRESSED), 0)
+        print(f"  +{share:.0%} caught: {rate_text(count, tally.rows)}")
+        is_caught = is_caught and count >= LEAST_CAUGHT.get(share, 0) * tally.rows
+    print("injected for real, and counted: one extra miss a step")
+    print(f"  caught: {rate_text(misses.caught, misses.spoiled)}")
+    print(f"  false alarms: {rate_text(misses.alarms, misses.clean)}")
+    if is_caught and misses.caught == misses.spoiled and not misses.alarms:
+        return 0
+    least = ", ".join(f"{rate:.0%} of +{share:.0%}" for share, rate in LEAST_CAUGHT.items())
+    print(f"failed: at least {least} and every extra miss should be caught: use a quieter machine")
+    return FAILED
+
+
+def _known_pool(given: argparse.Namespace, typed: dict[str, Any], processes: int) -> Run:
+    """Say what a pool is made of, and which processes of it are there already."""
+    pool = getattr(given, "pool", None)
+    if pool and given.resume:
+        raise DtDispatchError("--pool and --resume: name one; a pool is read and not gone on with")
+    if pool:
+        run = read_run("--pool", pool, "aa")
+        asked = replace(run.asked, **_rule_only(typed), processes=len(run.processes))
+        _require_windows(f"--pool {pool}", asked)
+        return replace(run, asked=asked)
+    if given.resume:
+        return resumed(given.resume, "aa", typed)
+    own = Asked(command="aa", processes=processes, base=sys.executable, head=sys.executable)
+    asked = replace(own, **typed)
+    _require_windows("--processes", asked)
+    return Run(asked, {})
+
+
+def _require_windows(what: str, asked: Asked) -> None:
+    least = 2 * (asked.pairs + asked.confirm)
+    if asked.processes < least:
+        raise DtDispatchError(
+            f"{what}: {asked.processes} processes are too few: one run of the rule takes {least}"
+        )
+
+
+def _sides_of(asked: Asked) -> Asked:
+    """Check that two sides are named, by interpreters or by commits; commits may share one interpreter."""
+    if bool(asked.base_rev) != bool(asked.head_rev):
+        raise DtDispatchError("--base-rev and --head-rev go together: name both commits")
+    if asked.base_rev:
+        base = asked.base or asked.head or sys.executable
+        return replace(asked, base=base, head=asked.head or base)
+    if not asked.base or not asked.head:
+        raise DtDispatchError(
+            "name both sides: --base PYTHON --head PYTHON, or --base-rev REV --head-rev REV"
+        )
+    return asked
+
+
+def _typed(given: argparse.Namespace, arguments: tuple[str, ...]) -> dict[str, Any]:
+    """Give what was typed, by field; what was not typed is left out."""
+    fields = ("base", "head", "base_rev", "head_rev", "pairs", "confirm", "processes", "passes")
+    typed = {name: value for name in fields if (value := getattr(given, name, None)) is not None}
+    if getattr(given, "python", None):
+        typed |= {"base": given.python, "head": given.python}
+    if given.floor is not None:
+        typed |= {f"floor_{state}": floor for state, floor in given.floor.items()}
+    if given.control is not None:
+        typed["control"] = given.control
+    return {**typed, "arguments": arguments} if arguments else typed
+
+
+def _rule_only(typed: dict[str, Any]) -> dict[str, Any]:
+    return {name: typed[name] for name in typed if name.startswith(("floor_", "control", "pairs", "confirm"))}
+
+
+def _add_rule(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pairs", type=_read(read_count), metavar="N", help="of the screen (default: 5)")
+    parser.add_argument("--confirm", type=_read(read_count), metavar="N", help="fresh pairs (default: 10)")
+    parser.add_argument("--passes", type=_read(read_count), metavar="N", help="in a process (default: 5)")
+    parser.add_argument(
+        "--floor",
+        type=_read(read_floors),
+        metavar="FLOORS",
+        help="least shifts that count (default: hit=7.5%%,miss=10%%)",
+    )
+    parser.add_argument(
+        "--control",
+        type=_read(read_control),
+        metavar="PERCENT",
+        help="shift of plain tensors past which nothing is judged, or off (default: 3%%)",
+    )
+
+
+def _add_pool(parser: argparse.ArgumentParser, processes: int) -> None:
+    parser.add_argument("--python", metavar="PYTHON", help="interpreter (default: the one that runs this)")
+    parser.add_argument(
+        "--processes", type=_read(read_count), metavar="N", help=f"in the pool (default: {processes})"
+    )
+    _add_rule(parser)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--time-limit",
+        type=_read(read_seconds),
+        default=TIME_LIMIT_S,
+        metavar="S",
+        help=f"seconds that a process may take (default: {TIME_LIMIT_S:g})",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every sample, written after each process")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with the file of an earlier run")
+
+
+def read_percent(text: str) -> float:
+    """Read a percentage as a fraction.
+
+    Raises:
+        ValueError: it is none, or not above 0 % and at most 1000 %.
+    """
+    try:
+        fraction = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
+    except ValueError:
+        fraction = 0.0
+    if not 0 < fraction <= 10:
+        raise ValueError("a percentage above 0%, such as 7.5%")
+    return fraction
+
+
+def read_floors(text: str) -> dict[str, float]:
+    """Read ``hit=7.5%,miss=10%``.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    floors = {}
+    for part in text.split(","):
+        state, equals, value = part.partition("=")
+        if state not in ("hit", "miss") or not equals or state in floors:
+            raise ValueError("floors of hit and miss, such as hit=7.5%,miss=10%")
+        try:
+            floors[state] = read_percent(value)
+        except ValueError as error:
+            raise ValueError(f"floors: {value!r} is not {error}") from None
+    return floors
+
+
+def read_control(text: str) -> float:
+    """Read a percentage, or ``off``.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if text == "off":
+        return 0.0
+    try:
+        return read_percent(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or off") from None
+
+
+def _read(reader: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let argparse say what a reader says."""
+
+    def read(text: str) -> Any:
+        try:
+            return reader(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+
+    return read
+
+
+def _print_result(result: Result) -> None:
+    stages = {SCREEN: result.screen}
+    if result.confirmation:
+        stages[CONFIRM] = result.confirmation
+    width = shutil.get_terminal_size((160, 24)).columns
+    for pieces in result_lines(result.run, stages, result.verdicts, width):
+        print("".join(piece.text for piece in pieces).rstrip())
+
+
+def _print_pool(recorder: Recorder) -> None:
+    run = recorder.run
+    processes = run.of(POOL)
+    rows = len({row for process in processes for row in process.rows if not row.endswith("::local")})
+    side = run.sides["base"]
+    print(f"{run.asked.base}: Python {side.python}, torch {side.torch}, {side.cpu}")
+    print(
+        f"pool: {len(processes)} processes in {sum(p.seconds for p in processes):.0f} s, {rows} rows; "
+        f"{floors_text(floors_of(run.asked))}"
+    )

@@ -1,0 +1,84 @@
+"""Interpreters that measure nothing: scripts that answer what a run asks of an interpreter."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+ROW = "t.py::test_add::add.Tensor(f32[8]S0)@4"
+SCRIPT = """#!{python}
+import json, os, random, subprocess, sys, time
+told = {told}
+if sys.argv[1] == "-c":
+    print("dtdispatch-probe " + json.dumps(told["probe"]))
+    sys.exit(0)
+with open(told["calls"], "a") as calls:
+    calls.write(told["name"] + "\\n")
+exec(told["does"])
+share = float(os.environ.get("DTDISPATCH_AB_INJECT", "0"))
+if share:
+    told["factors"] = {{"hit": 1 + share, "miss": 1 + share}}
+misses = {{}}
+if "pytest_dtdispatch.suite.extra_miss" in sys.argv:
+    spoiled = told["only"].get("misses", 1.0)
+    misses = {{"t.py::test_steps::clean": 0.0, "t.py::test_steps::with an extra miss": spoiled}}
+rows = {{}}
+for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("local", 2e3)):
+    factor = told["factors"].get(state, 1.0)
+    passes = range(int(os.environ["DTDISPATCH_AB_PASSES"]))
+    medians = [ns * factor * random.uniform(0.99, 1.01) for _ in passes]
+    rows[f"{{told['row']}}::{{state}}"] = dict(medians_ns=medians, least_ns=min(medians), samples=10)
+if "rows" in told["only"]:
+    rows = told["only"]["rows"]
+with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
+    json.dump({{"format": "pytest-dtdispatch passes 1", "rows": rows, "misses_per_step": misses}}, output)
+"""
+
+
+def fake_python(
+    folder: Path,
+    name: str,
+    does: str = "",
+    row: str = ROW,
+    only: dict[str, object] | None = None,
+    probe: dict[str, str] | None = None,
+    **factors: float,
+) -> Path:
+    """Write an interpreter.
+
+    Args:
+        folder: that it is written to; each measuring process adds a line to ``calls`` in it.
+        name: of the interpreter.
+        does: Python code that a measuring process runs first.
+        row: test and signature that it measures.
+        only: its rows, where they are not the usual ones.
+        probe: what it says of itself, where that is not what a good one says.
+        **factors: what its hits, misses and plain ops are multiplied by.
+    """
+    good = {"plugin": version("pytest-dtdispatch"), "python": "3.12.3", "torch": "2.13.0", "build": "abc"}
+    told = {
+        "name": name,
+        "calls": str(folder / "calls"),
+        "does": does,
+        "row": row,
+        "only": only or {},
+        "factors": factors,
+        "probe": {**good, **(probe or {})},
+    }
+    path = folder / name
+    path.write_text(SCRIPT.format(python=sys.executable, told=repr(told)))
+    path.chmod(0o755)
+    return path
+
+
+def calls(folder: Path) -> list[str]:
+    """Name the interpreters of all measuring processes, in the order they ran."""
+    path = folder / "calls"
+    return path.read_text().split() if path.exists() else []
+
+
+def processes_in(path: Path) -> int:
+    """Count the processes in the file of a run."""
+    return len(json.loads(path.read_text())["processes"])

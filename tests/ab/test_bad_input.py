@@ -1,0 +1,186 @@
+"""What cannot be obeyed or measured is told in one line, with a status of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.cli import main
+from tests.ab.fakes import calls, fake_python
+
+
+def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that must fail; return the one line that it says beside its progress."""
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [line for line in err.splitlines() if not line.startswith(("screen: ", "pool: "))]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("dtdispatch: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "name both sides: --base PYTHON --head PYTHON"),
+        (["--base", sys.executable], "name both sides"),
+        (["--base-rev", "HEAD"], "--base-rev and --head-rev go together"),
+        (["--pairs", "0"], "argument --pairs: '0' is not a whole number of at least 1"),
+        (["--confirm", "x"], "argument --confirm: 'x' is not a whole number"),
+        (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not floors: 'abc' is not a percentage"),
+        (["--floor", "hit"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
+        (["--floor", "cold=5%"], "is not floors of hit and miss"),
+        (["--floor", "hit=-5%"], "'-5%' is not a percentage above 0%"),
+        (["--floor", "hit=5"], "'5' is not a percentage above 0%, such as 7.5%"),
+        (["--floor", "hit=nan%"], "'nan%' is not a percentage above 0%"),
+        (["--control", "much"], "'much' is not a percentage above 0%, such as 7.5%, or off"),
+        (["--time-limit", "0"], "'0' is not a number of seconds above 0"),
+        (
+            ["--base", "/nowhere/python", "--head", sys.executable],
+            "--base /nowhere/python: this interpreter does",
+        ),
+        (["--base", __file__, "--head", sys.executable], "this interpreter is no program"),
+        (["--base-rev", "nonsense^^", "--head-rev", "HEAD"], "--base-rev nonsense^^: "),
+    ],
+)
+def test_a_command_line_that_cannot_be_obeyed(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line in said(["ab", *words], 2, capsys)
+
+
+@pytest.mark.parametrize(
+    ("probe", "line"),
+    [
+        ({"plugin": ""}, "has no pytest-dtdispatch; install it there: pip install pytest-dtdispatch=="),
+        ({"plugin": "0.0.1"}, "has pytest-dtdispatch 0.0.1, and this is "),
+        ({"torch": ""}, "has no torch"),
+    ],
+)
+def test_an_interpreter_that_cannot_measure(
+    tmp_path: Path, probe: dict[str, str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = fake_python(tmp_path, "good"), fake_python(tmp_path, "bad", probe=probe)
+    text = said(["ab", "--base", str(good), "--head", str(bad)], 2, capsys)
+    assert f"--head {bad}: " in text
+    assert line in text
+    assert not calls(tmp_path)
+
+
+def test_an_interpreter_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad"
+    bad.write_text("#!/bin/sh\necho 'I am a teapot' >&2\nexit 7\n")
+    bad.chmod(0o755)
+    text = said(["ab", "--base", str(bad), "--head", str(bad)], 2, capsys)
+    assert text.endswith("is no python that runs: I am a teapot")
+
+
+@pytest.mark.parametrize(
+    ("does", "line"),
+    [
+        ("os.kill(os.getpid(), 11)", "died of SIGSEGV"),
+        ("print('ImportError: broken'); sys.exit(3)", "exit status 3: ImportError: broken"),
+        ("sys.exit(5)", "no test was collected"),
+        ("print('FAILED t.py::test_add - boom'); sys.exit(1)", "tests failed: FAILED t.py::test_add - boom"),
+        ("sys.exit(0)", "measured nothing, and said last: "),
+        ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "wrote something else"),
+        ("told['only'] = {'rows': {}}", "measured nothing: no test of it makes calls on DTensors"),
+        ("told['only'] = {'rows': {'x': {'medians_ns': [], 'least_ns': 1, 'samples': 1}}}", "something else"),
+        ("time.sleep(600)", "not over after 0.5 s, and was ended: --time-limit"),
+    ],
+)
+def test_a_process_that_does_not_measure_ends_the_run_and_its_log_is_named(
+    tmp_path: Path, does: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = "0.5" if "sleep" in does else "60"
+    good, bad = fake_python(tmp_path, "good"), fake_python(tmp_path, "bad", does=does)
+    text = said(["ab", "--base", str(good), "--head", str(bad), "--time-limit", limit], 5, capsys)
+    assert f"--head {bad}: " in text
+    assert line in text
+    assert Path(text.rpartition("log: ")[2]).exists()
+    assert calls(tmp_path) == ["good", "bad"]
+
+
+def whole(tmp_path: Path) -> Path:
+    path = tmp_path / "ab.json"
+    good = fake_python(tmp_path, "good")
+    assert main(["ab", "--base", str(good), "--head", str(good), "--json", str(path)]) == 0
+    return path
+
+
+def test_a_file_to_resume_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = whole(tmp_path)
+    text = path.read_text()
+    capsys.readouterr()
+    path.write_text(text[: len(text) // 2])
+    assert "no JSON, or cut off" in said(["ab", "--resume", str(path)], 2, capsys)
+    assert path.read_text() == text[: len(text) // 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("", "no JSON, or cut off"),
+        ("[]", "no file of dtdispatch ab or aa"),
+        ('{"benchmarks": []}', "no file of dtdispatch ab or aa"),
+        ('{"format": "pytest-dtdispatch ab", "version": 99}', "version 99 of the format"),
+        ('{"format": "pytest-dtdispatch ab", "version": 1}', "not whole: KeyError: 'asked'"),
+        ("[" * 100_000, "no JSON, or cut off"),
+    ],
+)
+def test_a_file_to_resume_that_is_something_else(
+    tmp_path: Path, content: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    assert line in said(["ab", "--resume", str(path)], 2, capsys)
+
+
+def test_a_file_to_resume_that_is_not_text_or_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.json"
+    assert "cannot be read: No such file" in said(["ab", "--resume", str(path)], 2, capsys)
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "no text" in said(["ab", "--resume", str(path)], 2, capsys)
+
+
+def test_a_file_of_other_interpreters_versions_or_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = whole(tmp_path)
+    capsys.readouterr()
+    text = said(["ab", "--resume", str(path), "--pairs", "7"], 2, capsys)
+    assert "it was measured with pairs=5, not 7" in text
+    assert "was written by dtdispatch ab, not aa" in said(["aa", "--resume", str(path)], 2, capsys)
+    fake_python(tmp_path, "good", probe={"torch": "2.12.0"})
+    text = said(["ab", "--resume", str(path)], 2, capsys)
+    assert "base was measured with torch '2.13.0', and this is '2.12.0'" in text
+
+
+@pytest.mark.parametrize("key", ["asked", "sides", "processes"])
+def test_a_file_to_resume_with_a_part_of_another_kind(
+    tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = whole(tmp_path)
+    capsys.readouterr()
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: [17]}))
+    assert "not whole: " in said(["ab", "--resume", str(path)], 2, capsys)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = fake_python(tmp_path, "good")
+    words = ["ab", "--base", str(good), "--head", str(good), "--json", str(tmp_path / "nowhere" / "ab.json")]
+    assert "there is no folder" in said(words, 2, capsys)
+    assert not calls(tmp_path)
+
+
+def test_a_pool_that_is_too_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(["aa", "--processes", "29"], 2, capsys)
+    assert "29 processes are too few: one run of the rule takes 30" in text

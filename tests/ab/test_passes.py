@@ -1,0 +1,168 @@
+"""What a measuring process does: all tests several times over, and then its answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.cli import main
+from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
+
+pytestmark = pytest.mark.torch
+PLUGIN = "-ppytest_dtdispatch.ab.passes"
+
+
+@pytest.fixture
+def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ask for three passes."""
+    path = tmp_path / "answer.json"
+    monkeypatch.setenv("DTDISPATCH_AB_OUTPUT", str(path))
+    monkeypatch.setenv("DTDISPATCH_AB_PASSES", "3")
+    return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    assert content["format"] == "pytest-dtdispatch passes 1"
+    return content
+
+
+def test_each_row_has_a_median_of_each_pass(pytester: pytest.Pytester, answer: Path) -> None:
+    pytester.makepyfile(TEN_LINES)
+    result = measure(pytester, PLUGIN)
+    assert result.ret == 0
+    rows = read(answer)["rows"]
+    test = "test_each_row_has_a_median_of_each_pass.py::test_add"
+    assert set(rows) == {f"{test}::{ADD}::{state}" for state in ("miss", "hit", "local")}
+    hit = rows[f"{test}::{ADD}::hit"]
+    assert len(hit["medians_ns"]) == 3
+    assert hit["samples"] == 3 * 6
+    assert 0 < hit["least_ns"] <= min(hit["medians_ns"])
+
+
+def test_fixtures_are_set_up_anew_in_each_pass(pytester: pytest.Pytester, answer: Path) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+def note(word):
+    with open("noted", "a") as file:
+        file.write(word + " ")
+
+@pytest.fixture(scope="module")
+def module_wide():
+    note("up")
+    yield
+    note("down")
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_add(dtdispatch, device_mesh, module_wide, rows):
+    note(str(rows))
+    a = sharded(device_mesh, rows, 8)
+    with dtdispatch.capture():
+        a + a
+"""
+    )
+    measure(pytester, PLUGIN)
+    assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"] * 3
+    assert all(len(row["medians_ns"]) == 3 for row in read(answer)["rows"].values())
+
+
+NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n        file.write('x')\n    assert "
+
+
+def test_a_test_that_fails_ends_the_run_after_its_pass(pytester: pytest.Pytester, answer: Path) -> None:
+    pytester.makepyfile(NOTES + "False")
+    assert measure(pytester, PLUGIN).ret == 1
+    assert (pytester.path / "noted").read_text() == "x"
+
+
+def test_a_file_without_tests_is_no_success(pytester: pytest.Pytester, answer: Path) -> None:
+    pytester.makepyfile("")
+    assert measure(pytester, PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_counts_of_steps_are_part_of_the_answer(pytester: pytest.Pytester, answer: Path) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+def test_steps(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.steps(lambda: a + a, name="add")
+"""
+    )
+    measure(pytester, PLUGIN)
+    assert read(answer)["misses_per_step"] == {
+        "test_counts_of_steps_are_part_of_the_answer.py::test_steps::add": 0.0
+    }
+
+
+def test_without_its_variables_the_plugin_does_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(NOTES + "True")
+    assert measure(pytester, PLUGIN).ret == 0
+    assert (pytester.path / "noted").read_text() == "x"
+
+
+def test_every_step_with_an_extra_miss_is_seen_and_no_other(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
+) -> None:
+    monkeypatch.setenv("DTDISPATCH_AB_PASSES", "1")
+    result = measure(pytester, PLUGIN, "--pyargs", "pytest_dtdispatch.suite.extra_miss", "-k", "4 or 15")
+    assert result.ret == 0
+    misses = read(answer)["misses_per_step"]
+    assert {count for name, count in misses.items() if name.endswith("::clean")} == {0.0}
+    assert {count for name, count in misses.items() if name.endswith("::with an extra miss")} == {1.0}
+
+
+def test_what_is_injected_slows_dispatch_and_leaves_plain_tensors_alone(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
+) -> None:
+    """Ten times as long: no noise does that."""
+    from pytest_dtdispatch.measuring import rounds
+
+    monkeypatch.setattr(rounds.Rounds, "__init__", rounds.Rounds.__init__)  # put back at the end
+    pytester.makepyfile(TEN_LINES)
+    measure(pytester, PLUGIN)
+    before = read(answer)["rows"]
+    monkeypatch.setenv("DTDISPATCH_AB_INJECT", "9.0")
+    measure(pytester, PLUGIN, "-ppytest_dtdispatch.ab.inject")
+    after = read(answer)["rows"]
+    for row in before:
+        factor = min(after[row]["medians_ns"]) / min(before[row]["medians_ns"])
+        assert factor < 3 if row.endswith("::local") else factor > 4, row
+
+
+@pytest.mark.slow
+def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One interpreter on both sides; nothing is said of the verdicts, which the machine may spoil."""
+    path = tmp_path / "ab.json"
+    words = ["--base", sys.executable, "--head", sys.executable, "--pairs", "1", "--passes", "2"]
+    tests = ["--pyargs", "pytest_dtdispatch.suite.test_add::test_add[4]", "--dtdispatch-rounds=3"]
+    status = main(["ab", *words, "--json", str(path), "--", *tests])
+    out, _ = capsys.readouterr()
+    assert status in (0, 3, 4)
+    assert "pytest_dtdispatch/suite/test_add.py::test_add[4]" in out
+    content = json.loads(path.read_text())
+    assert [process["side"] for process in content["processes"]] == ["base", "head"]
+    for process in content["processes"]:
+        assert {len(row["medians_ns"]) for row in process["rows"].values()} == {2}
+
+
+@pytest.mark.slow
+def test_a_real_process_that_collects_nothing(tmp_path: Path) -> None:
+    words = ["ab", "--base", sys.executable, "--head", sys.executable, "--", "-k", "nothing_of_that_name"]
+    (tmp_path / "test_it.py").write_text("def test_it(): pass")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_dtdispatch", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 5
+    assert "no test was collected" in done.stderr
+    assert "Traceback" not in done.stderr

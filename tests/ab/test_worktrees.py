@@ -1,0 +1,81 @@
+"""Two commits of a project, each in a worktree that is gone at the end."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.cli import main
+from tests.ab.fakes import calls, fake_python
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
+    command = ["git", "-C", str(folder), *identity, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two commits, tagged ``old`` and ``new``, of a project in a folder of its repository."""
+    repository = tmp_path / "repository"
+    folder = repository / "python"
+    folder.mkdir(parents=True)
+    git(repository, "init", "--quiet")
+    for tag in ("old", "new"):
+        (folder / "which.txt").write_text(tag)
+        git(repository, "add", "--all")
+        git(repository, "commit", "--quiet", "--message", tag)
+        git(repository, "tag", tag)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(tmp_path: Path, *more: str, does: str = "") -> int:
+    python = fake_python(tmp_path, "python", does=does)
+    return main(
+        ["ab", "--base", str(python), "--base-rev", "old", "--head-rev", "new", "--pairs", "4", *more]
+    )
+
+
+SAYS_WHICH = (
+    "which = open(os.path.join(os.environ['PYTHONPATH'].split(os.pathsep)[0], 'which.txt')).read()\n"
+    "open(told['calls'], 'a').write(which + chr(10))\n"
+)
+
+
+def test_each_side_imports_its_own_commit(project: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, does=SAYS_WHICH) == 0
+    assert calls(tmp_path)[1::2] == ["old", "new", "new", "old", "old", "new", "new", "old"]
+
+
+def test_tests_of_the_project_run_in_its_folder_of_the_checkout(project: Path, tmp_path: Path) -> None:
+    does = SAYS_WHICH + "assert open('which.txt').read() == which; assert sys.argv[-1] == 'test_it.py'\n"
+    assert run(tmp_path, "--", "test_it.py", does=does) == 0
+
+
+def test_no_worktree_is_left(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path) == 0
+    assert "new (" in capsys.readouterr().out
+    assert run(tmp_path, does="sys.exit(3)") == 5
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+
+
+def test_a_commit_that_is_not_there_is_told_in_one_line(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--head-rev", "never") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+
+
+def test_a_folder_without_a_repository_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(tmp_path) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "not a git repository" in err
