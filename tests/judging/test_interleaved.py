@@ -157,7 +157,15 @@ def test_p_values_are_adjusted_for_the_number_of_rows_that_tripped() -> None:
     assert one.comparisons[rows[0]].p == pytest.approx(1 / 252)
     assert verdicts(screen, one)[rows[0]] is Verdict.REGRESSED
     every = compare_sides(base, head, FLOORS, 0.005, rows)
-    assert set(verdicts(screen, every).values()) == {Verdict.PASSED}
+    assert set(verdicts(screen, every).values()) == {Verdict.INCONCLUSIVE}
+
+
+def test_a_shift_past_the_floor_that_may_be_chance_does_not_pass() -> None:
+    """However narrow its interval is: two processes a side give no p of 0.05 or less."""
+    base, head = ([{HIT: v * f} for v in (100.0, 100.1)] for f in (1.0, 1.2))
+    screen = compare_sides(base, head, FLOORS)
+    assert not screen.tripped()
+    assert verdicts(screen) == {HIT: Verdict.INCONCLUSIVE}
 
 
 def test_the_value_of_a_process_is_that_of_its_fastest_pass() -> None:

@@ -87,8 +87,11 @@ class Comparison:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the interval is wider than the floor, and has the floor inside it."""
-        return self.high - self.low > self.floor and self.low < self.floor < self.high
+        """Whether a slow-down past the floor was found, or fits into an interval wider than the floor.
+
+        Asked only of what could not be called regressed: it must not pass.
+        """
+        return self.shift > self.floor or (self.high - self.low > self.floor and self.high > self.floor)
 
 
 @dataclass(frozen=True)
