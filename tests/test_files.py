@@ -35,6 +35,14 @@ def test_a_place_that_cannot_be_written_to_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
+def test_a_read_only_file_is_refused_as_root_too(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("kept", encoding="utf-8")
+    path.chmod(0o444)
+    with pytest.raises(DtDispatchError, match=r"page\.md is read-only$"):
+        checked_target(path)
+
+
 def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "page.md"
     path.write_text("kept", encoding="utf-8")

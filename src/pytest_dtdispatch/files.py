@@ -16,12 +16,14 @@ def checked_target(path: Path) -> None:
         path: of the file.
 
     Raises:
-        DtDispatchError: its folder is not there or cannot be written to, or it is a folder itself.
+        DtDispatchError: its folder is not there or cannot be written to, or it is read-only, or a folder.
     """
     if path.is_dir():
         raise DtDispatchError(f"{path} is a folder: name a file")
     if not path.parent.is_dir():
         raise DtDispatchError(f"{path}: there is no folder {path.parent}")
+    if path.exists() and not (path.stat().st_mode & 0o222 and os.access(path, os.W_OK)):
+        raise DtDispatchError(f"{path} is read-only")  # root too would overwrite it unasked
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
