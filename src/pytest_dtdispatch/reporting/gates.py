@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.judging.saved import Judgement
 from pytest_dtdispatch.judging.verdicts import RowVerdict, Verdict
@@ -31,32 +32,48 @@ def judgement_lines(judgement: Judgement, where: str, width: int) -> Iterator[tu
     Returns:
         For each line its pieces.
     """
-    counts = [
-        Text(f"{', ' if n else ''}{judgement.count(verdict)} {verdict}", COLORS.get(verdict, "red"))
-        for n, verdict in enumerate(v for v in ORDER if judgement.count(v))
-    ]
-    outcome = Text("failed", "red") if judgement.has_failed else Text("passed", "green")
-    yield Text("gate: "), outcome, Text(f" against {where}: "), *(counts or [Text("no row has a threshold")])
-    others = [row for row in judgement.verdicts if row.verdict is not Verdict.PASSED]
-    for row in sorted(others, key=lambda row: ORDER.index(row.verdict)):
+    counts = verdict_counts(judgement.verdicts) or (Text("no row has a threshold"),)
+    yield (*outcome(judgement.has_failed, where), *counts)
+    for row in to_be_told(judgement.verdicts):
         yield from _row_lines(row, width)
     if judgement.control_shift is not None:
         shift = 100 * judgement.control_shift
         text = f"the op on plain tensors shifted by {shift:+.1f} % (median of {judgement.controls} rows)"
-        yield from _wrapped(text, width, "")
+        yield from wrapped(text, width, "")
     if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
-        yield from _wrapped(NOTHING_JUDGED, width, "red")
+        yield from wrapped(NOTHING_JUDGED, width, "red")
     yield from _resolution_lines(judgement, width)
+
+
+def outcome(has_failed: bool, where: str) -> tuple[Text, ...]:
+    """Begin the line of a gate: how it ended, and what the run was held against."""
+    word = Text("failed", "red") if has_failed else Text("passed", "green")
+    return Text("gate: "), word, Text(f" against {where}: ")
+
+
+def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Text, ...]:
+    """Say how often each verdict was given."""
+    numbers = Counter(row.verdict for row in verdicts)
+    return tuple(
+        Text(f"{', ' if n else ''}{numbers[verdict]} {verdict}", COLORS.get(verdict, "red"))
+        for n, verdict in enumerate(verdict for verdict in ORDER if numbers[verdict])
+    )
+
+
+def to_be_told(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
+    """Choose every row that has not just passed, in the order of verdicts."""
+    others = [row for row in verdicts if row.verdict is not Verdict.PASSED]
+    return sorted(others, key=lambda row: ORDER.index(row.verdict))
 
 
 def _row_lines(row: RowVerdict, width: int) -> Iterator[tuple[Text, ...]]:
     yield Text(f"{INDENT}{row.verdict}", COLORS.get(row.verdict, "red")), Text(f" {row.row}")
     if row.figures:
-        yield from _wrapped(_figures_text(row), width, "", 2)
+        yield from wrapped(_figures_text(row), width, "", 2)
     elif row.criterion:
-        yield from _wrapped(row.criterion, width, "", 2)
+        yield from wrapped(row.criterion, width, "", 2)
     if row.remedy:
-        yield from _wrapped(row.remedy, width, "", 2)
+        yield from wrapped(row.remedy, width, "", 2)
 
 
 def _figures_text(row: RowVerdict) -> str:
@@ -84,10 +101,11 @@ def _resolution_lines(judgement: Judgement, width: int) -> Iterator[tuple[Text, 
         f"warning: {len(unresolved)} of {len(judgement.verdicts)} thresholds lie under what this run could "
         f"resolve; {worst.criterion} of {worst.row} needs at least {resolution:.1f} %, or more rounds"
     )
-    yield from _wrapped(text, width, "yellow")
+    yield from wrapped(text, width, "yellow")
 
 
-def _wrapped(text: str, width: int, color: str, depth: int = 1) -> Iterator[tuple[Text, ...]]:
+def wrapped(text: str, width: int, color: str, depth: int = 1) -> Iterator[tuple[Text, ...]]:
+    """Wrap a text, indented this many times; names and figures stay whole."""
     lines = textwrap.wrap(
         text,
         width - 1,
