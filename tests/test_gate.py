@@ -15,6 +15,7 @@ import pytest
 from pytest_dtdispatch.measuring import calls, ops
 from pytest_dtdispatch.measuring.rounds import Rounds
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
+from tests.scripted_clock import ScriptedClock
 
 pytestmark = pytest.mark.torch
 
@@ -44,22 +45,6 @@ MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "
 SAVE = (*MEASURED, "--benchmark-save=base", "--benchmark-save-data")
 COMPARE = (*MEASURED, "--benchmark-compare=0001")
 GATE = (*COMPARE, "--dtdispatch-fail=median:10%")
-
-
-class ScriptedClock:
-    """Ten microseconds pass between two looks, and a little more at times."""
-
-    def __init__(self) -> None:
-        self._now = 0
-        self._looks = 0
-
-    def __call__(self) -> int:
-        self._looks += 1
-        self._now += 10_000 + self._looks // 2 % 7
-        return self._now
-
-    def wait(self, ns: int) -> None:
-        self._now += ns
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,9 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
         (Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)),
     ),
     "any_machine": (["--dtdispatch-any-machine"], True),
+    "expected": (["--dtdispatch", "--dtdispatch-expected=a b.csv"], Path("a b.csv")),
+    "csv": (["--dtdispatch", "--dtdispatch-csv", "b.csv"], Path("b.csv")),
+    "oss_json": (["--dtdispatch", "--dtdispatch-oss-json=c.json"], Path("c.json")),
 }
 INI = {
     "measure": "dtdispatch = true",
@@ -56,6 +60,9 @@ INI = {
     "max_collectives": "dtdispatch_max_collectives = 5",
     "threshold": "dtdispatch_fail =\n  median:10%\n  hit=min:7.5%",
     "any_machine": "dtdispatch_any_machine = yes",
+    "expected": "dtdispatch_expected = a b.csv",
+    "csv": "dtdispatch_csv = b.csv",
+    "oss_json": "dtdispatch_oss_json = c.json",
 }
 # Mistakes: setting, what is typed, what the line says of it.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin")
@@ -140,7 +147,9 @@ def test_a_flag_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: 
 
 @pytest.mark.parametrize("field", WITH_FLAG)
 def test_an_ini_value_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
-    expected = {field: GIVEN[field][1], "measure": field in ("measure", "measure_all")}
+    value = GIVEN[field][1]
+    value = pytester.path / value if isinstance(value, Path) else value
+    expected: dict[str, Any] = {field: value, "measure": field in ("measure", "measure_all")}
     assert run_settings(config_of(pytester, ini=INI[field])) == Settings(**expected)
 
 

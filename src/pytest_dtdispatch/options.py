@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_dtdispatch.records.threshold import Threshold
 from pytest_dtdispatch.values import (
     read_choice,
     read_count,
+    read_file,
     read_globs,
     read_mesh,
     read_most,
@@ -53,6 +55,9 @@ class Settings:
         max_collectives: collectives of every kind.
         threshold: how much slower than in a saved run a row may be.
         any_machine: whether a saved run of another machine is compared with too.
+        expected: file of expected results that the run is held against.
+        csv: file that results are written to, as PyTorch's checker reads them.
+        oss_json: file that results are written to, as PyTorch's benchmark database takes them.
     """
 
     measure: bool = False
@@ -75,6 +80,9 @@ class Settings:
     max_collectives: int | None = None
     threshold: tuple[Threshold, ...] | None = None
     any_machine: bool = False
+    expected: Path | None = None
+    csv: Path | None = None
+    oss_json: Path | None = None
 
 
 class Option(NamedTuple):  # which is made faster than a dataclass: every start of pytest pays for it
@@ -183,8 +191,17 @@ OPTIONS = (
         "--dtdispatch-any-machine",
         in_marker=False,
     ),
+    *(
+        Option(field, read_file, text, flag, "FILE", in_marker=False)
+        for field, text, flag in (
+            ("expected", "fail where a result is not what this CSV file expects", "--dtdispatch-expected"),
+            ("csv", "write results as CSV: name, metric, value", "--dtdispatch-csv"),
+            ("oss_json", "write results as PyTorch's benchmark database takes them", "--dtdispatch-oss-json"),
+        )
+    ),
 )
 GATES = tuple(option for option in OPTIONS if option.parse is read_most)
+RESULT_FILES = tuple(option for option in OPTIONS if option.parse is read_file)
 SAVED_RUN_GATE = next(option for option in OPTIONS if option.field == "threshold")
 _DEFAULTS = Settings()
 _BY_KEYWORD = {option.field: option for option in OPTIONS if option.in_marker}
@@ -233,6 +250,9 @@ def run_settings(config: pytest.Config) -> Settings:
         given["measure"] = True
     if not given.get("measure") and (flags := gate_flags(config)):
         raise pytest.UsageError(f"{flags[0]}: nothing is counted without --dtdispatch or --dtdispatch-all")
+    asked = [option.flag for option in RESULT_FILES if config.getoption(option.dest) is not None]
+    if not given.get("measure") and asked:
+        raise pytest.UsageError(f"{asked[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
     return Settings(**given)
 
 
@@ -353,9 +373,12 @@ def _given(config: pytest.Config, option: Option) -> tuple[Any, str]:
         if not value:
             return None, where
     try:
-        return option.parse(value), where
+        parsed = option.parse(value)
     except ValueError as error:
         raise pytest.UsageError(f"{where}: {value!r} is not {error}") from None
+    if isinstance(parsed, Path) and where != option.flag:  # an ini file means files beside it
+        parsed = (config.inipath.parent if config.inipath else config.rootpath) / parsed
+    return parsed, where
 
 
 def _ini_place(config: pytest.Config, name: str) -> str:

@@ -44,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_dtdispatch.session import Session
 
         config.pluginmanager.register(Session(config, settings), "dtdispatch-session")
+    if settings.measure and (settings.expected or settings.csv or settings.oss_json):
+        from pytest_dtdispatch.results import register
+
+        register(config, settings)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

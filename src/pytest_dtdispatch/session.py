@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.records.scaling import Scaling
     from pytest_dtdispatch.records.steps import Steps
     from pytest_dtdispatch.reporting.terminal import Text
+    from pytest_dtdispatch.results import NamedResults
 
 NO_STEPS = (
     "no steps were counted; call dtdispatch.steps(fn) in the test, "
@@ -125,9 +126,22 @@ class Session:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
-        has_failed = self._saved_run_gate is not None and self._saved_run_gate.has_failed
+        if self._named_results is not None:
+            self._named_results.write()
+        has_failed = any(gate.has_failed for gate in self._gates())
         if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _gates(self) -> Iterator[SavedRunGate | NamedResults]:
+        if self._saved_run_gate is not None:
+            yield self._saved_run_gate
+        if self._named_results is not None:
+            yield self._named_results
+
+    @property
+    def _named_results(self) -> NamedResults | None:
+        results: NamedResults | None = self._config.pluginmanager.get_plugin("dtdispatch-results")
+        return results
 
     @property
     def _saved_run_gate(self) -> SavedRunGate | None:
@@ -164,8 +178,8 @@ class Session:
             self._print_numbers(terminalreporter, measured, counted)
         else:
             self._print_tables(terminalreporter, measured, counted)
-        if self._saved_run_gate is not None:
-            _print_lines(terminalreporter, self._saved_run_gate.lines(terminalreporter._tw.fullwidth))
+        for gate in self._gates():
+            _print_lines(terminalreporter, gate.lines(terminalreporter._tw.fullwidth))
         idle = self._idle_gates()
         if idle:
             terminalreporter.write_line(f"failed: {idle}", red=True)
@@ -235,6 +249,8 @@ class Session:
             bridge.add(item, test, measurements)
         if self._saved_run_gate is not None:
             self._saved_run_gate.enter(test, options.test_settings(item).threshold, measurements)
+        if self._named_results is not None:
+            self._named_results.enter(test, measurements, measurer.book.counts())
         if complaint:
             pytest.fail(complaint, pytrace=False)
 

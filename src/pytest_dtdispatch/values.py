@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.records.threshold import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
@@ -145,6 +146,13 @@ def _read_threshold(text: str) -> Threshold:
     if not percent.endswith("%") or not 0 < fraction <= 100:
         raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
     return Threshold(state, field, fraction)
+
+
+def read_file(value: Any) -> Path:
+    """Read the path of a file."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("the path of a file")
+    return Path(value)
 
 
 def read_choice(choices: Sequence[str]) -> Callable[[Any], str]:

@@ -1,0 +1,19 @@
+"""A clock that does as it is told."""
+
+from __future__ import annotations
+
+
+class ScriptedClock:
+    """Ten microseconds pass between two looks, and a little more at times."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._looks = 0
+
+    def __call__(self) -> int:
+        self._looks += 1
+        self._now += 10_000 + self._looks // 2 % 7
+        return self._now
+
+    def wait(self, ns: int) -> None:
+        self._now += ns
