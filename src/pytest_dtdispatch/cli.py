@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.commands import NAMES as AB_NAMES
 from pytest_dtdispatch.ab.commands import add_parsers, obey
@@ -54,12 +54,18 @@ def _obey(words: list[str]) -> int:
     given = _parser().parse_args(own)
     if given.command is None:
         raise DtDispatchError(
-            "a subcommand is needed: ab, aa, selftest, atlas; measure tests with: pytest --dtdispatch"
+            "a subcommand is needed: ab, aa, selftest, atlas, expected; "
+            "measure tests with: pytest --dtdispatch"
         )
     if given.command in AB_NAMES:
         return obey(given, arguments)
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
+    if given.command == "expected":
+        from pytest_dtdispatch.expected import update_expected
+
+        print(f"{given.file}: {update_expected(given.file, given.results, given.reason, given.new_margin)}")
+        return 0
     from pytest_dtdispatch.atlas import write_atlas
 
     atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
@@ -88,4 +94,27 @@ def _parser() -> Parser:
         help="only these ops, as mm.* or add.Tensor; may be repeated",
     )
     add_parsers(commands)
+    _add_expected(commands)
     return parser
+
+
+def _add_expected(commands: Any) -> None:
+    expected = commands.add_parser("expected", help="maintain a file of expected results")
+    actions = expected.add_subparsers(dest="action", title="actions", required=True)
+    update = actions.add_parser("update", help="take over values that a run found")
+    update.add_argument("file", type=Path, metavar="FILE", help="of expected results, rewritten in place")
+    update.add_argument(
+        "--results",
+        type=Path,
+        required=True,
+        metavar="RESULTS.csv",
+        help="what pytest wrote with --dtdispatch-csv",
+    )
+    update.add_argument(
+        "--reason", required=True, metavar="TEXT", help="why they changed; kept in their rows"
+    )
+    update.add_argument(
+        "--new-margin",
+        metavar="FRACTION",
+        help="add results that FILE has no row for, with this margin: 0.1 is 10 %%; counters get 0",
+    )
