@@ -89,7 +89,10 @@ def test_an_interpreter_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("sys.exit(0)", "measured nothing, and said last: "),
         ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "wrote something else"),
         ("told['only'] = {'rows': {}}", "measured nothing: no test of it makes calls on DTensors"),
-        ("told['only'] = {'rows': {'x': {'medians_ns': [], 'least_ns': 1, 'samples': 1}}}", "something else"),
+        (
+            "told['only'] = {'rows': {'x': {'medians_ns': [], 'quietest_ns': 1, 'samples': 1}}}",
+            "something else",
+        ),
         ("time.sleep(600)", "not over after 0.5 s, and was ended: --time-limit"),
     ],
 )

@@ -47,7 +47,7 @@ def test_the_self_test_says_what_was_caught_and_how_it_was_injected(
     assert main(["selftest", "--pool", str(path)]) == 0
     out, _ = capsys.readouterr()
     assert len(calls(tmp_path)) - ran == 2 * 4 + 1  # a pair for each share, and the steps
-    assert "injected for real, one pair of processes each: least latencies" in out
+    assert "injected for real, one pair of processes each: median" in out
     for share, line in zip(
         ("5", "10", "15", "20"), out.split("injected for real")[1].splitlines()[1:], strict=False
     ):

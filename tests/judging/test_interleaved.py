@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.judging.interleaved import (
+    SCREEN_LEVEL,
     Floors,
     Stage,
     compare_row,
@@ -164,13 +165,27 @@ def test_a_shift_past_the_floor_that_may_be_chance_does_not_pass() -> None:
     """However narrow its interval is: two processes a side give no p of 0.05 or less."""
     base, head = ([{HIT: v * f} for v in (100.0, 100.1)] for f in (1.0, 1.2))
     screen = compare_sides(base, head, FLOORS)
-    assert not screen.tripped()
-    assert verdicts(screen) == {HIT: Verdict.INCONCLUSIVE}
+    assert screen.tripped() == [HIT]
+    assert verdicts(screen, screen) == {HIT: Verdict.INCONCLUSIVE}
 
 
-def test_the_value_of_a_process_is_that_of_its_fastest_pass() -> None:
+def test_one_disturbed_process_does_not_hide_a_slow_down_from_the_screen() -> None:
+    base = [{HIT: value} for value in (100.0, 101.0, 102.0, 150.0, 160.0)]
+    screen = compare_sides(base, [{HIT: value} for value in (120.0, 121.0, 122.0, 123.0, 124.0)], FLOORS)
+    assert screen.comparisons[HIT].p > SCREEN_LEVEL
+    assert screen.tripped() == [HIT]
+
+
+def test_a_row_that_a_screen_cannot_clear_is_looked_at_again() -> None:
+    noisy = compare_sides(processes(5, 1, noise=0.2), processes(5, 2, noise=0.2), FLOORS)
+    assert noisy.tripped()
+    steady = compare_sides(processes(10, 3), processes(10, 4), FLOORS, 0.005, noisy.tripped())
+    assert set(verdicts(noisy, steady).values()) == {Verdict.PASSED}
+
+
+def test_the_value_of_a_process_is_that_of_its_quietest_block() -> None:
     row = RowSample((5.0, 1.0, 4.0, 2.0, 3.0), 0.5, 100)
-    assert process_values(ProcessSample("screen", "base", 1.0, {HIT: row})) == {HIT: 1.0}
+    assert process_values(ProcessSample("screen", "base", 1.0, {HIT: row})) == {HIT: 0.5}
 
 
 @given(st.lists(st.floats(1.0, 1e9), min_size=2, max_size=8), factors)

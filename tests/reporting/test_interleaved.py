@@ -81,6 +81,7 @@ def test_the_control_is_told_and_where_there_is_none_too() -> None:
 def test_an_interval_without_ends_is_no_number() -> None:
     lines = shown(compare_sides(side(1.0)[:1], side(1.0)[:1], Floors()))
     assert "- to -" in lines[4]
+    assert lines[4].endswith("inconclusive")
 
 
 def test_nothing_compared_is_said() -> None:

@@ -106,9 +106,7 @@ def _selftest(given: argparse.Namespace, typed: dict[str, Any]) -> int:
         recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
         pool = run_pool(place, recorder)
         _print_pool(recorder)
-        print(
-            "injected for real, one pair of processes each: least latencies, median over the rows of a state"
-        )
+        print("injected for real, one pair of processes each: median over the rows of a state")
         for injected in inject(place):
             found = ", ".join(f"{state} {share:+.1%}" for state, share in injected.found.items())
             print(f"  +{injected.share:.0%}: {found}")

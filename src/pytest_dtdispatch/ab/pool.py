@@ -31,8 +31,7 @@ class Injected:
 
     Args:
         share: that was added to each call.
-        found: by state, the median over rows of head over base, less 1, of the least latencies: one pair is
-            too few to see 5 % in anything that noise reaches.
+        found: by state, the median over rows of head over base, less 1, of their values.
     """
 
     share: float
@@ -125,9 +124,9 @@ def extra_misses(place: Workplace) -> ExtraMisses:
 
 
 def _ratios(base: ProcessSample, head: ProcessSample) -> dict[str, float]:
+    before, after = process_values(base), process_values(head)
     by_state: dict[str, list[float]] = {}
-    for row in base.rows.keys() & head.rows.keys():
-        ratio = head.rows[row].least_ns / base.rows[row].least_ns
-        by_state.setdefault(state_of(row), []).append(ratio - 1)
+    for row in before.keys() & after.keys():
+        by_state.setdefault(state_of(row), []).append(after[row] / before[row] - 1)
     order = [str(state) for state in State]
     return {state: statistics.median(by_state[state]) for state in order if state in by_state}

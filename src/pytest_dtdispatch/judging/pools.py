@@ -44,7 +44,7 @@ class Tally:
 def tally_screens(
     pool: Sequence[Values], pairs: int, floors: Floors, deal: Deal, slowed_by: float = 0.0
 ) -> Tally:
-    """Count how often a screen alone trips for a slow-down.
+    """Count the rows that a screen alone does not clear.
 
     Args:
         pool: processes in the order they ran.
@@ -60,7 +60,7 @@ def tally_screens(
         screen = compare_sides(base, [slower(process, slowed_by) for process in head], floors, SCREEN_LEVEL)
         windows += 1
         rows += len(screen.comparisons)
-        found[TRIPPED] += sum(screen.comparisons[row].shift > 0 for row in screen.tripped())
+        found[TRIPPED] += len(screen.tripped())
         if screen.is_contaminated:
             found[Verdict.CONTAMINATED] += len(screen.comparisons)
     return Tally(f"screen of {pairs} pairs", windows, rows, _apart(rows, windows, 2 * pairs), found)

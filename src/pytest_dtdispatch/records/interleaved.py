@@ -18,12 +18,12 @@ class RowSample:
 
     Args:
         medians_ns: median latency of each pass over all tests, in nanoseconds, in the order taken.
-        least_ns: the least latency of all passes.
+        quietest_ns: the least median of a block, of all blocks that all passes were cut into.
         samples: how many latencies were recorded, in all passes.
     """
 
     medians_ns: tuple[float, ...]
-    least_ns: float
+    quietest_ns: float
     samples: int
 
 
@@ -164,8 +164,8 @@ def row_samples(rows: Mapping[str, Any]) -> dict[str, RowSample]:
         ValueError: they are none.
 
     Example:
-        >>> row_samples({"test_add::hit": {"medians_ns": [6900.0, 7000.0], "least_ns": 6800, "samples": 40}})
-        {'test_add::hit': RowSample(medians_ns=(6900.0, 7000.0), least_ns=6800.0, samples=40)}
+        >>> row_samples({"add::hit": {"medians_ns": [6900.0, 7000.0], "quietest_ns": 6800, "samples": 4}})
+        {'add::hit': RowSample(medians_ns=(6900.0, 7000.0), quietest_ns=6800.0, samples=4)}
     """
     return {str(name): _row(row) for name, row in rows.items()}
 
@@ -174,7 +174,7 @@ def _row(row: Mapping[str, Any]) -> RowSample:
     medians = tuple(float(median) for median in row["medians_ns"])
     if not medians or not all(0 < median < float("inf") for median in medians):
         raise ValueError(f"medians of {medians!r} ns")
-    return RowSample(medians, float(row["least_ns"]), int(row["samples"]))
+    return RowSample(medians, float(row["quietest_ns"]), int(row["samples"]))
 
 
 def _process(process: Mapping[str, Any]) -> ProcessSample:
