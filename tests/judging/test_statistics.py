@@ -15,7 +15,7 @@ from scipy import stats
 
 from pytest_dtdispatch.judging import ranksum, shift
 from pytest_dtdispatch.judging.bootstrap import ratio_interval
-from pytest_dtdispatch.judging.holm import holm
+from pytest_dtdispatch.judging.holm import hochberg, holm
 from pytest_dtdispatch.judging.ranks import doubled_midranks, mann_whitney_counts, sums_of_choices
 from pytest_dtdispatch.judging.ranksum import mann_whitney
 from pytest_dtdispatch.judging.resolution import smallest_detectable, smallest_past
@@ -213,6 +213,19 @@ def test_too_few_samples_give_an_interval_without_ends() -> None:
 # Several tests
 
 
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.2))
+def test_hochberg_rejects_all_from_the_largest_that_its_level_allows(
+    p_values: list[float], level: float
+) -> None:
+    ordered = sorted(p_values)
+    tests = len(ordered)
+    allowed = [k for k, p in enumerate(ordered, 1) if (tests - k + 1) * p <= level]
+    adjusted = hochberg(p_values)
+    assert sum(p <= level for p in adjusted) == max(allowed, default=0)
+    assert all(mine <= stricter for mine, stricter in zip(adjusted, holm(p_values), strict=True))
+    assert hochberg(p_values[::-1]) == adjusted[::-1]
+
+
 @given(st.lists(quantiles, max_size=8), st.sampled_from([0.001, 0.05, 0.2]))
 def test_holm_rejects_step_by_step(p_values: list[float], level: float) -> None:
     rejected = set()
@@ -320,6 +333,7 @@ def test_the_smallest_slow_down_past_a_threshold_is_the_lower_half_of_the_interv
         (lambda: shift_interval([], []), "at least one sample"),
         (lambda: shift_interval([1.0], [1.0], confidence=1), "between 0 and 1"),
         (lambda: holm([0.5, 1.5]), "between 0 and 1"),
+        (lambda: hochberg([0.5, 1.5]), "between 0 and 1"),
         (lambda: ratio_interval([], [1.0]), "at least one sample"),
         (lambda: ratio_interval([1.0], [1.0], confidence=0), "between 0 and 1"),
         (lambda: ratio_interval([1.0], [1.0], resamples=0), "at least 1"),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_dtdispatch.judging.holm import holm
+from pytest_dtdispatch.judging.holm import hochberg
 from pytest_dtdispatch.judging.ranksum import mann_whitney
 from pytest_dtdispatch.judging.resolution import smallest_detectable
 from pytest_dtdispatch.judging.robust import median
@@ -250,7 +250,7 @@ def judge(screen: Stage, confirmation: Stage | None = None) -> list[RowVerdict]:
     """Judge every row of a run.
 
     A row that tripped is judged on the fresh processes of the confirmation, with its p values adjusted by
-    Holm's method over all that tripped; every other row on the screen.
+    Hochberg's method over all that tripped; every other row on the screen.
 
     Args:
         screen: the first stage.
@@ -269,7 +269,7 @@ def judge(screen: Stage, confirmation: Stage | None = None) -> list[RowVerdict]:
     tripped = screen.tripped()
     found = [row for row in tripped if confirmation and row in confirmation.comparisons]
     if confirmation:
-        adjusted = holm([confirmation.comparisons[row].p for row in found])
+        adjusted = hochberg([confirmation.comparisons[row].p for row in found])
         for row, p in zip(found, adjusted, strict=True):
             verdicts[row] = _confirmed(row, p, confirmation)
     for row in set(tripped) - set(found):

@@ -17,7 +17,7 @@ from pytest_dtdispatch.reporting.units import column_unit
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
 LEGEND = (
-    "base, head: median over processes, where the value of a process is the least of its pass medians. "
+    "base, head: median over processes, where the value of a process is that of its quietest block. "
     "shift: of Hodges and Lehmann, with its 95 % interval. p: of the rank test, one-sided, "
     "before any adjustment. sees: the smallest slow-down that this comparison could have called regressed."
 )

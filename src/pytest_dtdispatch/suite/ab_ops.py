@@ -30,6 +30,7 @@ CORE: Mapping[str, Op] = {
     "transpose": lambda a, b: a.t(),
     "clone": lambda a, b: a.clone(),
     "stack": lambda a, b: torch.stack([a, a]),
+    "neg": lambda a, b: -a,
     "add_in_place": lambda a, b: a.add_(a),
 }
 MORE: Mapping[str, Op] = {
@@ -51,7 +52,7 @@ def test_core(dtdispatch: DtDispatch, mesh_factory: MeshFactory, op: str) -> Non
     measure(dtdispatch, CORE[op], mesh_factory((RANKS,)))
 
 
-def test_core_two_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+def test_more_two_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Capture an op on a mesh of two dimensions, where a miss takes five times as long."""
     measure(dtdispatch, CORE["add"], mesh_factory((2, 2)))
 
