@@ -18,7 +18,7 @@ FLOORS = {
     "judging": {"records"},
     "measuring": {"records", "errors"},
     "meshes": {"records", "errors", "measuring"},
-    "ab": {"records", "judging", "reporting", "errors", "files", "values", "atlas", "measuring", "session"},
+    "ab": {"records", "judging", "reporting", "errors", "files", "values", "machine", "measuring", "session"},
     "suite": {"records", "measuring", "fixtures", "measurer"},
 }
 PRIVATE_HOMES = {"torchapi.py", "torchhooks.py"}

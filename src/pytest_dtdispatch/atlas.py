@@ -18,11 +18,10 @@ from typing import Any
 from pytest_dtdispatch.environment import run_environment
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.files import checked_target, write_whole
+from pytest_dtdispatch.machine import cpu_model
 from pytest_dtdispatch.options import Settings
 from pytest_dtdispatch.records.atlas import Atlas, AtlasRow
 from pytest_dtdispatch.reporting.atlas import atlas_page
-
-CPU_INFO = Path("/proc/cpuinfo")
 
 
 def write_atlas(output: Path, ops: Sequence[str], command: str) -> Atlas:
@@ -109,10 +108,3 @@ def _quiet_torch() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         logging.disable(level)
-
-
-def cpu_model() -> str:
-    """Name the CPU, as far as this system does."""
-    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

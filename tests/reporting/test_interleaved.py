@@ -75,7 +75,15 @@ def test_the_control_is_told_and_where_there_is_none_too() -> None:
     assert "screen: 10 processes in 70 s; plain tensors shifted by +0.0 %" in shown(steady)
     assert any("no plain tensors were measured" in line for line in shown(Stage({})))
     moved = Stage({}, control=math.log(1.05), is_contaminated=True)
-    assert any("shifted by +5.0 %, past 3 %: contaminated" in line for line in shown(moved))
+    assert any("shifted by +5.0 %, past 3 %: contaminated; run again" in line for line in shown(moved))
+
+
+def test_what_contaminated_a_stage_is_told_once() -> None:
+    local = f"{ADD}::local"
+    screen = compare_sides(side(1.0, local), [{**one, local: 10.0} for one in side(1.0)], Floors())
+    lines = shown(screen)
+    assert any(line.endswith("contaminated") and "hit" in line for line in lines)
+    assert sum("run again" in line for line in lines) == 1
 
 
 def test_an_interval_without_ends_is_no_number() -> None:

@@ -16,9 +16,9 @@ from pytest_dtdispatch.ab.process import stopped_by_signals
 from pytest_dtdispatch.ab.recording import Recorder, read_run
 from pytest_dtdispatch.ab.stages import floors_of
 from pytest_dtdispatch.ab.workplace import workplace
-from pytest_dtdispatch.atlas import cpu_model
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.judging.verdicts import Verdict
+from pytest_dtdispatch.machine import cpu_model
 from pytest_dtdispatch.records.interleaved import CONFIRM, POOL, SCREEN, Asked, Run
 from pytest_dtdispatch.reporting.interleaved import floors_text, rate_text, result_lines, tally_lines
 from pytest_dtdispatch.values import read_count, read_seconds

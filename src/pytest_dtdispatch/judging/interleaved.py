@@ -16,6 +16,7 @@ from pytest_dtdispatch.records.interleaved import ProcessSample
 from pytest_dtdispatch.records.measurement import State
 
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
+RUN_AGAIN = "run again, or --control off where the builds differ"
 QUIETER = "too noisy to tell: more --confirm, or a quieter machine"
 MISSES = {str(State.MISS), str(State.COLD)}
 
@@ -303,7 +304,7 @@ def _verdict(
 ) -> RowVerdict:
     if contaminated and contaminated.control is not None:
         shift = math.expm1(contaminated.control)
-        remedy = f"plain tensors shifted by {shift:+.1%}: run again, or --control off where the builds differ"
+        remedy = f"plain tensors shifted by {shift:+.1%}: {RUN_AGAIN}"
     figures = (
         ("base_ns", comparison.base_ns),
         ("head_ns", comparison.head_ns),

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.judging.interleaved import Floors, Stage, percent, state_of
+from pytest_dtdispatch.judging.interleaved import RUN_AGAIN, Floors, Stage, percent, state_of
 from pytest_dtdispatch.judging.pools import Tally
 from pytest_dtdispatch.judging.rates import rate_interval
 from pytest_dtdispatch.judging.verdicts import RowVerdict, Verdict
@@ -122,7 +122,8 @@ def _table(verdicts: Sequence[RowVerdict]) -> Table:
             f"{found['p']:.4f}" if found else "-",
             _percent(found.get("smallest_percent"), ".1f"),
         )
-        notes = (verdict.remedy,) if verdict.remedy else ()
+        # A contaminated stage is told once, below the table.
+        notes = (verdict.remedy,) if verdict.remedy and verdict.verdict is not Verdict.CONTAMINATED else ()
         line = Line(label, cells, str(verdict.verdict), notes, verdict.verdict in GOOD)
         groups.setdefault(test, []).append(line)
     return Table(
@@ -149,5 +150,5 @@ def _stage_text(run: Run, name: str, stage: Stage, limit: float) -> str:
         )
     shift = f"plain tensors shifted by {percent(stage.control):+.1f} %"
     if stage.is_contaminated:
-        return said + f"{shift}, past {100 * limit:g} %: contaminated"
+        return said + f"{shift}, past {100 * limit:g} %: contaminated; {RUN_AGAIN}"
     return said + shift
