@@ -51,11 +51,12 @@ def test_a_slow_side_is_caught_in_every_window() -> None:
     assert tally.found == {str(Verdict.REGRESSED): 10}
 
 
-def test_a_screen_counts_what_trips_for_a_slow_down() -> None:
+def test_a_screen_counts_what_trips_in_either_direction() -> None:
     screens = tally_screens(pool(12), 5, Floors(), dealt, slowed_by=0.3)
     assert (screens.windows, screens.rows, screens.apart) == (3, 6, 2)
     assert screens.found[TRIPPED] == 6
-    assert tally_screens(pool(12), 5, Floors(), dealt, slowed_by=-0.3).found[TRIPPED] == 0
+    assert tally_screens(pool(12), 5, Floors(), dealt, slowed_by=-0.3).found[TRIPPED] == 6
+    assert tally_screens(pool(12), 5, Floors(), dealt).found[TRIPPED] == 0
 
 
 def test_a_pool_that_is_too_small_has_no_window() -> None:

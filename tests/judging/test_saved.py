@@ -92,13 +92,20 @@ def test_rows_without_a_threshold_and_control_rows_are_not_judged() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.5, 1.04, 0.9])
-def test_a_shifted_control_spoils_every_comparison(factor: float) -> None:
+def test_a_row_past_its_threshold_beside_a_shifted_control_is_no_regression(factor: float) -> None:
     base = [row(), row("miss"), row("local"), row("cold")]
     head = [row(), row("miss", factor=1.5), row("local", factor=factor), row("call")]
     judgement = judge(base, head)
-    assert verdicts_of(judgement) == ["contaminated", "contaminated", "new", "missing"]
+    assert verdicts_of(judgement) == ["passed", "contaminated", "new", "missing"]
     assert judgement.control_shift == pytest.approx(factor - 1)
     assert judgement.has_failed
+
+
+def test_a_gain_beside_a_shifted_control_is_doubted() -> None:
+    judgement = judge([row(), row("local")], [row(factor=0.5), row("local", factor=0.5)])
+    assert verdicts_of(judgement) == ["improved"]
+    assert "it may have been the machine" in judgement.verdicts[0].remedy
+    assert not judgement.has_failed
 
 
 def test_one_control_row_of_several_does_not_spoil_a_run() -> None:

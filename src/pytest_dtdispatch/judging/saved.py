@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_dtdispatch.judging.bootstrap import Statistic, ratio_interval
@@ -35,7 +35,7 @@ NO_SAMPLES = "the saved run has no samples: save it with --benchmark-save-data"
 STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run where the cost is wanted"
 CONTAMINATED = (
-    "the same op on plain tensors shifted too, so it was the machine: run again, "
+    "the same op on plain tensors shifted too, so it may have been the machine: run again, "
     "or compare builds with dtdispatch ab"
 )
 
@@ -62,7 +62,7 @@ class Judgement:
     @property
     def has_compared(self) -> bool:
         """Whether any row could be told to be this side of its threshold or the other."""
-        told = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED}
+        told = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.CONTAMINATED}
         return any(row.verdict in told for row in self.verdicts)
 
     @property
@@ -94,7 +94,8 @@ def judge_run(
 
     Regressed is a row whose whole interval of the ratio, with 99 % by bootstrap, is past its threshold;
     improved is one that has become faster by as much. Where rows on plain tensors, in which no dispatch is,
-    shifted by more than 3 % in the median, no comparison holds.
+    shifted by more than 3 % in the median, the machine may have done it: such a row is contaminated, and not
+    regressed. A row under its threshold passes all the same.
 
     Args:
         base: rows of the saved run.
@@ -117,7 +118,7 @@ def judge_run(
         for threshold in thresholds(row):
             verdict = _judge_row(then.get(row.name), now.get(row.name), threshold)
             if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
-                verdict = _contaminated(verdict)
+                verdict = _doubted(verdict)
             verdicts.append(verdict)
     return Judgement(tuple(verdicts), shift, len(shifts))
 
@@ -145,10 +146,11 @@ def _figure(row: Row, field: str) -> float | None:
     return STATISTICS[field](row.ns) if row.ns else dict(row.figures).get(field)
 
 
-def _contaminated(verdict: RowVerdict) -> RowVerdict:
-    if verdict.verdict in (Verdict.NEW, Verdict.MISSING):
-        return verdict
-    return RowVerdict(verdict.row, Verdict.CONTAMINATED, verdict.figures, CONTAMINATED, verdict.criterion)
+def _doubted(verdict: RowVerdict) -> RowVerdict:
+    """Turn a change that the machine may have made into what can be said of it; what passed has passed."""
+    if verdict.verdict is Verdict.REGRESSED:
+        return replace(verdict, verdict=Verdict.CONTAMINATED, remedy=CONTAMINATED)
+    return replace(verdict, remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
 
 
 def _judge_row(base: Row | None, head: Row | None, threshold: Threshold) -> RowVerdict:
