@@ -27,6 +27,10 @@ class GateError(DtDispatchError, AssertionError):
     """A figure is past the limit that the test gave, or could not be held against it."""
 
 
+class MeterError(DtDispatchError):
+    """Instructions cannot be counted here."""
+
+
 class ProcessError(DtDispatchError):
     """A process of an A/B run could not measure."""
 

@@ -18,6 +18,7 @@ from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
+    NOT_COUNTED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
     Plan,
@@ -26,7 +27,7 @@ from pytest_dtdispatch.measuring.rounds import (
     Subject,
     Taken,
 )
-from pytest_dtdispatch.measuring.timing import Reader, gc_paused
+from pytest_dtdispatch.measuring.timing import Meter, Reader, gc_paused
 from pytest_dtdispatch.records.measurement import Samples, State
 
 # A busy machine is no failure.
@@ -775,3 +776,40 @@ def test_a_proved_hit_is_always_recorded(plan: Plan, noise: list[bool]) -> None:
         for offset in range(plan.repeat)
     ]
     assert calls_of(taken, State.HIT) == [number for number in blocks if script[number] == hit]
+
+
+# Counting instructions in place of time
+
+
+def scripted_counter(bench: Bench, script: dict[int, int]) -> Meter:
+    """Count a million instructions and one more for each call before; other calls read what is scripted."""
+
+    def end() -> int:
+        number = bench.op.calls - 1
+        return script.get(number, 1_000_000 + number)
+
+    return Meter(lambda: 0, end)
+
+
+def test_a_counter_takes_the_place_of_the_clock(bench: Bench) -> None:
+    taken = bench.take(plan(rounds=2, repeat=3, counter=scripted_counter(bench, {})))
+    assert taken.samples == ()
+    counts = {one.state: [count - 1_000_000 for count in one.counts] for one in taken.instructions}
+    assert counts == {State.MISS: [4, 18], State.HIT: [15, 16, 17, 29, 30, 31]}
+
+
+@pytest.mark.parametrize("reading", [0, 2**64 - 1])
+def test_what_a_counter_reads_that_does_not_count_is_never_recorded(bench: Bench, reading: int) -> None:
+    counter = scripted_counter(bench, {FIRST_MISS: reading, FIRST_HIT: reading})
+    taken = bench.take(plan(rounds=1, repeat=2, counter=counter))
+    assert {one.state: one.counts for one in taken.instructions} == {
+        State.MISS: (),
+        State.HIT: (1_000_000 + FIRST_HIT + 1,),
+    }
+    assert all([str(why) for why in one.refused] == [f"{NOT_COUNTED} (1x)"] for one in taken.instructions)
+
+
+def test_the_length_of_a_row_does_not_depend_on_counts(bench: Bench) -> None:
+    counter = Meter(lambda: 0, lambda: 10**12)
+    bench.take(Plan(rounds=20, repeat=1, counter=counter))
+    assert bench.caches.log == ["clear"] * (1 + 5 + 20)

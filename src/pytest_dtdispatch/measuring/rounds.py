@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from pytest_dtdispatch.measuring.timing import (
     Clock,
+    Meter,
     Reader,
     Row,
     TimedCall,
@@ -20,7 +21,7 @@ from pytest_dtdispatch.measuring.timing import (
     nothing_to_do,
     time_row,
 )
-from pytest_dtdispatch.records.measurement import Refused, Samples, State
+from pytest_dtdispatch.records.measurement import Instructions, Refused, Samples, State, is_count
 
 MIN_ROUNDS = 5
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
@@ -32,6 +33,7 @@ PROPAGATED_AGAIN = "propagation ran again"
 NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
+NOT_COUNTED = "the meter did not count"
 
 
 T = TypeVar("T")
@@ -60,7 +62,7 @@ class Caches(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """How much is measured, and of what.
 
     Args:
         rounds: proved misses for each signature.
@@ -70,6 +72,7 @@ class Plan:
         in_a_row: rounds that take their misses one after the other, each of a cleared cache, before their
             hits, where that takes no more than a tenth of the time; else five. Hits between two misses
             make the second one up to 20 % slower, as its code has gone cold.
+        counter: counts the instructions of a call, in place of the clock.
     """
 
     rounds: int = 20
@@ -77,6 +80,7 @@ class Plan:
     max_time_s: float = 1.0
     cold: bool = False
     in_a_row: int = 20
+    counter: Meter | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ class Taken:
 
     propagation: Propagation
     rounds: int
-    samples: tuple[Samples, ...]
+    samples: tuple[Samples, ...] = ()
+    instructions: tuple[Instructions, ...] = ()
 
 
 class Rounds:
@@ -139,13 +144,14 @@ class Rounds:
         self._plan = plan
         self._local = local
         self._clock = clock
+        self._meter = plan.counter or Meter(clock, clock)
         self._synchronize = synchronize
         self._readers = caches.readers()
         self._all: Reader = self._read_all
         self._hit_reader = self._all
         self._in_a_row = plan.in_a_row
         self._why_no_miss = NOT_PROPAGATED
-        self._ns: dict[State, list[int]] = {}
+        self._figures: dict[State, list[int]] = {}
         self._refused: Counter[tuple[State, str]] = Counter()
 
     def take(self) -> Taken:
@@ -164,7 +170,7 @@ class Rounds:
                 except StopIteration as end:
                     taken: Taken = end.value
                     return taken
-                raw = time_row(row, self._clock)
+                raw = time_row(row, self._meter)
 
     def _rows(self) -> Rows[Taken]:
         start = self._clock()
@@ -182,7 +188,9 @@ class Rounds:
             self._synchronize()
             yield from some_rounds(count)
             done += count
-        return Taken(propagation, done, self._samples())
+        if self._plan.counter:
+            return Taken(propagation, done, instructions=self._recorded(Instructions))
+        return Taken(propagation, done, self._recorded(Samples))
 
     def _rehearse(self) -> Rows[Propagation]:
         """Discard a first round, and learn from it which cache answers."""
@@ -208,7 +216,8 @@ class Rounds:
                 Row(subject.fn, hit, subject.kwargs, self._all, REHEARSAL_CALLS)
             )
             after = [reader()[0] for reader in self._readers]
-        self._shorten_rows(first.ns)
+        if not self._plan.counter:
+            self._shorten_rows(first.figure)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
@@ -245,7 +254,7 @@ class Rounds:
                 if call.hits or call.misses:
                     self._refuse(State.CALL, A_COUNTER_MOVED)
                 else:
-                    self._record(State.CALL, call.ns)
+                    self._record(State.CALL, call.figure)
             yield from self._locals(count * self._plan.repeat)
 
     def _propagating_calls(self, count: int) -> Rows[None]:
@@ -275,7 +284,7 @@ class Rounds:
             elif not call.misses:
                 self._refuse(state, self._why_no_miss)
             else:
-                self._record(state, call.ns)
+                self._record(state, call.figure)
 
     def _clear(self) -> bool:
         self._caches.clear()
@@ -302,14 +311,14 @@ class Rounds:
             elif not call.hits:
                 self._refuse(State.HIT, NO_COUNTER_MOVED)
             else:
-                self._record(State.HIT, call.ns)
+                self._record(State.HIT, call.figure)
 
     def _locals(self, count: int) -> Rows[None]:
         if self._local is None:
             return
         yield from self._calls(self._local, WARMUP_LOCALS)
         for call in (yield from self._calls(self._local, count)):
-            self._record(State.LOCAL, call.ns)
+            self._record(State.LOCAL, call.figure)
 
     def _calls(self, subject: Subject, count: int) -> Rows[list[TimedCall]]:
         row = Row(subject.fn, subject.prepare, subject.kwargs, self._hit_reader, count)
@@ -317,23 +326,26 @@ class Rounds:
 
     def _timed(self, row: Row) -> Rows[list[TimedCall]]:
         raw = yield row
-        return [TimedCall(ns, *moved(before, after)) for ns, before, after in raw or ()]
+        return [TimedCall(figure, *moved(before, after)) for figure, before, after in raw or ()]
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
 
-    def _record(self, state: State, ns: int) -> None:
-        self._ns.setdefault(state, []).append(ns)
+    def _record(self, state: State, figure: int) -> None:
+        if self._plan.counter and not is_count(figure):
+            self._refuse(state, NOT_COUNTED)
+        else:
+            self._figures.setdefault(state, []).append(figure)
 
     def _refuse(self, state: State, reason: str) -> None:
         self._refused[state, reason] += 1
 
-    def _samples(self) -> tuple[Samples, ...]:
-        tried = {*self._ns, *(state for state, _ in self._refused)}
+    def _recorded(self, kind: Callable[[State, tuple[int, ...], tuple[Refused, ...]], T]) -> tuple[T, ...]:
+        tried = {*self._figures, *(state for state, _ in self._refused)}
         return tuple(
-            Samples(
+            kind(
                 state,
-                tuple(self._ns.get(state, ())),
+                tuple(self._figures.get(state, ())),
                 tuple(Refused(why, count) for (of, why), count in self._refused.items() if of is state),
             )
             for state in State

@@ -13,6 +13,18 @@ Clock = Callable[[], int]
 Reader = Callable[[], Sequence[Any]]
 
 
+class Meter(NamedTuple):
+    """What is asked right before and right after each call; the difference is the call's figure.
+
+    Args:
+        begin: begins to count, and returns what to subtract.
+        end: ends it, and returns what was counted.
+    """
+
+    begin: Clock
+    end: Clock
+
+
 class Row(NamedTuple):
     """Calls to time, one after the other.
 
@@ -32,9 +44,9 @@ class Row(NamedTuple):
 
 
 class TimedCall(NamedTuple):
-    """Latency of one call in nanoseconds, and how far the counters moved during it."""
+    """Figure of one call in the meter's unit, and how far the counters moved during it."""
 
-    ns: int
+    figure: int
     hits: int
     misses: int
 
@@ -43,23 +55,25 @@ def nothing_to_do() -> None:
     """Stand in for a device to wait for, on a CPU, or for garbage that nobody wants collected."""
 
 
-def _time_row(row: Row, clock: Clock) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
+def _time_row(row: Row, meter: Meter) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
     """Time the calls of a row.
 
-    Nothing but the call stands between two looks at the clock, and next to nothing between two calls: what
+    Nothing but the call stands between two looks at the meter, and next to nothing between two calls: what
     runs there makes the next call slower. What the counters said is looked at when all are done.
 
     Returns:
-        For each call its latency in nanoseconds, and what the counters said before and after it.
+        For each call its figure, a latency in nanoseconds where the meter is a clock, and what the counters
+        said before and after it.
     """
     fn, prepare, kwargs, read, calls = row
+    begin_call, end_call = meter
     timed = []
     for _ in range(calls):
         args = prepare()
         before = read()
-        start = clock()
+        start = begin_call()
         result = fn(*args, **kwargs)
-        end = clock()
+        end = end_call()
         after = read()
         del result  # its release is not part of the call
         timed.append((end - start, before, after))
@@ -69,7 +83,7 @@ def _time_row(row: Row, clock: Clock) -> list[tuple[int, Sequence[Any], Sequence
 # CPython keeps frames in chunks of 16 KiB. Where a chunk ends, every call maps a new one and frees it on
 # return, and a hit there takes two to three times as long as one a few frames above or below. This function
 # asks for a frame of 32 KiB: it gets a chunk of its own, with as much room again for what it calls.
-time_row: Callable[[Row, Clock], list[tuple[int, Sequence[Any], Sequence[Any]]]] = FunctionType(
+time_row: Callable[[Row, Meter], list[tuple[int, Sequence[Any], Sequence[Any]]]] = FunctionType(
     _time_row.__code__.replace(co_stacksize=4200), {"__builtins__": __builtins__}, "time_row"
 )
 

@@ -361,6 +361,11 @@ def foreach_add() -> Callable[..., Any]:
     return function
 
 
+def instruction_counter() -> Any:
+    """Return what starts and ends the processor's counter of instructions; None where torch has nothing."""
+    return getattr(torch._C, "_instruction_counter", None)
+
+
 def torch_build() -> str:
     """Return the git revision that torch was built from."""
     return str(getattr(torch.version, "git_version", "unknown"))

@@ -69,6 +69,56 @@ class Samples:
         return statistics.median(self.ns)
 
 
+MOST_INSTRUCTIONS = 2**63  # a counter that is not there reads 2**64 - 1
+
+
+def is_count(reading: int) -> bool:
+    """Tell a count of instructions from what a counter reads that does not count.
+
+    Example:
+        >>> is_count(46_104), is_count(0), is_count(2**64 - 1)
+        (True, False, False)
+    """
+    return 0 < reading < MOST_INSTRUCTIONS
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """Instructions of all calls of one state that were proved to be in it.
+
+    Args:
+        state: the state they were proved to be in.
+        counts: of each call, in the order they were taken.
+        refused: what was taken for this state and not recorded.
+
+    Raises:
+        ValueError: a count is 0, or one that no program reaches.
+
+    Example:
+        >>> hits = Instructions(State.HIT, (46_104, 46_110, 46_104))
+        >>> hits.least, hits.spread
+        (46104, 6)
+    """
+
+    state: State
+    counts: tuple[int, ...]
+    refused: tuple[Refused, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(map(is_count, self.counts)):
+            raise ValueError(f"no count of instructions: {next(n for n in self.counts if not is_count(n))}")
+
+    @property
+    def least(self) -> int:
+        """The least count, which gates compare; there must be one."""
+        return min(self.counts)
+
+    @property
+    def spread(self) -> int:
+        """How many instructions the greatest count has more than the least."""
+        return max(self.counts) - self.least
+
+
 @dataclass(frozen=True)
 class Figures:
     """What was measured of one call.
@@ -78,12 +128,15 @@ class Figures:
         samples: one entry for each state that was tried.
         notes: what every reader must know: why there are no figures, what was done differently.
         remarks: what explains the figures to who asks: why there is no local row.
+        instructions: one entry for each state that was tried, where instructions were counted; then there
+            are no samples.
     """
 
     rounds: int = 0
     samples: tuple[Samples, ...] = ()
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    instructions: tuple[Instructions, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,6 +202,15 @@ class Measurement:
         steady, local = self.steady_ns, self.median_ns(State.LOCAL)
         return steady - local if steady is not None and local is not None else None
 
+    def instructions_of(self, state: State) -> Instructions | None:
+        """Counts of one state, or nothing where none was recorded."""
+        return next((one for one in self.figures.instructions if one.state is state and one.counts), None)
+
+    @property
+    def steady_instructions(self) -> Instructions | None:
+        """Counts of calls in the steady state: hits, else unpropagated calls."""
+        return self.instructions_of(State.HIT) or self.instructions_of(State.CALL)
+
     @property
     def miss_over_hit(self) -> float | None:
         """How many hits one miss costs."""
@@ -158,15 +220,19 @@ class Measurement:
     @property
     def proof(self) -> str:
         """One phrase that says what the cache counters proved of these samples."""
-        refused = [refusal for samples in self.samples for refusal in samples.refused]
+        tried = (*self.samples, *self.figures.instructions)
+        refused = [refusal for one in tried for refusal in one.refused]
         if refused:
             return ", ".join(str(refusal) for refusal in refused)
-        if self.of(State.CALL):
+        recorded = {*(one.state for one in self.recorded()), *(one.state for one in self.counted())}
+        if State.CALL in recorded:
             return "unpropagated"
-        if self.of(State.MISS) or self.of(State.HIT):
-            return "proved"
-        return "not measured"
+        return "proved" if recorded & {State.MISS, State.HIT} else "not measured"
 
     def recorded(self) -> Iterator[Samples]:
         """Every state that has samples: the rows of this measurement."""
         return (samples for samples in self.samples if samples.ns)
+
+    def counted(self) -> Iterator[Instructions]:
+        """Every state whose instructions were counted."""
+        return (one for one in self.figures.instructions if one.counts)
