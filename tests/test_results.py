@@ -264,7 +264,7 @@ def test_rows_of_tests_that_were_deselected_are_not_missing(
 
 
 def test_a_metric_that_nothing_measures_is_missing(pytester: pytest.Pytester, expected: Path) -> None:
-    expected.write_text(f"{MUL},instruction_count,100,0.1\n{MUL},dispatch_hit_ns,10000,0.1\n")
+    expected.write_text(f"{MUL},compile_time_instruction_count,100,0.1\n{MUL},dispatch_hit_ns,10000,0.1\n")
     failed(run(pytester, *GATE), "1 passed, 6 new, 1 missing", "this version measures no such metric")
 
 

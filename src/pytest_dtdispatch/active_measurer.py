@@ -204,10 +204,7 @@ class CountingDtDispatch(MeasuringDtDispatch):
     ) -> Scaling:
         """See :meth:`DtDispatch.scaling`; nothing is timed."""
         __tracebackhide__ = True
-        scaling = DtDispatch.scaling(self, make, sizes, name=name, max_exponent=max_exponent)
-        if max_exponent is not None:
-            raise GateError(f"{scaling.name}: max_exponent={max_exponent:g} is disabled: counts time nothing")
-        return scaling
+        return _untimed_scaling(self, make, sizes, name, max_exponent)
 
     def _judge_region(self, name: str, counts: StepCounts) -> None:
         __tracebackhide__ = True
@@ -217,6 +214,40 @@ class CountingDtDispatch(MeasuringDtDispatch):
     def _judge_one(self, name: str, counts: StepCounts) -> None:
         __tracebackhide__ = True
         self._judge(Steps(name, (), (counts,)))
+
+
+class InstructionsDtDispatch(MeasuringDtDispatch):
+    """Count the instructions of what is measured, in place of timing it."""
+
+    def scaling(
+        self,
+        make: Make,
+        sizes: Iterable[int] = SIZES,
+        *,
+        name: str | None = None,
+        max_exponent: float | None = None,
+    ) -> Scaling:
+        """See :meth:`DtDispatch.scaling`; nothing is timed."""
+        __tracebackhide__ = True
+        return _untimed_scaling(self, make, sizes, name, max_exponent)
+
+
+KINDS: dict[str, type[MeasuringDtDispatch]] = {
+    "time": MeasuringDtDispatch,
+    "counts": CountingDtDispatch,
+    "instructions": InstructionsDtDispatch,
+}
+
+
+def _untimed_scaling(
+    measurer: DtDispatch, make: Make, sizes: Iterable[int], name: str | None, max_exponent: float | None
+) -> Scaling:
+    """Run what is scaled once at each size; a limit that cannot be judged fails."""
+    __tracebackhide__ = True
+    scaling = DtDispatch.scaling(measurer, make, sizes, name=name, max_exponent=max_exponent)
+    if max_exponent is not None:
+        raise GateError(f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken")
+    return scaling
 
 
 def _place_of_caller() -> str:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.reporting.terminal import Text
 
 PLUGIN = "dtdispatch-saved-run"
-COUNTS_ONLY = "--dtdispatch-metric counts times nothing"
 NOT_NAMED = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
 SAVE_ONE = "save one with --benchmark-save=NAME or --benchmark-autosave"
@@ -150,8 +149,9 @@ class SavedRunGate:
     def _why_disabled(self) -> str:
         from pytest_dtdispatch.session import why_not_measured
 
-        counts_only = COUNTS_ONLY if self._settings.metric == "counts" else ""
-        return why_not_measured(self._config) or counts_only
+        metric = self._settings.metric
+        times_nothing = "" if metric == "time" else f"--dtdispatch-metric {metric} times nothing"
+        return why_not_measured(self._config) or times_nothing
 
     def _thresholds(self, row: Row) -> tuple[Threshold, ...]:
         from pytest_dtdispatch.records.threshold import thresholds_of

@@ -26,7 +26,8 @@ from pytest_dtdispatch.values import (
 
 BACKENDS = ("auto", "fake", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
-METRICS = ("time", "counts")
+METRICS = ("time", "counts", "instructions")
+FEW = {"rounds": 5, "repeat": 2}  # counts hardly differ from call to call, and callgrind is slow
 MARKER = "dtdispatch"
 
 
@@ -47,7 +48,8 @@ class Settings:
         backend: backend of the process group, ``auto`` to choose by device.
         device: device type of the mesh, ``auto`` for CUDA where there is a device.
         nproc: ranks to start.
-        metric: what captures and calls measure: ``time``, or ``counts`` of misses and the like.
+        metric: what captures and calls measure: ``time``, ``counts`` of misses and the like, or
+            ``instructions``.
         max_misses_per_step: limit of a gate, as the four below: the most that any counted step may have.
         max_cache_growth: entries that any one cache gains.
         max_spec_growth: ``DTensorSpec`` objects gained.
@@ -253,6 +255,8 @@ def run_settings(config: pytest.Config) -> Settings:
     asked = [option.flag for option in RESULT_FILES if config.getoption(option.dest) is not None]
     if not given.get("measure") and asked:
         raise pytest.UsageError(f"{asked[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
+    if given.get("metric") == "instructions":
+        given = {**FEW, **given}
     return Settings(**given)
 
 

@@ -22,12 +22,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Read the saved run to compare with, before pytest-benchmark does, and before anything is measured."""
-    if not config.getoption("help") and not config.getoption("version"):
-        from pytest_dtdispatch.gate import prepare
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Read the saved run to compare with, before pytest-benchmark does, and before anything is measured.
 
-        prepare(config)
+    Where instructions are to be counted, another process may run the tests; then return its exit status.
+    """
+    if config.getoption("help") or config.getoption("version"):
+        return None
+    from pytest_dtdispatch.gate import prepare
+
+    prepare(config)
+    if "instructions" not in (config.getoption("dtdispatch_metric"), config.getini("dtdispatch_metric")):
+        return None
+    from pytest_dtdispatch.instructions import rerun
+
+    return rerun(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         register(config, settings)
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str] | None:
     """Say how measuring is set, with what is known without torch."""
     session: Session | None = config.pluginmanager.get_plugin("dtdispatch-session")
     return session.header() if session else None

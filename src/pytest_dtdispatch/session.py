@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
     from pytest_dtdispatch.bridge import Bridge
     from pytest_dtdispatch.gate import SavedRunGate
+    from pytest_dtdispatch.measuring.timing import Meter
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.records.book import Book
     from pytest_dtdispatch.records.scaling import Scaling
@@ -61,24 +63,41 @@ class Session:
         """What the last run of each test counted, by test."""
         return self._counted
 
-    def header(self) -> str:
-        """One line on how measuring is set, with what is known without torch."""
+    def header(self) -> list[str]:
+        """Say how measuring is set, with what is known without torch."""
         from importlib.metadata import version
 
         settings = self._settings
         ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
         metric = f" metric={settings.metric}" if settings.metric != "time" else ""
         cold = " cold" if settings.cold else ""
-        return (
+        how = (
             f"dtdispatch: {version('pytest-dtdispatch')} (mesh={mesh_text(settings.mesh)}"
             f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
             f" repeat={settings.repeat} max_time={settings.max_time:g}s{cold}{ops}{metric})"
         )
+        return [how, *(f"dtdispatch: {summary}" for summary in self._meter_summary())]
+
+    def _meter_summary(self) -> Iterator[str]:
+        if self._settings.metric == "instructions":
+            from pytest_dtdispatch.instructions import choice_of
+
+            if choice := choice_of(self._config):
+                yield choice.summary
+
+    @functools.cached_property
+    def _counter(self) -> Meter | None:
+        """What counts instructions, from the first test that needs it; nothing where time is measured."""
+        if self._settings.metric != "instructions":
+            return None
+        from pytest_dtdispatch.instructions import open_meter
+
+        return open_meter(self._config)
 
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
-        from pytest_dtdispatch.active_measurer import CountingDtDispatch, MeasuringDtDispatch
+        from pytest_dtdispatch.active_measurer import KINDS
         from pytest_dtdispatch.judging.counts import Limits
         from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.rounds import Plan
@@ -86,12 +105,12 @@ class Session:
         settings = options.test_settings(item)
         plan = Plan(settings.rounds, settings.repeat, settings.max_time, settings.cold)
         try:
+            plan = replace(plan, counter=self._counter)
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        kind = CountingDtDispatch if settings.metric == "counts" else MeasuringDtDispatch
         limits = Limits(**{gate.field: getattr(settings, gate.field) for gate in options.GATES})
-        measurer = kind(plan, settings.ops, limits)
+        measurer = KINDS[settings.metric](plan, settings.ops, limits)
         self._books[item.nodeid] = measurer.book
         try:
             yield measurer
@@ -203,24 +222,26 @@ class Session:
         counted: Mapping[str, Sequence[Steps]],
     ) -> None:
         from pytest_dtdispatch.environment import run_environment
-        from pytest_dtdispatch.reporting import counts, terminal
+        from pytest_dtdispatch.reporting import counts, instructions, terminal
         from pytest_dtdispatch.reporting.scaling import scaling_lines
         from pytest_dtdispatch.reporting.table import build_table
 
         verbosity, width = self._config.get_verbosity(), terminalreporter._tw.fullwidth
         legends = []
         if measured:
-            table = build_table(measured, verbose=verbosity > 0)
-            _print_lines(terminalreporter, terminal.table_lines(table, width))
+            of_instructions = self._settings.metric == "instructions"
+            build = instructions.build_instructions_table if of_instructions else build_table
+            _print_lines(terminalreporter, terminal.table_lines(build(measured, verbosity > 0), width))
             _print_lines(terminalreporter, scaling_lines(self._scalings, width))
-            legends.append(terminal.LEGEND)
+            legends.append(instructions.LEGEND if of_instructions else terminal.LEGEND)
         if counted:
             table = counts.build_counts_table(counted, verbose=verbosity > 0)
             _print_lines(terminalreporter, terminal.table_lines(table, width))
             legends.append(counts.LEGEND)
         if verbosity < 0:
             return
-        terminalreporter.write_line(f"  {run_environment(self._settings).summary}")
+        for summary in (run_environment(self._settings).summary, *self._meter_summary()):
+            terminalreporter.write_line(f"  {summary}")
         for legend in legends:
             for text in terminal.legend_lines(width, legend):
                 terminalreporter.write_line(text)

@@ -59,7 +59,8 @@ def test_a_row_without_a_result_is_missing_and_fails() -> None:
     rows = [
         ExpectedRow("gone", HIT, 5, 0.1),
         ExpectedRow("t", HIT, 5, 0.1),
-        ExpectedRow("t", "instruction_count", 5, 0.1),
+        ExpectedRow("t", "compile_time_instruction_count", 5, 0.1),
+        ExpectedRow("t", "instruction_count_miss", 5, 0.1),
     ]
     judgement = judge_results(rows, [Result("t", HIT, 5)])
     assert [row.verdict for row in judgement.verdicts] == ["missing", "passed", "missing"]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.records.measurement import Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.records.measurement import (
+    Contains,
+    Figures,
+    Instructions,
+    Measurement,
+    Samples,
+    State,
+)
 from pytest_dtdispatch.records.metrics import METRICS, Result, plain_name, run_results
 from pytest_dtdispatch.records.steps import Asked, Miss, Redistribution, StepCounts, Steps
 
@@ -23,6 +30,20 @@ def test_hits_and_misses_are_given_by_their_medians_in_whole_nanoseconds() -> No
     assert run_results({"t.py::test_mm": [one]}, {}) == (
         Result("t.py::test_mm::mm", "dispatch_hit_ns", 2),
         Result("t.py::test_mm::mm", "dispatch_miss_ns", 20),
+    )
+
+
+def test_instructions_are_given_by_their_least() -> None:
+    counts = (Instructions(State.MISS, (9_000, 7_000)), Instructions(State.HIT, (60, 50)))
+    unpropagated = (Instructions(State.CALL, (31, 30)),)
+    rows = [
+        Measurement(label, label, label, "4", Contains.END_TO_END, 1, Figures(2, instructions=instructions))
+        for label, instructions in (("mm", counts), ("is_same_size", unpropagated))
+    ]
+    assert run_results({"t.py::test": rows}, {}) == (
+        Result("t.py::test::mm", "instruction_count", 50),
+        Result("t.py::test::mm", "instruction_count_miss", 7_000),
+        Result("t.py::test::is_same_size", "instruction_count", 30),
     )
 
 

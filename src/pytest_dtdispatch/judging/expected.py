@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from pytest_dtdispatch.judging.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.records.expected import ExpectedRow
-from pytest_dtdispatch.records.metrics import NOT_MEASURED, Result
+from pytest_dtdispatch.records.metrics import INSTRUCTION_METRICS, NOT_MEASURED, Result
 
 DIGITS = 4
 REGRESSED = "find what made it grow, or update the expected file where the cost is wanted"
 IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
 GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
 NO_METER = "this version measures no such metric: take the row out of the expected file"
+NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
 UNEXPECTED = "the expected file has no such row: add one to gate it"
 
 
@@ -112,12 +113,17 @@ def _is_off(expected: int, value: int, noise_margin: float) -> bool:
 def _judge_row(row: ExpectedRow, value: int | None) -> RowVerdict:
     criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %"
     if value is None:
-        remedy = NO_METER if row.metric in NOT_MEASURED else GONE
-        return RowVerdict(row.name, Verdict.MISSING, (), remedy, criterion)
+        return RowVerdict(row.name, Verdict.MISSING, (), _remedy(row), criterion)
     change = (("change_percent", 100 * (value / row.expected - 1)),) if row.expected else ()
     figures = (("expected", row.expected), ("found", value), *change)
     verdict, remedy = _place(row, value)
     return RowVerdict(row.name, verdict, figures, remedy, criterion)
+
+
+def _remedy(missing: ExpectedRow) -> str:
+    if missing.metric in NOT_MEASURED:
+        return NO_METER
+    return NOT_COUNTED if missing.metric in INSTRUCTION_METRICS else GONE
 
 
 def _place(row: ExpectedRow, value: int) -> tuple[Verdict, str]:

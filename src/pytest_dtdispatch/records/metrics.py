@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_dtdispatch.records.measurement import Measurement, State
+from pytest_dtdispatch.records.measurement import Instructions, Measurement, State
 from pytest_dtdispatch.records.steps import StepCounts, Steps
 
 # What a metric is of a signature or a named call; nothing where it was not measured.
 CALL_METRICS: dict[str, Callable[[Measurement], float | None]] = {
+    "instruction_count": lambda measurement: _least(measurement.steady_instructions),
+    "instruction_count_miss": lambda measurement: _least(measurement.instructions_of(State.MISS)),
     "dispatch_hit_ns": lambda measurement: measurement.median_ns(State.HIT),
     "dispatch_miss_ns": lambda measurement: measurement.median_ns(State.MISS),
 }
@@ -19,8 +21,9 @@ STEP_METRICS: dict[str, Callable[[StepCounts], int]] = {
     "redistributes": lambda step: step.redistributes,
     "collectives": lambda step: step.collective_calls,
 }
+INSTRUCTION_METRICS = tuple(metric for metric in CALL_METRICS if metric.startswith("instruction_count"))
 # Names that PyTorch's files use too, and that nothing here measures.
-NOT_MEASURED = ("instruction_count", "instruction_count_miss", "compile_time_instruction_count")
+NOT_MEASURED = ("compile_time_instruction_count",)
 METRICS = (*NOT_MEASURED, *CALL_METRICS, *STEP_METRICS)
 
 
@@ -69,6 +72,10 @@ def plain_name(name: str) -> str:
         'two lines'
     """
     return " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
+
+
+def _least(counted: Instructions | None) -> int | None:
+    return counted.least if counted else None
 
 
 def _of_calls(test: str, measurements: Iterable[Measurement]) -> Iterator[Result]:

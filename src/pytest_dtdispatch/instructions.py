@@ -1,0 +1,217 @@
+"""Counting instructions: choose a meter, and run the same command line again as the meter needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch import options
+from pytest_dtdispatch.errors import MeterError
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.timing import Meter
+
+FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
+HARDWARE, CALLGRIND = "hardware counter", "callgrind"
+HARDWARE_PROBE = "pytest_dtdispatch.measuring.meters.hardware"
+PROBE_TIMEOUT_S = 120
+INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
+RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
+INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The meter that a run has.
+
+    Args:
+        meter: which one.
+        why: of its version, and why it is not the other one.
+        valgrind: path of the program, where that is what counts.
+    """
+
+    meter: str
+    why: str
+    valgrind: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line for a reader of figures.
+
+        Example:
+            >>> Choice("callgrind", "valgrind-3.19.0; no hardware counter").summary
+            'instructions are counted by callgrind (valgrind-3.19.0; no hardware counter)'
+        """
+        return f"instructions are counted by {self.meter} ({self.why})"
+
+
+_CHOICE = pytest.StashKey[tuple[Choice, Path]]()
+
+
+def rerun(config: pytest.Config) -> int | None:
+    """Run the command line again in a process whose instructions can be counted, and wait for it.
+
+    Args:
+        config: of pytest.
+
+    Returns:
+        Its exit status; nothing where this process is the one to run tests.
+
+    Raises:
+        pytest.UsageError: nothing here counts instructions, or the run would ask at the terminal.
+    """
+    if folder := os.environ.pop(FOLDER, ""):
+        config.stash[_CHOICE] = _read_choice(Path(folder)), Path(folder)
+        return None
+    if not _counts_instructions(config):
+        return None
+    for dest, flag in INTERACTIVE.items():
+        if config.getoption(dest, False):
+            raise pytest.UsageError(f"{flag}: not with --dtdispatch-metric instructions: run without either")
+    choice = choose(why_no_hardware_counter())
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder:
+        Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))
+        with _uncaptured(config):
+            return _run([*_prefix(choice, Path(folder)), *_same_command(config)], Path(folder))
+
+
+def choose(why_no_hardware: str) -> Choice:
+    """Choose a meter: the hardware counter where it counts, else callgrind.
+
+    Args:
+        why_no_hardware: what is wrong with the hardware counter; empty where it counts.
+
+    Raises:
+        pytest.UsageError: neither is there.
+    """
+    if not why_no_hardware:
+        return Choice(HARDWARE, "callgrind is not needed")
+    path, why_not = find_callgrind()
+    if why_not:
+        raise pytest.UsageError(
+            f"--dtdispatch-metric instructions: nothing here counts them: {why_no_hardware}; {why_not}"
+        )
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    return Choice(CALLGRIND, f"{version}; {why_no_hardware}", path)
+
+
+def why_no_hardware_counter() -> str:
+    """Say why the hardware counter cannot be used; empty where it counts two loops as it should."""
+    command = [sys.executable, "-m", HARDWARE_PROBE]
+    try:
+        probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return f"the hardware counter did not answer in {PROBE_TIMEOUT_S} s"
+    if probe.returncode:
+        last = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
+        return f"the hardware counter could not be tried: {last}"
+    return probe.stdout.strip()
+
+
+def find_callgrind() -> tuple[str, str]:
+    """Find valgrind: its path, and why it cannot be used."""
+    from pytest_dtdispatch.measuring.meters.requests import why_no_requests
+
+    path = shutil.which("valgrind") or ""
+    return path, why_no_requests() or ("" if path else f"valgrind is not on PATH: {INSTALL}")
+
+
+def choice_of(config: pytest.Config) -> Choice | None:
+    """Tell which meter this process has, if it has one."""
+    return config.stash[_CHOICE][0] if _CHOICE in config.stash else None
+
+
+def open_meter(config: pytest.Config) -> Meter:
+    """Begin to count with the meter that this process has.
+
+    Raises:
+        MeterError: it has none, or it does not count.
+    """
+    if _CHOICE not in config.stash:
+        raise MeterError("instructions are counted in a process that pytest starts for it: this is none")
+    choice, folder = config.stash[_CHOICE]
+    if choice.meter == HARDWARE:
+        from pytest_dtdispatch.measuring.meters.hardware import hardware_meter
+
+        return hardware_meter()
+    from pytest_dtdispatch.measuring.meters.callgrind import Callgrind
+
+    return Callgrind(folder).meter
+
+
+def _counts_instructions(config: pytest.Config) -> bool:
+    from pytest_dtdispatch.session import why_not_measured
+
+    try:
+        settings = options.run_settings(config)
+    except pytest.UsageError:  # which is told where the run is configured
+        return False
+    is_asked = settings.measure and settings.metric == "instructions"
+    runs_tests = not any(config.getoption(dest, False) for dest in RUNS_NOTHING)
+    return is_asked and runs_tests and not why_not_measured(config)
+
+
+def _read_choice(folder: Path) -> Choice:
+    found: dict[str, Any] = json.loads((folder / "choice.json").read_text())
+    return Choice(**found)
+
+
+def _prefix(choice: Choice, folder: Path) -> list[str]:
+    if choice.meter == HARDWARE:
+        return []
+    from pytest_dtdispatch.measuring.meters.callgrind import command
+
+    return command(choice.valgrind, folder)
+
+
+def _same_command(config: pytest.Config) -> list[str]:
+    """Write the command line of this process anew, or where it is not pytest's own, one like it."""
+    started = Path(sys.argv[0])
+    if started.name in ("pytest", "py.test") or started.parent.name == "pytest":
+        return [sys.executable, *sys.orig_argv[1:]]
+    return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args)]
+
+
+def _environment(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What makes two runs count the same: no random hashes, one thread, byte code that is kept."""
+    kept = {name: value for name, value in given.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", FOLDER: str(folder)}
+
+
+def _run(command: list[str], folder: Path) -> int:
+    with subprocess.Popen(command, env=_environment(os.environ, folder)) as process:
+        while True:
+            try:
+                status = process.wait()
+                break
+            except KeyboardInterrupt:  # the terminal told the other process too, which ends the run
+                continue
+    if status < 0:
+        print(f"ERROR: the run under {command[0]} ended by signal {-status}", file=sys.stderr)
+        return int(pytest.ExitCode.INTERNAL_ERROR)
+    return status
+
+
+@contextmanager
+def _uncaptured(config: pytest.Config) -> Iterator[None]:
+    """Give the other process the terminal, or whatever stands in for it."""
+    manager = config.pluginmanager.getplugin("capturemanager")
+    if manager is None:
+        yield
+        return
+    manager.suspend_global_capture(in_=True)
+    try:
+        yield
+    finally:
+        manager.resume_global_capture()
