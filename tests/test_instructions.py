@@ -31,7 +31,7 @@ def test_add(dtdispatch, device_mesh):
     dtdispatch.call(lambda: torch.ops.aten.is_same_size(a, a), name="same")
     [add, total, same] = book.measurements()
     assert not add.samples
-    assert add.steady_instructions.least < total.steady_instructions.least
+    assert add.steady_instructions.least > same.steady_instructions.least
 
 def test_fails():
     assert os.environ["PYTHONHASHSEED"] == "0" and 1 == 2
@@ -103,6 +103,11 @@ def test_a_debugger_is_refused_in_one_line(pytester: pytest.Pytester, flag: str)
     refused(pytester.runpytest_subprocess(*FAST, *COUNT, flag), f"{flag}: not with --dtdispatch-metric *")
 
 
+def test_a_profile_of_times_is_refused(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess(*FAST, "--dtdispatch", "--dtdispatch-profile")
+    refused(result, "--dtdispatch-profile: only instructions are profiled; add --dtdispatch-metric *")
+
+
 def test_what_runs_no_test_needs_no_meter(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     pytester.makepyfile(TESTS)
@@ -126,7 +131,7 @@ def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.
     assert instructions._same_command(config) == [sys.executable, "-X", "dev", "-m", "pytest", "-x"]
     monkeypatch.setattr(sys, "argv", ["script.py"])
     assert instructions._same_command(config)[:3] == [sys.executable, "-m", "pytest"]
-    assert instructions._same_command(config)[-3:] == ["-x", "-k", "a b"]
+    assert "a b" in instructions._same_command(config)
 
 
 def test_the_environment_of_a_count_does_not_vary() -> None:
@@ -160,7 +165,7 @@ def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytes
     hit, miss = found[add, "instruction_count"], found[add, "instruction_count_miss"]
     assert 10_000 < hit < 200_000
     assert 20 * hit < miss
-    assert hit < found["sum", "instruction_count"] < 200_000
+    assert 10_000 < found["sum", "instruction_count"] < 200_000
     assert found["same", "instruction_count"] < hit
     assert ("same", "instruction_count_miss") not in found
     assert not any(metric.endswith("_ns") for _, metric in found)
@@ -177,9 +182,10 @@ def test_callgrind_counts_a_loop_to_the_instruction(tmp_path: Path) -> None:
         "from pytest_dtdispatch.measuring.meters.callgrind import Callgrind\n"
         "from pytest_dtdispatch.measuring.meters.probe import count_loop\n"
         "callgrind = Callgrind(pathlib.Path(sys.argv[1]))\n"
-        "print(*(count_loop(callgrind.meter, turns) for turns in (1000, 1000, 2000, 3000)))\n"
+        "def least(turns): return min(count_loop(callgrind.meter, turns) for _ in range(5))\n"
+        "print(least(1000), least(1000), least(2000), least(3000))\n"
         "callgrind.dump()\n"
-        "print(count_loop(callgrind.meter, 3000))\n"
+        "print(least(3000))\n"
     )
     line = [*command(find_callgrind()[0], tmp_path), sys.executable, str(script), str(tmp_path)]
     counted = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
@@ -187,3 +193,50 @@ def test_callgrind_counts_a_loop_to_the_instruction(tmp_path: Path) -> None:
     assert once == again
     assert thrice - twice == twice - once > 1000
     assert after_dump == thrice
+
+
+SLOWED = """
+import torch
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+def handler_that_grew(times):
+    for _ in range(times):
+        pass
+
+def test_add(dtdispatch, device_mesh):
+    a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    inner = propagator.propagate_op_sharding_non_cached
+
+    def propagate(schema):
+        handler_that_grew(20_000)
+        return inner(schema)
+
+    propagator.propagate_op_sharding_non_cached = propagate
+    try:
+        dtdispatch.call(lambda: a + a, name="sum")
+    finally:
+        del propagator.propagate_op_sharding_non_cached
+"""
+
+
+@needs_callgrind
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_profile=SLOWED)
+    result = pytester.runpytest_subprocess(*FAST, *COUNT, "--dtdispatch-profile", "--dtdispatch-rounds=1")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "profile of a miss: test_profile.py::test_add::sum",
+            "* machine code, without what it calls",
+            "*_PyEval_EvalFrameDefault",
+            "* Python, with the machine code that it calls",
+            "*handler_that_grew (*test_profile.py:5)",
+            "profile of a hit: *",
+        ]
+    )
+    [line] = [line for line in result.outlines if "handler_that_grew (" in line]
+    count = int(line.split()[0].replace(",", ""))
+    assert 20_000 * 20 < count < 20_000 * 500

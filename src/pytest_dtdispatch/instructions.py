@@ -12,20 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_dtdispatch import options
 from pytest_dtdispatch.errors import MeterError
 
-if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.timing import Meter
-
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
 HARDWARE, CALLGRIND = "hardware counter", "callgrind"
 HARDWARE_PROBE = "pytest_dtdispatch.measuring.meters.hardware"
 PROBE_TIMEOUT_S = 120
+NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not tell"
 INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
@@ -79,7 +77,8 @@ def rerun(config: pytest.Config) -> int | None:
     for dest, flag in INTERACTIVE.items():
         if config.getoption(dest, False):
             raise pytest.UsageError(f"{flag}: not with --dtdispatch-metric instructions: run without either")
-    choice = choose(why_no_hardware_counter())
+    is_profiled = options.run_settings(config).profile
+    choice = choose(NAMES_NO_FUNCTIONS if is_profiled else why_no_hardware_counter())
     with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder:
         Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))
         with _uncaptured(config):
@@ -132,8 +131,15 @@ def choice_of(config: pytest.Config) -> Choice | None:
     return config.stash[_CHOICE][0] if _CHOICE in config.stash else None
 
 
-def open_meter(config: pytest.Config) -> Meter:
+def begin_to_count(config: pytest.Config, profile: bool) -> dict[str, Any]:
     """Begin to count with the meter that this process has.
+
+    Args:
+        config: of pytest.
+        profile: whether calls are profiled too.
+
+    Returns:
+        What a plan of rounds needs for it: ``counter``, and perhaps ``profiler``.
 
     Raises:
         MeterError: it has none, or it does not count.
@@ -144,10 +150,13 @@ def open_meter(config: pytest.Config) -> Meter:
     if choice.meter == HARDWARE:
         from pytest_dtdispatch.measuring.meters.hardware import hardware_meter
 
-        return hardware_meter()
+        return {"counter": hardware_meter()}
     from pytest_dtdispatch.measuring.meters.callgrind import Callgrind
+    from pytest_dtdispatch.measuring.meters.profiler import CallProfiler
 
-    return Callgrind(folder).meter
+    callgrind = Callgrind(folder)
+    profiler = {"profiler": CallProfiler(callgrind)} if profile else {}
+    return {"counter": callgrind.meter, **profiler}
 
 
 def _counts_instructions(config: pytest.Config) -> bool:

@@ -27,6 +27,7 @@ from pytest_dtdispatch.values import (
 BACKENDS = ("auto", "fake", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
+COUNT_INSTRUCTIONS = "--dtdispatch-metric instructions"
 FEW = {"rounds": 5, "repeat": 2}  # counts hardly differ from call to call, and callgrind is slow
 MARKER = "dtdispatch"
 
@@ -50,6 +51,7 @@ class Settings:
         nproc: ranks to start.
         metric: what captures and calls measure: ``time``, ``counts`` of misses and the like, or
             ``instructions``.
+        profile: whether the functions that instructions went to are listed.
         max_misses_per_step: limit of a gate, as the four below: the most that any counted step may have.
         max_cache_growth: entries that any one cache gains.
         max_spec_growth: ``DTensorSpec`` objects gained.
@@ -75,6 +77,7 @@ class Settings:
     device: str = "auto"
     nproc: int = 1
     metric: str = "time"
+    profile: bool = False
     max_misses_per_step: int | None = None
     max_cache_growth: int | None = None
     max_spec_growth: int | None = None
@@ -167,6 +170,13 @@ OPTIONS = (
         "NAME",
         in_marker=False,
     ),
+    Option(
+        "profile",
+        read_switch,
+        "list the functions that instructions went to",
+        "--dtdispatch-profile",
+        in_marker=False,
+    ),
     *(
         Option(f"max_{what}", read_most, f"fail a test where a counted step has more {of}", flag, "N")
         for what, of, flag in (
@@ -255,6 +265,10 @@ def run_settings(config: pytest.Config) -> Settings:
     asked = [option.flag for option in RESULT_FILES if config.getoption(option.dest) is not None]
     if not given.get("measure") and asked:
         raise pytest.UsageError(f"{asked[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
+    if given.get("profile") and given.get("measure") and given.get("metric") != "instructions":
+        raise pytest.UsageError(
+            "--dtdispatch-profile: only instructions are profiled; add " + COUNT_INSTRUCTIONS
+        )
     if given.get("metric") == "instructions":
         given = {**FEW, **given}
     return Settings(**given)

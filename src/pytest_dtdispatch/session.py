@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
     from pytest_dtdispatch.bridge import Bridge
     from pytest_dtdispatch.gate import SavedRunGate
-    from pytest_dtdispatch.measuring.timing import Meter
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.records.book import Book
     from pytest_dtdispatch.records.scaling import Scaling
@@ -86,13 +85,13 @@ class Session:
                 yield choice.summary
 
     @functools.cached_property
-    def _counter(self) -> Meter | None:
+    def _counting(self) -> dict[str, Any]:
         """What counts instructions, from the first test that needs it; nothing where time is measured."""
         if self._settings.metric != "instructions":
-            return None
-        from pytest_dtdispatch.instructions import open_meter
+            return {}
+        from pytest_dtdispatch.instructions import begin_to_count
 
-        return open_meter(self._config)
+        return begin_to_count(self._config, self._settings.profile)
 
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
@@ -105,7 +104,7 @@ class Session:
         settings = options.test_settings(item)
         plan = Plan(settings.rounds, settings.repeat, settings.max_time, settings.cold)
         try:
-            plan = replace(plan, counter=self._counter)
+            plan = replace(plan, **self._counting)
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -223,6 +222,7 @@ class Session:
     ) -> None:
         from pytest_dtdispatch.environment import run_environment
         from pytest_dtdispatch.reporting import counts, instructions, terminal
+        from pytest_dtdispatch.reporting.profile import profile_lines
         from pytest_dtdispatch.reporting.scaling import scaling_lines
         from pytest_dtdispatch.reporting.table import build_table
 
@@ -232,6 +232,7 @@ class Session:
             of_instructions = self._settings.metric == "instructions"
             build = instructions.build_instructions_table if of_instructions else build_table
             _print_lines(terminalreporter, terminal.table_lines(build(measured, verbosity > 0), width))
+            _print_lines(terminalreporter, profile_lines(measured, width))
             _print_lines(terminalreporter, scaling_lines(self._scalings, width))
             legends.append(instructions.LEGEND if of_instructions else terminal.LEGEND)
         if counted:

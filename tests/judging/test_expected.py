@@ -63,9 +63,10 @@ def test_a_row_without_a_result_is_missing_and_fails() -> None:
         ExpectedRow("t", "instruction_count_miss", 5, 0.1),
     ]
     judgement = judge_results(rows, [Result("t", HIT, 5)])
-    assert [row.verdict for row in judgement.verdicts] == ["missing", "passed", "missing"]
+    assert [row.verdict for row in judgement.verdicts] == ["missing", "passed", "missing", "missing"]
     assert "restore the test" in judgement.verdicts[0].remedy
     assert "measures no such metric" in judgement.verdicts[2].remedy
+    assert "--dtdispatch-metric instructions" in judgement.verdicts[3].remedy
     assert judgement.has_failed
 
 

@@ -65,7 +65,7 @@ def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:
         notes = ("never hits: propagation runs on every call",)
     if taken.propagation is Propagation.NONE:
         remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
-    return Figures(taken.rounds, taken.samples, notes, remarks, taken.instructions)
+    return Figures(taken.rounds, taken.samples, notes, remarks, taken.instructions, taken.profiles)
 
 
 def _subject(call: OpCall, replay: Replay) -> Subject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +22,7 @@ from pytest_dtdispatch.measuring.timing import (
     time_row,
 )
 from pytest_dtdispatch.records.measurement import Instructions, Refused, Samples, State, is_count
+from pytest_dtdispatch.records.profile import Profile
 
 MIN_ROUNDS = 5
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
@@ -60,6 +61,19 @@ class Caches(Protocol):
         """Count propagations that ask no cache, in the one element of the list."""
 
 
+class Profiler(Protocol):
+    """What the rounds ask of a profiler."""
+
+    def __call__(
+        self,
+        state: State,
+        fn: Callable[..., Any],
+        prepare: Callable[[], tuple[Any, ...]],
+        kwargs: dict[str, Any],
+    ) -> Profile:
+        """Tell where the instructions of a call went."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How much is measured, and of what.
@@ -73,6 +87,7 @@ class Plan:
             hits, where that takes no more than a tenth of the time; else five. Hits between two misses
             make the second one up to 20 % slower, as its code has gone cold.
         counter: counts the instructions of a call, in place of the clock.
+        profiler: tells where the instructions of one call more in each state went.
     """
 
     rounds: int = 20
@@ -81,6 +96,7 @@ class Plan:
     cold: bool = False
     in_a_row: int = 20
     counter: Meter | None = None
+    profiler: Profiler | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +132,7 @@ class Taken:
     rounds: int
     samples: tuple[Samples, ...] = ()
     instructions: tuple[Instructions, ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
 
 class Rounds:
@@ -189,7 +206,8 @@ class Rounds:
             yield from some_rounds(count)
             done += count
         if self._plan.counter:
-            return Taken(propagation, done, instructions=self._recorded(Instructions))
+            counted, profiles = self._recorded(Instructions), tuple(self._profiles())
+            return Taken(propagation, done, instructions=counted, profiles=profiles)
         return Taken(propagation, done, self._recorded(Samples))
 
     def _rehearse(self) -> Rows[Propagation]:
@@ -327,6 +345,22 @@ class Rounds:
     def _timed(self, row: Row) -> Rows[list[TimedCall]]:
         raw = yield row
         return [TimedCall(figure, *moved(before, after)) for figure, before, after in raw or ()]
+
+    def _profiles(self) -> Iterator[Profile]:
+        subject, profile = self._subject, self._plan.profiler
+        if profile is None:
+            return
+
+        def cleared() -> tuple[Any, ...]:
+            args = subject.prepare()
+            self._clear()
+            return args
+
+        prepares = {State.MISS: cleared, State.HIT: subject.prepare, State.CALL: subject.prepare}
+        with gc_paused():
+            for state, prepare in prepares.items():
+                if self._figures.get(state):
+                    yield profile(state, subject.fn, prepare, subject.kwargs)
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]

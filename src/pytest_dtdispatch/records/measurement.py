@@ -6,6 +6,10 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.records.profile import Profile
 
 
 class State(str, Enum):
@@ -130,6 +134,7 @@ class Figures:
         remarks: what explains the figures to who asks: why there is no local row.
         instructions: one entry for each state that was tried, where instructions were counted; then there
             are no samples.
+        profiles: where the instructions of a call in each state went, if that was asked for.
     """
 
     rounds: int = 0
@@ -137,6 +142,7 @@ class Figures:
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     instructions: tuple[Instructions, ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
 
 @dataclass(frozen=True)
