@@ -44,7 +44,7 @@ def test_left_out():
 @pytest.fixture
 def no_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without valgrind."""
-    monkeypatch.setattr(instructions.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
 
 
 # The choice
@@ -75,9 +75,7 @@ def test_without_either_one_line_names_what_to_install(no_valgrind: None) -> Non
 
 
 def test_another_processor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_dtdispatch.measuring.meters import requests
-
-    monkeypatch.setattr(requests.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert "on Linux on x86-64 alone, not linux on aarch64" in find_callgrind()[1]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pytest_dtdispatch.records.measurement import (
     Contains,
     Figures,
@@ -15,7 +17,7 @@ from pytest_dtdispatch.reporting.table import Line
 from pytest_dtdispatch.reporting.terminal import table_lines
 
 
-def counted(*instructions: Instructions, **more: tuple[str, ...]) -> Measurement:
+def counted(*instructions: Instructions, **more: Any) -> Measurement:
     return Measurement(
         "add@4", "add@4", "add", "4", Contains.DISPATCH, 3, Figures(5, instructions=instructions, **more)
     )

@@ -226,7 +226,7 @@ class Measurement:
     @property
     def proof(self) -> str:
         """One phrase that says what the cache counters proved of these samples."""
-        tried = (*self.samples, *self.figures.instructions)
+        tried: tuple[Samples | Instructions, ...] = (*self.samples, *self.figures.instructions)
         refused = [refusal for one in tried for refusal in one.refused]
         if refused:
             return ", ".join(str(refusal) for refusal in refused)
