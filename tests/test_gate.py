@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.measuring import calls, ops
+from pytest_dtdispatch.measuring import counted
 from pytest_dtdispatch.measuring.rounds import Rounds
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
 from tests.scripted_clock import ScriptedClock
@@ -52,8 +52,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """Let each run have the same latencies, and a test add to those of its callable."""
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
     monkeypatch.setitem(sys.modules, "scripted", control)
-    for module in (calls, ops):
-        monkeypatch.setattr(module, "Rounds", functools.partial(Rounds, clock=control.clock))
+    monkeypatch.setattr(counted, "Rounds", functools.partial(Rounds, clock=control.clock))
     monkeypatch.setenv("COLUMNS", "200")
     return control
 

@@ -34,7 +34,7 @@ def test_add(dtdispatch, device_mesh):
     assert add.steady_instructions.least > same.steady_instructions.least
 
 def test_fails():
-    assert os.environ["PYTHONHASHSEED"] == "0" and 1 == 2
+    assert os.environ["PYTHONHASHSEED"] == "1"
 
 def test_left_out():
     pass
@@ -153,7 +153,7 @@ def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytes
     result.assert_outcomes(passed=1, failed=1, deselected=1)
     assert result.stdout.str().count("test session starts") == 1
     result.stdout.fnmatch_lines(
-        ["*assert 1 == 2*", "*instructions are counted by *", "*= 1 failed, 1 passed*"]
+        ["*assert '0' == '1'*", "*instructions are counted by *", "*= 1 failed, 1 passed*"]
     )
     found = {
         (row[0].rpartition("::")[2], row[1]): int(row[2])
@@ -229,7 +229,7 @@ def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> No
         [
             "profile of a miss: test_profile.py::test_add::sum",
             "* machine code, without what it calls",
-            "*_PyEval_EvalFrameDefault",
+            "*  _PyEval_EvalFrameDefault",
             "* Python, with the machine code that it calls",
             "*handler_that_grew (*test_profile.py:5)",
             "profile of a hit: *",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.measuring import calls, ops
+from pytest_dtdispatch.measuring import counted
 from pytest_dtdispatch.measuring.rounds import Rounds
 from tests import pytorch_reader
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
@@ -63,8 +63,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> type
     """Let each run have the same latencies, and a test add to those of its callable, and to its counts."""
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
     monkeypatch.setitem(sys.modules, "scripted", control)
-    for module in (calls, ops):
-        monkeypatch.setattr(module, "Rounds", functools.partial(Rounds, clock=control.clock))
+    monkeypatch.setattr(counted, "Rounds", functools.partial(Rounds, clock=control.clock))
     monkeypatch.setenv("COLUMNS", "200")
     pytester.makepyfile(test_results=TESTS)
     return control

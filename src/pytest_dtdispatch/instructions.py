@@ -12,12 +12,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtdispatch import options
 from pytest_dtdispatch.errors import MeterError
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.counted import Counting
 
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
 HARDWARE, CALLGRIND = "hardware counter", "callgrind"
@@ -131,32 +134,32 @@ def choice_of(config: pytest.Config) -> Choice | None:
     return config.stash[_CHOICE][0] if _CHOICE in config.stash else None
 
 
-def begin_to_count(config: pytest.Config, profile: bool) -> dict[str, Any]:
+def begin_to_count(config: pytest.Config, profile: bool) -> Counting:
     """Begin to count with the meter that this process has.
 
     Args:
         config: of pytest.
         profile: whether calls are profiled too.
 
-    Returns:
-        What a plan of rounds needs for it: ``counter``, and perhaps ``profiler``.
-
     Raises:
         MeterError: it has none, or it does not count.
     """
     if _CHOICE not in config.stash:
         raise MeterError("instructions are counted in a process that pytest starts for it: this is none")
+    from pytest_dtdispatch.measuring.counted import Counting
+    from pytest_dtdispatch.measuring.meters.methods import MethodCache
+
     choice, folder = config.stash[_CHOICE]
+    forget = MethodCache().forget
     if choice.meter == HARDWARE:
         from pytest_dtdispatch.measuring.meters.hardware import hardware_meter
 
-        return {"counter": hardware_meter()}
+        return Counting(hardware_meter(), forget)
     from pytest_dtdispatch.measuring.meters.callgrind import Callgrind
     from pytest_dtdispatch.measuring.meters.profiler import CallProfiler
 
     callgrind = Callgrind(folder)
-    profiler = {"profiler": CallProfiler(callgrind)} if profile else {}
-    return {"counter": callgrind.meter, **profiler}
+    return Counting(callgrind.meter, forget, CallProfiler(callgrind) if profile else None)
 
 
 def _counts_instructions(config: pytest.Config) -> bool:

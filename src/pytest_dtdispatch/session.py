@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
     from pytest_dtdispatch.bridge import Bridge
     from pytest_dtdispatch.gate import SavedRunGate
+    from pytest_dtdispatch.measuring.counted import Counting
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.records.book import Book
     from pytest_dtdispatch.records.scaling import Scaling
@@ -85,10 +86,10 @@ class Session:
                 yield choice.summary
 
     @functools.cached_property
-    def _counting(self) -> dict[str, Any]:
+    def _counting(self) -> Counting | None:
         """What counts instructions, from the first test that needs it; nothing where time is measured."""
         if self._settings.metric != "instructions":
-            return {}
+            return None
         from pytest_dtdispatch.instructions import begin_to_count
 
         return begin_to_count(self._config, self._settings.profile)
@@ -104,7 +105,7 @@ class Session:
         settings = options.test_settings(item)
         plan = Plan(settings.rounds, settings.repeat, settings.max_time, settings.cold)
         try:
-            plan = replace(plan, **self._counting)
+            plan = replace(plan, counting=self._counting)
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -6,8 +6,7 @@ import gc
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +17,6 @@ from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
-    NOT_COUNTED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
     Plan,
@@ -27,8 +25,9 @@ from pytest_dtdispatch.measuring.rounds import (
     Subject,
     Taken,
 )
-from pytest_dtdispatch.measuring.timing import Meter, Reader, gc_paused
+from pytest_dtdispatch.measuring.timing import gc_paused
 from pytest_dtdispatch.records.measurement import Samples, State
+from tests.scripted_bench import Bench, FakeOp
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,130 +41,6 @@ FIRST_HIT = REHEARSAL + 1 + WARMUP
 def plan(rounds: int, repeat: int, **more: Any) -> Plan:
     """Plan rounds that take their hits right after their miss."""
     return Plan(rounds, repeat, in_a_row=1, **more)
-
-
-class CacheInfo(NamedTuple):
-    """What a Python cache says of itself; a native one says the first two."""
-
-    hits: int
-    misses: int
-    maxsize: None
-    currsize: int
-
-
-class FakeCache:
-    """Counters of one cache, and whether it holds the one entry that is asked for."""
-
-    def __init__(self) -> None:
-        self.hits = self.misses = 0
-        self.is_filled = False
-        self.clear_works = True
-
-    def clear(self) -> None:
-        if self.clear_works:
-            self.hits = self.misses = 0
-            self.is_filled = False
-
-    def ask(self) -> None:
-        if self.is_filled:
-            self.hits += 1
-        else:
-            self.misses += 1
-        self.is_filled = True
-
-
-class FakeCaches:
-    """A native and a Python cache, and one cache more that only a cold call empties."""
-
-    def __init__(self) -> None:
-        self.native = FakeCache()
-        self.python = FakeCache()
-        self.cold_size = 0
-        self.cold_clear_works = True
-        self.log: list[str] = []
-        self.uncached: list[int] | None = None
-        self.reading: Callable[[], None] = lambda: None
-
-    def clear(self) -> None:
-        self.log.append("clear")
-        self.native.clear()
-        self.python.clear()
-
-    def clear_cold(self) -> None:
-        self.log.append("clear cold")
-        if self.cold_clear_works:
-            self.cold_size = 0
-
-    def cold_entries(self) -> int:
-        return self.cold_size
-
-    def readers(self) -> tuple[Reader, ...]:
-        def native() -> tuple[int, int]:
-            self.reading()
-            return self.native.hits, self.native.misses
-
-        def python() -> CacheInfo:
-            self.reading()
-            return CacheInfo(self.python.hits, self.python.misses, None, int(self.python.is_filled))
-
-        return native, python
-
-    @contextmanager
-    def counting_uncached(self) -> Iterator[list[int]]:
-        self.uncached = [0]
-        try:
-            yield self.uncached
-        finally:
-            self.uncached = None
-
-    def propagate_uncached(self) -> None:
-        if self.uncached is not None:
-            self.uncached[0] += 1
-
-
-class FakeClock:
-    """Nanoseconds that pass only when something says so."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-    def passes(self, ns: int) -> None:
-        self.now += ns
-
-
-class FakeOp:
-    """An op whose call number n takes 1000 + n ns: a sample says which call it came from."""
-
-    def __init__(self, clock: FakeClock, effect: Callable[[int], None]) -> None:
-        self.calls = 0
-        self._clock = clock
-        self._effect = effect
-
-    def __call__(self) -> None:
-        number = self.calls
-        self.calls += 1
-        self._clock.passes(1000 + number)
-        self._effect(number)
-
-
-class Bench:
-    """One op, two caches and a clock, ready to be measured."""
-
-    def __init__(self) -> None:
-        self.caches = FakeCaches()
-        self.clock = FakeClock()
-        self.op = self.op_that(lambda number: self.caches.native.ask())
-
-    def op_that(self, effect: Callable[[int], None]) -> FakeOp:
-        self.op = FakeOp(self.clock, effect)
-        return self.op
-
-    def take(self, plan: Plan, **more: Any) -> Taken:
-        subject = Subject(self.op, tuple)
-        return Rounds(subject, self.caches, plan, clock=self.clock, **more).take()
 
 
 @pytest.fixture
@@ -776,40 +651,3 @@ def test_a_proved_hit_is_always_recorded(plan: Plan, noise: list[bool]) -> None:
         for offset in range(plan.repeat)
     ]
     assert calls_of(taken, State.HIT) == [number for number in blocks if script[number] == hit]
-
-
-# Counting instructions in place of time
-
-
-def scripted_counter(bench: Bench, script: dict[int, int]) -> Meter:
-    """Count a million instructions and one more for each call before; other calls read what is scripted."""
-
-    def end() -> int:
-        number = bench.op.calls - 1
-        return script.get(number, 1_000_000 + number)
-
-    return Meter(lambda: 0, end)
-
-
-def test_a_counter_takes_the_place_of_the_clock(bench: Bench) -> None:
-    taken = bench.take(plan(rounds=2, repeat=3, counter=scripted_counter(bench, {})))
-    assert taken.samples == ()
-    counts = {one.state: [count - 1_000_000 for count in one.counts] for one in taken.instructions}
-    assert counts == {State.MISS: [4, 18], State.HIT: [15, 16, 17, 29, 30, 31]}
-
-
-@pytest.mark.parametrize("reading", [0, 2**64 - 1])
-def test_what_a_counter_reads_that_does_not_count_is_never_recorded(bench: Bench, reading: int) -> None:
-    counter = scripted_counter(bench, {FIRST_MISS: reading, FIRST_HIT: reading})
-    taken = bench.take(plan(rounds=1, repeat=2, counter=counter))
-    assert {one.state: one.counts for one in taken.instructions} == {
-        State.MISS: (),
-        State.HIT: (1_000_000 + FIRST_HIT + 1,),
-    }
-    assert all([str(why) for why in one.refused] == [f"{NOT_COUNTED} (1x)"] for one in taken.instructions)
-
-
-def test_the_length_of_a_row_does_not_depend_on_counts(bench: Bench) -> None:
-    counter = Meter(lambda: 0, lambda: 10**12)
-    bench.take(Plan(rounds=20, repeat=1, counter=counter))
-    assert bench.caches.log == ["clear"] * (1 + 5 + 20)

@@ -56,3 +56,8 @@ def test_the_functions_with_most_instructions_are_listed() -> None:
     assert len(shares) == LISTED == 20
     assert shares[0] == Share("f49", 49)
     assert shares[-1] == Share("f30", 30)
+
+
+def test_a_function_that_calls_itself_is_one_function() -> None:
+    lines = ["fn=(1) eval", "1 400", "cfn=(2) eval'2", "calls=1 5", "1 70", "fn=(2)", "5 70"]
+    assert parse_dump(lines) == {"eval": 470}

@@ -11,10 +11,11 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.counted import rounds_of
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import figures_of, first_line, synchronizer
 from pytest_dtdispatch.measuring.replay import OpCall, Replay
-from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject
+from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
 from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.signature import place_text
@@ -102,7 +103,7 @@ class RanCall:
         with torchapi.without_outer_modes():
             try:
                 with self._replay.repeating():
-                    taken = Rounds(self._subject, caches, plan, synchronize=synchronizer()).take()
+                    taken = rounds_of(self._subject, caches, plan, synchronize=synchronizer()).take()
             except Exception as error:  # the program's own call succeeded: it must not see this
                 return Figures(notes=(f"repeating it raised {first_line(error)}",))
             return figures_of(taken)

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.counted import rounds_of
 from pytest_dtdispatch.measuring.localops import local_call_of
 from pytest_dtdispatch.measuring.replay import OpCall, Replay
 from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Rounds, Subject, Taken
@@ -55,12 +56,13 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
 
 def _rounds(call: OpCall, local: OpCall | None, replay: Replay, caches: ShardingCaches, plan: Plan) -> Rounds:
     local_subject = _subject(local, replay) if local else None
-    return Rounds(_subject(call, replay), caches, plan, local_subject, synchronize=synchronizer())
+    return rounds_of(_subject(call, replay), caches, plan, local_subject, synchronizer())
 
 
 def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:
     """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
     notes: tuple[str, ...] = ()
+    remarks = (*remarks, *taken.remarks)
     if taken.propagation is Propagation.NEVER_CACHED:
         notes = ("never hits: propagation runs on every call",)
     if taken.propagation is Propagation.NONE:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytest_dtdispatch.measuring.timing import (
     Clock,
@@ -21,8 +21,11 @@ from pytest_dtdispatch.measuring.timing import (
     nothing_to_do,
     time_row,
 )
-from pytest_dtdispatch.records.measurement import Instructions, Refused, Samples, State, is_count
+from pytest_dtdispatch.records.measurement import Instructions, Refused, Samples, State
 from pytest_dtdispatch.records.profile import Profile
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.counted import Counting
 
 MIN_ROUNDS = 5
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
@@ -34,7 +37,6 @@ PROPAGATED_AGAIN = "propagation ran again"
 NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
-NOT_COUNTED = "the meter did not count"
 
 
 T = TypeVar("T")
@@ -61,19 +63,6 @@ class Caches(Protocol):
         """Count propagations that ask no cache, in the one element of the list."""
 
 
-class Profiler(Protocol):
-    """What the rounds ask of a profiler."""
-
-    def __call__(
-        self,
-        state: State,
-        fn: Callable[..., Any],
-        prepare: Callable[[], tuple[Any, ...]],
-        kwargs: dict[str, Any],
-    ) -> Profile:
-        """Tell where the instructions of a call went."""
-
-
 @dataclass(frozen=True)
 class Plan:
     """How much is measured, and of what.
@@ -86,8 +75,7 @@ class Plan:
         in_a_row: rounds that take their misses one after the other, each of a cleared cache, before their
             hits, where that takes no more than a tenth of the time; else five. Hits between two misses
             make the second one up to 20 % slower, as its code has gone cold.
-        counter: counts the instructions of a call, in place of the clock.
-        profiler: tells where the instructions of one call more in each state went.
+        counting: counts instructions, in place of looking at the clock.
     """
 
     rounds: int = 20
@@ -95,8 +83,7 @@ class Plan:
     max_time_s: float = 1.0
     cold: bool = False
     in_a_row: int = 20
-    counter: Meter | None = None
-    profiler: Profiler | None = None
+    counting: Counting | None = None
 
 
 @dataclass(frozen=True)
@@ -133,10 +120,11 @@ class Taken:
     samples: tuple[Samples, ...] = ()
     instructions: tuple[Instructions, ...] = ()
     profiles: tuple[Profile, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class Rounds:
-    """Take rounds of one subject.
+    """Take rounds of one subject, and time them.
 
     Args:
         subject: what is timed.
@@ -161,7 +149,7 @@ class Rounds:
         self._plan = plan
         self._local = local
         self._clock = clock
-        self._meter = plan.counter or Meter(clock, clock)
+        self._meter = Meter(clock, clock)
         self._synchronize = synchronize
         self._readers = caches.readers()
         self._all: Reader = self._read_all
@@ -205,9 +193,9 @@ class Rounds:
             self._synchronize()
             yield from some_rounds(count)
             done += count
-        if self._plan.counter:
-            counted, profiles = self._recorded(Instructions), tuple(self._profiles())
-            return Taken(propagation, done, instructions=counted, profiles=profiles)
+        return self._taken(propagation, done)
+
+    def _taken(self, propagation: Propagation, done: int) -> Taken:
         return Taken(propagation, done, self._recorded(Samples))
 
     def _rehearse(self) -> Rows[Propagation]:
@@ -234,8 +222,7 @@ class Rounds:
                 Row(subject.fn, hit, subject.kwargs, self._all, REHEARSAL_CALLS)
             )
             after = [reader()[0] for reader in self._readers]
-        if not self._plan.counter:
-            self._shorten_rows(first.figure)
+        self._rehearsed(first.figure, last.figure)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
@@ -249,15 +236,15 @@ class Rounds:
                     self._hit_reader = reader
         return Propagation.CACHED
 
-    def _shorten_rows(self, miss_ns: int) -> None:
-        affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / 10 / max(miss_ns, 1))
+    def _rehearsed(self, miss: int, hit: int) -> None:
+        """Plan by what a first miss and a later call took."""
+        affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / 10 / max(miss, 1))
         self._in_a_row = min(self._plan.in_a_row, max(affordable, MIN_ROUNDS))
 
     def _cached_rounds(self, count: int) -> Rows[None]:
         yield from self._propagating_calls(count)
         with gc_paused():
-            yield from self._calls(self._subject, WARMUP_HITS)
-            yield from self._hits(count * self._plan.repeat)
+            yield from self._steady(count, self._hits)
             yield from self._locals(count * self._plan.repeat)
 
     def _never_cached_rounds(self, count: int) -> Rows[None]:
@@ -267,13 +254,13 @@ class Rounds:
 
     def _unpropagated_rounds(self, count: int) -> Rows[None]:
         with gc_paused():
-            yield from self._calls(self._subject, WARMUP_HITS)
-            for call in (yield from self._calls(self._subject, count * self._plan.repeat)):
-                if call.hits or call.misses:
-                    self._refuse(State.CALL, A_COUNTER_MOVED)
-                else:
-                    self._record(State.CALL, call.figure)
+            yield from self._steady(count, self._unpropagated_calls)
             yield from self._locals(count * self._plan.repeat)
+
+    def _steady(self, count: int, take: Callable[[int], Rows[None]]) -> Rows[None]:
+        """Take the calls of so many rounds, once the state is steady."""
+        yield from self._calls(self._subject, WARMUP_HITS)
+        yield from take(count * self._plan.repeat)
 
     def _propagating_calls(self, count: int) -> Rows[None]:
         if self._plan.cold:
@@ -283,8 +270,7 @@ class Rounds:
     def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> Rows[None]:
         """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
         subject = self._subject
-        # The first calls of a long row are still slow; a short row is one of calls that take long anyway.
-        warmup = count // 4 if self._in_a_row == self._plan.in_a_row else 0
+        warmup = self._warmup_of_misses(count)
         is_clear: list[bool] = []
         with gc_paused() as collect:
 
@@ -303,6 +289,10 @@ class Rounds:
                 self._refuse(state, self._why_no_miss)
             else:
                 self._record(state, call.figure)
+
+    def _warmup_of_misses(self, count: int) -> int:
+        """Discard the first of a long row, which are slow; a short one has calls that take long anyway."""
+        return count // 4 if self._in_a_row == self._plan.in_a_row else 0
 
     def _clear(self) -> bool:
         self._caches.clear()
@@ -331,6 +321,13 @@ class Rounds:
             else:
                 self._record(State.HIT, call.figure)
 
+    def _unpropagated_calls(self, count: int) -> Rows[None]:
+        for call in (yield from self._calls(self._subject, count)):
+            if call.hits or call.misses:
+                self._refuse(State.CALL, A_COUNTER_MOVED)
+            else:
+                self._record(State.CALL, call.figure)
+
     def _locals(self, count: int) -> Rows[None]:
         if self._local is None:
             return
@@ -346,30 +343,11 @@ class Rounds:
         raw = yield row
         return [TimedCall(figure, *moved(before, after)) for figure, before, after in raw or ()]
 
-    def _profiles(self) -> Iterator[Profile]:
-        subject, profile = self._subject, self._plan.profiler
-        if profile is None:
-            return
-
-        def cleared() -> tuple[Any, ...]:
-            args = subject.prepare()
-            self._clear()
-            return args
-
-        prepares = {State.MISS: cleared, State.HIT: subject.prepare, State.CALL: subject.prepare}
-        with gc_paused():
-            for state, prepare in prepares.items():
-                if self._figures.get(state):
-                    yield profile(state, subject.fn, prepare, subject.kwargs)
-
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
 
     def _record(self, state: State, figure: int) -> None:
-        if self._plan.counter and not is_count(figure):
-            self._refuse(state, NOT_COUNTED)
-        else:
-            self._figures.setdefault(state, []).append(figure)
+        self._figures.setdefault(state, []).append(figure)
 
     def _refuse(self, state: State, reason: str) -> None:
         self._refused[state, reason] += 1

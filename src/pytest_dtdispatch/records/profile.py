@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_dtdispatch.records.measurement import State
 
 LISTED = 20  # functions of each kind
+RECURSION = re.compile(r"'\d+$")
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,13 @@ def parse_dump(lines: Iterable[str]) -> dict[str, int]:
 
 
 def _name(value: str, names: dict[str, str]) -> str:
-    """Read ``(7) name``, which names function 7, or ``(7)``, which was named before."""
+    """Read ``(7) name``, which names function 7, or ``(7)``, which was named before.
+
+    A function that calls itself is told apart as ``name'2``: here it is one function.
+    """
     number, _, name = value.partition(" ")
     if name:
-        names[number] = name
+        names[number] = RECURSION.sub("", name)
     return names.get(number, value)
 
 

@@ -1,0 +1,134 @@
+"""A scripted op with scripted caches, to take rounds of without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject, Taken
+from pytest_dtdispatch.measuring.timing import Reader
+
+
+class CacheInfo(NamedTuple):
+    """What a Python cache says of itself; a native one says the first two."""
+
+    hits: int
+    misses: int
+    maxsize: None
+    currsize: int
+
+
+class FakeCache:
+    """Counters of one cache, and whether it holds the one entry that is asked for."""
+
+    def __init__(self) -> None:
+        self.hits = self.misses = 0
+        self.is_filled = False
+        self.clear_works = True
+
+    def clear(self) -> None:
+        if self.clear_works:
+            self.hits = self.misses = 0
+            self.is_filled = False
+
+    def ask(self) -> None:
+        if self.is_filled:
+            self.hits += 1
+        else:
+            self.misses += 1
+        self.is_filled = True
+
+
+class FakeCaches:
+    """A native and a Python cache, and one cache more that only a cold call empties."""
+
+    def __init__(self) -> None:
+        self.native = FakeCache()
+        self.python = FakeCache()
+        self.cold_size = 0
+        self.cold_clear_works = True
+        self.log: list[str] = []
+        self.uncached: list[int] | None = None
+        self.reading: Callable[[], None] = lambda: None
+
+    def clear(self) -> None:
+        self.log.append("clear")
+        self.native.clear()
+        self.python.clear()
+
+    def clear_cold(self) -> None:
+        self.log.append("clear cold")
+        if self.cold_clear_works:
+            self.cold_size = 0
+
+    def cold_entries(self) -> int:
+        return self.cold_size
+
+    def readers(self) -> tuple[Reader, ...]:
+        def native() -> tuple[int, int]:
+            self.reading()
+            return self.native.hits, self.native.misses
+
+        def python() -> CacheInfo:
+            self.reading()
+            return CacheInfo(self.python.hits, self.python.misses, None, int(self.python.is_filled))
+
+        return native, python
+
+    @contextmanager
+    def counting_uncached(self) -> Iterator[list[int]]:
+        self.uncached = [0]
+        try:
+            yield self.uncached
+        finally:
+            self.uncached = None
+
+    def propagate_uncached(self) -> None:
+        if self.uncached is not None:
+            self.uncached[0] += 1
+
+
+class FakeClock:
+    """Nanoseconds that pass only when something says so."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def passes(self, ns: int) -> None:
+        self.now += ns
+
+
+class FakeOp:
+    """An op whose call number n takes 1000 + n ns: a sample says which call it came from."""
+
+    def __init__(self, clock: FakeClock, effect: Callable[[int], None]) -> None:
+        self.calls = 0
+        self._clock = clock
+        self._effect = effect
+
+    def __call__(self) -> None:
+        number = self.calls
+        self.calls += 1
+        self._clock.passes(1000 + number)
+        self._effect(number)
+
+
+class Bench:
+    """One op, two caches and a clock, ready to be measured."""
+
+    def __init__(self) -> None:
+        self.caches = FakeCaches()
+        self.clock = FakeClock()
+        self.op = self.op_that(lambda number: self.caches.native.ask())
+
+    def op_that(self, effect: Callable[[int], None]) -> FakeOp:
+        self.op = FakeOp(self.clock, effect)
+        return self.op
+
+    def take(self, plan: Plan, **more: Any) -> Taken:
+        subject = Subject(self.op, tuple)
+        return Rounds(subject, self.caches, plan, clock=self.clock, **more).take()
