@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
+from pytest_dtdispatch.measuring.tally import Tally
 from pytest_dtdispatch.measuring.timing import (
     Clock,
     Meter,
@@ -21,7 +21,7 @@ from pytest_dtdispatch.measuring.timing import (
     nothing_to_do,
     time_row,
 )
-from pytest_dtdispatch.records.measurement import Instructions, Refused, Samples, State, is_count
+from pytest_dtdispatch.records.measurement import Instructions, Samples, State, is_count
 from pytest_dtdispatch.records.profile import Profile
 
 MIN_ROUNDS = 5
@@ -168,8 +168,7 @@ class Rounds:
         self._hit_reader = self._all
         self._in_a_row = plan.in_a_row
         self._why_no_miss = NOT_PROPAGATED
-        self._figures: dict[State, list[int]] = {}
-        self._refused: Counter[tuple[State, str]] = Counter()
+        self._tally = Tally()
 
     def take(self) -> Taken:
         """Run the rounds.
@@ -206,9 +205,9 @@ class Rounds:
             yield from some_rounds(count)
             done += count
         if self._plan.counter:
-            counted, profiles = self._recorded(Instructions), tuple(self._profiles())
+            counted, profiles = self._tally.recorded(Instructions), tuple(self._profiles())
             return Taken(propagation, done, instructions=counted, profiles=profiles)
-        return Taken(propagation, done, self._recorded(Samples))
+        return Taken(propagation, done, self._tally.recorded(Samples))
 
     def _rehearse(self) -> Rows[Propagation]:
         """Discard a first round, and learn from it which cache answers."""
@@ -359,29 +358,15 @@ class Rounds:
         prepares = {State.MISS: cleared, State.HIT: subject.prepare, State.CALL: subject.prepare}
         with gc_paused():
             for state, prepare in prepares.items():
-                if self._figures.get(state):
+                if self._tally.has(state):
                     yield profile(state, subject.fn, prepare, subject.kwargs)
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
 
     def _record(self, state: State, figure: int) -> None:
-        if self._plan.counter and not is_count(figure):
-            self._refuse(state, NOT_COUNTED)
-        else:
-            self._figures.setdefault(state, []).append(figure)
+        counts_nothing = self._plan.counter is not None and not is_count(figure)
+        self._tally.enter(state, figure, NOT_COUNTED if counts_nothing else "")
 
     def _refuse(self, state: State, reason: str) -> None:
-        self._refused[state, reason] += 1
-
-    def _recorded(self, kind: Callable[[State, tuple[int, ...], tuple[Refused, ...]], T]) -> tuple[T, ...]:
-        tried = {*self._figures, *(state for state, _ in self._refused)}
-        return tuple(
-            kind(
-                state,
-                tuple(self._figures.get(state, ())),
-                tuple(Refused(why, count) for (of, why), count in self._refused.items() if of is state),
-            )
-            for state in State
-            if state in tried
-        )
+        self._tally.refuse(state, reason)
