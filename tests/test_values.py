@@ -283,8 +283,14 @@ def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
         ("median", "not 'median'"),
         ("", "not ''"),
         ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
-        ("warm=median:5%", "the state is one of miss, hit, cold, call, not 'warm'"),
-        ("local=median:5%", "the state is one of miss, hit, cold, call, not 'local'"),
+        (
+            "warm=median:5%",
+            f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'warm'",
+        ),
+        (
+            "local=median:5%",
+            f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'local'",
+        ),
         ("hit=:5%", "not ''"),
         (["median:5%", "x"], "not 'x'"),
         (0.1, "thresholds, such as"),

@@ -64,7 +64,7 @@ def test_counters_are_those_of_the_step_that_has_most_as_limits_take_them() -> N
 
 
 def test_every_metric_has_one_name() -> None:
-    assert len(set(METRICS)) == len(METRICS) == 8
+    assert len(set(METRICS)) == len(METRICS) == 11
 
 
 @pytest.mark.parametrize("name", [" a  b ", "a\nb", "a\r\n b", "a\x00b", "a\u2028b", "a \udc80b"])
