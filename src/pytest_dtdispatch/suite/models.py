@@ -43,6 +43,26 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
     return step
 
 
+def tensor_parallel_mlp(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
+    """Prepare the forward pass of the same block.
+
+    Args:
+        mesh: as of :func:`tensor_parallel_step`.
+
+    Returns:
+        The block, and a batch for it.
+    """
+    up = _parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0))
+    down = _parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1))
+    batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
+
+    def mlp(x: Any) -> Any:
+        out: Any = F.linear(F.relu(F.linear(x, up)), down)
+        return out.redistribute(placements=[Shard(0), Replicate()])
+
+    return mlp, distribute_tensor(batch, mesh, [Shard(0), Replicate()])
+
+
 def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
     """Prepare a training step of four linear layers under FSDP2 with AdamW, and take the first one.
 
