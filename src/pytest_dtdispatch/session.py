@@ -115,14 +115,15 @@ class Session:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         limits = Limits(**{gate.field: getattr(settings, gate.field) for gate in options.STEP_GATES})
         compile_limits = CompileLimits(settings.max_recompiles, settings.max_graph_breaks)
-        compile_rounds = 1 if settings.metric == "counts" else settings.compile_rounds
         compile_plan = CompilePlan(
             settings.compile_backend,
-            compile_rounds,
-            max(1, settings.rounds * settings.repeat // compile_rounds),
+            settings.compile_rounds,
+            max(1, settings.rounds * settings.repeat // settings.compile_rounds),
             settings.fake_tensor_cache or (),
             plan.counter,
         )
+        if settings.metric == "counts":
+            compile_plan = replace(compile_plan, rounds=1, calls=1)
         measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, compile_limits)
         self._books[item.nodeid] = measurer.book
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import warnings
 from collections.abc import Callable, Iterator
@@ -70,7 +71,8 @@ def test_every_state_has_its_samples_and_counts_are_those_of_one_compile(shard: 
     counts = variant.counts
     assert (counts.graphs, counts.graph_breaks, counts.recompiles) == (1, (), ())
     assert counts.guards
-    assert counts.propagations == counts.sharding_misses == 1
+    assert counts.propagations
+    assert counts.sharding_misses in (0, counts.propagations)  # up to torch 2.9 tracing asks no cache
     assert counts.fake_tensor_misses
     assert torch.equal(compiled.result.to_local(), doubled.to_local())
     assert torch.equal(compiled.result.to_local(), compiled.eager_result.to_local())
@@ -110,7 +112,7 @@ def test_a_recompile_on_another_placement_is_counted_once_with_torch_s_reason(sh
     [again] = variant.counts.recompiles
     assert again.function == "double"
     assert again.place == f"{__file__}:{double.__code__.co_firstlineno}"
-    assert "dtensor_spec" in again.reason or again.reason == compilerapi.NO_REASON
+    assert re.search("dtensor_spec|check_metadata", again.reason) or again.reason == compilerapi.NO_REASON
     assert compiled.graphs == 1  # of the first call
     assert [result.placements[0].dim for result in compiled.results] == [0, 1, 0, 1]
     for one, other in zip(compiled.results, compiled.eager_results, strict=True):
@@ -129,7 +131,8 @@ def test_calls_that_recompile_are_counted_and_are_no_steady_calls() -> None:
     )
     [variant] = compiled.variants
     assert variant.counts.recompiles
-    assert all("size mismatch" in again.reason for again in variant.counts.recompiles)
+    reasons = {again.reason for again in variant.counts.recompiles} - {compilerapi.NO_REASON}
+    assert all("size mismatch" in reason for reason in reasons)
 
 
 def test_a_function_that_torch_does_not_compile_has_no_compiled_rows() -> None:
@@ -260,7 +263,8 @@ def test_a_graph_break_where_there_may_be_none_is_told_with_its_place() -> None:
     with pytest.raises(CompileError) as raised:
         measure(broken, torch.ones(3), backend="eager")
     place = f"{__file__}:{broken.__code__.co_firstlineno + 1}"
-    assert str(raised.value).startswith(f"fullgraph=True, and there is a graph break at {place}: Call to ")
+    assert str(raised.value).startswith(f"fullgraph=True, and there is a graph break at {place}: ")
+    assert "graph_break" in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
