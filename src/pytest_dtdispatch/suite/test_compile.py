@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.compile
 
 
+# A compile takes seconds here, and a warm one as long as a cold one: this backend keeps nothing.
+@pytest.mark.dtdispatch(compile_rounds=3)
 @pytest.mark.parametrize("subclass", [False, True], ids=["nosubclass", "subclass"])
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_aotdispatcher(dtdispatch: DtDispatch, training: bool, subclass: bool) -> None:
