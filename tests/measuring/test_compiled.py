@@ -193,6 +193,20 @@ def test_folders_and_settings_of_caches_are_those_of_the_program_again(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_cold_compile_that_a_cache_answered_is_refused() -> None:
+    """Torch counts the hit that this backend says it had."""
+    counters = torch._dynamo.utils.counters
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        counters["inductor"]["fxgraph_cache_hit"] += 1
+        return graph
+
+    [variant] = measure(double, torch.ones(3), backend=backend, plan={"rounds": 2}).variants
+    assert variant.measurement.of(State.COMPILE_COLD) is None
+    assert variant.measurement.proof == "a cache of compiled code answered (2x)"
+    assert variant.measurement.notes == ()  # as a warm one it is what it should be
+
+
 def test_a_warning_of_torch_that_caches_are_off_is_none_of_the_program_s() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

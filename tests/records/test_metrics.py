@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_dtdispatch.records.compiled import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.records.measurement import (
     Contains,
     Figures,
@@ -45,6 +46,37 @@ def test_instructions_are_given_by_their_least() -> None:
         Result("t.py::test::mm", "instruction_count_miss", 7_000),
         Result("t.py::test::is_same_size", "instruction_count", 30),
     )
+
+
+def compiled(counts: CompileCounts, *instructions: Instructions) -> CompiledVariant:
+    figures = Figures(1, instructions=instructions)
+    measurement = Measurement("f", "f", "f", "4", Contains.COMPILED, 1, figures)
+    return CompiledVariant("f", "f", "inductor", None, counts, measurement)
+
+
+def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_one() -> None:
+    both = (Instructions(State.COMPILE_COLD, (90_000,)), Instructions(State.CALL, (700, 600)))
+    counted = compiled(CompileCounts(1, (), 22, ()), *both)
+    results = run_results({"t": [counted.measurement]}, {}, {"t": [counted]})
+    assert {result.metric: result.value for result in results} == {
+        "instruction_count": 600,
+        "compile_time_instruction_count": 89_400,
+        "graphs": 1,
+        "graph_breaks": 0,
+        "recompiles": 0,
+    }
+    alone = compiled(CompileCounts(), both[0])
+    assert run_results({"t": [alone.measurement]}, {}, {"t": [alone]}) == ()
+
+
+def test_lists_of_a_compile_are_given_by_their_lengths() -> None:
+    counts = CompileCounts(3, (GraphBreak("print", "t.py:1"),) * 2, None, (Recompile("f", "t.py:1", "size"),))
+    results = run_results({}, {}, {"t": [compiled(counts)]})
+    assert [(result.metric, result.value) for result in results] == [
+        ("graphs", 3),
+        ("graph_breaks", 2),
+        ("recompiles", 1),
+    ]
 
 
 def test_what_was_not_measured_has_no_result() -> None:
