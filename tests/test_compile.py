@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from pytest_dtdispatch.measuring.timing import Meter
 from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
 
 pytestmark = pytest.mark.torch
@@ -327,3 +329,28 @@ def test_a_run_is_none_the_wiser_of_folders(pytester: pytest.Pytester, tmp_path:
     finally:
         tempfile.tempdir = before
     assert not list(tmp_path.iterdir())
+
+
+# Instructions
+
+
+def test_instructions_of_a_compile_are_a_result_under_pytorch_s_name(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts here is the clock, in this process."""
+    meter = Meter(time.perf_counter_ns, time.perf_counter_ns)
+    monkeypatch.setattr("pytest_dtdispatch.instructions.rerun", lambda config: None)
+    monkeypatch.setattr("pytest_dtdispatch.instructions.begin_to_count", lambda *_: {"counter": meter})
+    pytester.makepyfile(test_named=DOUBLE)
+    counting = ("--dtdispatch", "--dtdispatch-metric=instructions", "--dtdispatch-csv=results.csv")
+    result = run(pytester, *counting, "--benchmark-quiet")
+    result.assert_outcomes(passed=1)
+    assert re.search(r"\n  double( +[\d,]+){4} +1 +0 +\d+ +0 +1 .*1\+0\+10  proved", text_of(result))
+    results = [line.rsplit(",", 2) for line in (pytester.path / "results.csv").read_text().splitlines()]
+    found = {metric: int(value) for _, metric, value in results}
+    assert found.keys() == {
+        *("instruction_count", "compile_time_instruction_count"),
+        *("graphs", "graph_breaks", "recompiles"),
+    }
+    assert found["compile_time_instruction_count"] > found["instruction_count"] > 0
+    assert {name for name, _, _ in results} == {"test_named.py::test_double::double"}

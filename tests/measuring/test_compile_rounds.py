@@ -192,7 +192,7 @@ def test_a_call_that_compiles_is_refused(compiler: FakeCompiler, clock: Clock) -
 
 @pytest.mark.parametrize(
     ("hits", "misses", "says"),
-    [(1, 0, ""), (1, 1, ""), (0, 2, "2 look-ups found nothing"), (0, 0, "the backend asks none")],
+    [(1, 0, ""), (1, 1, ""), (0, 2, "2 look-ups found nothing"), (0, 0, "none was asked")],
 )
 def test_a_warm_compile_says_where_no_cache_answered(
     compiler: FakeCompiler, clock: Clock, hits: int, misses: int, says: str

@@ -210,5 +210,5 @@ class CompileRounds:
         hits, misses = self._warm_look_ups
         if hits or not self._tally.has(State.COMPILE_WARM):
             return ()
-        asked = f"{misses} look-ups found nothing" if misses else "the backend asks none"
+        asked = f"{misses} look-ups found nothing" if misses else "none was asked"
         return (f"compile-warm: no cache of compiled code answered: {asked}",)
