@@ -17,7 +17,10 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import pytest_dtdispatch
+from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
+from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
+from pytest_dtdispatch.measuring.compiled import Compilation, run_and_measure_compile
 from pytest_dtdispatch.measuring.torchapi import open_modes
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
@@ -134,6 +137,13 @@ def import_everything() -> None:
         a @ a
         a.redistribute(placements=[Replicate()])
     owner.close()
+
+
+def import_compilers() -> None:
+    """Import what compiling with the fast backends imports late, by compiling with each of them."""
+    for backend in ("eager", "aot_eager", "aot_eager_decomp_partition"):
+        compilation = Compilation(lambda x: x + 1, (torch.ones(1, requires_grad=True),), backend=backend)
+        run_and_measure_compile(compilation, backend, ShardingCaches(), CompilePlan(rounds=1, calls=1))
 
 
 import_everything()

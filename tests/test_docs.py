@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin_runs import measure
+from tests.plugin_runs import import_compilers, measure
 
 pytestmark = pytest.mark.torch
+
+import_compilers()
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

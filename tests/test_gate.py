@@ -332,7 +332,7 @@ def test_the_gate_of_pytest_benchmark_works_beside_ours(
         ("median:-5%", "not '-5%'"),
         ("median", "the percentage is above 0%"),
         ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
-        ("warm=median:5%", "the state is one of miss, hit, cold, call, not 'warm'"),
+        ("warm=median:5%", "compile-cold, compile-warm, eager, not 'warm'"),
     ],
 )
 def test_a_threshold_that_is_none_is_told_in_one_line(

@@ -262,9 +262,9 @@ def test_rows_of_tests_that_were_deselected_are_not_missing(
     passed(run(pytester, *GATE, "-k", "test_step"), "gate: passed against expected.csv: 3 passed")
 
 
-def test_a_metric_that_nothing_measures_is_missing(pytester: pytest.Pytester, expected: Path) -> None:
+def test_instructions_are_missing_where_time_is_measured(pytester: pytest.Pytester, expected: Path) -> None:
     expected.write_text(f"{MUL},compile_time_instruction_count,100,0.1\n{MUL},dispatch_hit_ns,10000,0.1\n")
-    failed(run(pytester, *GATE), "1 passed, 6 new, 1 missing", "this version measures no such metric")
+    failed(run(pytester, *GATE), "1 passed, 6 new, 1 missing", "count with --dtdispatch-metric instructions")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n# nothing yet\n"])

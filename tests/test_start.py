@@ -87,7 +87,7 @@ def test_help_lists_every_flag_and_every_ini_twin_with_its_default(pytester: pyt
     words = result.stdout.str().split()
     text = " ".join(words)
     flags = [option for option in OPTIONS if option.flag]
-    assert len(flags) == 23
+    assert len(flags) == 28
     for option in flags:
         assert option.flag in {word.split("=")[0] for word in words}
         assert f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text

@@ -14,6 +14,7 @@ from pytest_dtdispatch.records.measurement import State
 from pytest_dtdispatch.records.signature import mesh_text
 from pytest_dtdispatch.records.threshold import THRESHOLD_STATES, Threshold, thresholds_of
 from pytest_dtdispatch.values import (
+    read_cache_settings,
     read_choice,
     read_count,
     read_globs,
@@ -24,6 +25,7 @@ from pytest_dtdispatch.values import (
     read_sizes,
     read_switch,
     read_thresholds,
+    read_word,
 )
 
 # A busy machine is no failure.
@@ -283,8 +285,14 @@ def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
         ("median", "not 'median'"),
         ("", "not ''"),
         ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
-        ("warm=median:5%", "the state is one of miss, hit, cold, call, not 'warm'"),
-        ("local=median:5%", "the state is one of miss, hit, cold, call, not 'local'"),
+        (
+            "warm=median:5%",
+            f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'warm'",
+        ),
+        (
+            "local=median:5%",
+            f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'local'",
+        ),
         ("hit=:5%", "not ''"),
         (["median:5%", "x"], "not 'x'"),
         (0.1, "thresholds, such as"),
@@ -295,6 +303,35 @@ def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
 def test_anything_else_is_no_threshold(value: Any, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         read_thresholds(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "settings"),
+    [
+        ("on", (True,)),
+        ("OFF", (False,)),
+        ("both", (False, True)),
+        (True, (True,)),
+        (False, (False,)),
+        ([True, False], (True, False)),
+        ((True, True), (True,)),
+    ],
+)
+def test_settings_of_a_cache_are_words_or_bools(value: Any, settings: tuple[bool, ...]) -> None:
+    assert read_cache_settings(value) == settings
+
+
+@pytest.mark.parametrize("value", ["", "true", 1, 0, [], [1], ["on"], None, {True}])
+def test_anything_else_is_no_setting_of_a_cache(value: Any) -> None:
+    with pytest.raises(ValueError, match="on, off or both, in Python True, False or "):
+        read_cache_settings(value)
+
+
+def test_a_name_is_text_that_shows() -> None:
+    assert read_word(" aot_eager ") == "aot_eager"
+    for value in ("", "  ", 5, None):
+        with pytest.raises(ValueError, match="a name"):
+            read_word(value)
 
 
 def test_every_state_but_the_control_may_have_a_threshold() -> None:

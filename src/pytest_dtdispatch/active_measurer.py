@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch.errors import CaptureError, GateError
+from pytest_dtdispatch.judging.compiled import CompileLimits, complaints
 from pytest_dtdispatch.judging.counts import Limits, exceeded
 from pytest_dtdispatch.judging.scaling import complaint, fit_scaling, merge
-from pytest_dtdispatch.measurer import SIZES, DtDispatch, Make, checked_sizes, own_name, step_name
+from pytest_dtdispatch.measurer import (
+    SIZES,
+    CacheSettings,
+    DtDispatch,
+    Make,
+    checked_cache_settings,
+    checked_sizes,
+    own_name,
+    step_name,
+)
 from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.records.compiled import Compiled, CompiledVariant, variant_name
+from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.scaling import Scaling, row_name
 from pytest_dtdispatch.records.steps import StepCounts, Steps
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
     from pytest_dtdispatch.measuring.rounds import Plan
     from pytest_dtdispatch.measuring.setup import Setup
 
@@ -31,15 +45,26 @@ class MeasuringDtDispatch(DtDispatch):
         plan: how much is measured.
         ops: globs of the ops that captures measure.
         limits: the most that a counted step may have.
+        compile_plan: how much is compiled.
+        compile_limits: the most that a compiled function may have.
     """
 
     enabled = True
 
-    def __init__(self, plan: Plan, ops: tuple[str, ...], limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        ops: tuple[str, ...],
+        limits: Limits,
+        compile_plan: CompilePlan,
+        compile_limits: CompileLimits,
+    ) -> None:
         self.book = Book()
         self._plan = plan
         self._ops = ops
-        self._limits = limits or Limits()
+        self._limits = limits
+        self._compile_plan = compile_plan
+        self._compile_limits = compile_limits
         self._open: list[Capture] = []
         self._counting = ""
 
@@ -113,6 +138,45 @@ class MeasuringDtDispatch(DtDispatch):
         if against := complaint(scaling):
             raise GateError(against)
         return scaling
+
+    def compile(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        backend: str | Callable[..., Any] | None = None,
+        dynamic: bool | None = None,
+        fullgraph: bool = True,
+        fake_tensor_cache: CacheSettings = None,
+        name: str | None = None,
+        setup: Setup | None = None,
+        others: Sequence[tuple[Any, ...]] = (),
+    ) -> Compiled:
+        """See :meth:`DtDispatch.compile`."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.compiled import Compilation, run_and_measure_compile
+
+        settings = checked_cache_settings(fake_tensor_cache)
+        plan = self._compile_plan
+        plan = plan if settings is None else replace(plan, fake_tensor_cache=settings)
+        name = self._row_name("compile(fn, name=...)", fn, name)
+        self._refuse_taken(name, *(variant_name(name, is_on) for is_on in plan.fake_tensor_cache))
+        compilation = Compilation(fn, args, tuple(others), setup, backend or plan.backend, dynamic, fullgraph)
+        compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
+        for variant in compiled.variants:
+            self.book.enter_compiled(self._kept(variant))
+        self._judge_compiled(compiled)
+        return compiled
+
+    def _kept(self, variant: CompiledVariant) -> CompiledVariant:
+        """What is kept of a compiled function."""
+        return variant
+
+    def _judge_compiled(self, compiled: Compiled) -> None:
+        __tracebackhide__ = True
+        for variant in compiled.variants:
+            if against := complaints(variant.counts, self._compile_limits):
+                raise GateError("\n".join([f"{variant.name}: over its limits", *against]))
 
     def close(self) -> None:
         """Close captures that were entered and never left.
@@ -205,6 +269,11 @@ class CountingDtDispatch(MeasuringDtDispatch):
         """See :meth:`DtDispatch.scaling`; nothing is timed."""
         __tracebackhide__ = True
         return _untimed_scaling(self, make, sizes, name, max_exponent)
+
+    def _kept(self, variant: CompiledVariant) -> CompiledVariant:
+        """Keep counts alone: a run that counts has no latencies."""
+        kept = Figures(variant.measurement.rounds, notes=variant.measurement.notes)
+        return replace(variant, measurement=replace(variant.measurement, figures=kept))
 
     def _judge_region(self, name: str, counts: StepCounts) -> None:
         __tracebackhide__ = True

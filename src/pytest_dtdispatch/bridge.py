@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.records.measurement import Measurement, Samples, State
+from pytest_dtdispatch.records.measurement import Contains, Measurement, Samples, State
 from pytest_dtdispatch.records.signature import shorten
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 FIXTURE = "benchmark"
 LATEST = "[0-9][0-9][0-9][0-9]_"  # how saved runs are numbered
+CONTAINS = {
+    State.LOCAL: "the op on local shards",
+    State.COMPILE_COLD: "torch.compile and the first call: tracing, compiling, one run",
+    State.COMPILE_WARM: "torch.compile and the first call: tracing, look-ups in filled caches, one run",
+    State.EAGER: "the same call uncompiled, end to end from Python",
+}
 NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
 
 
@@ -159,7 +165,7 @@ def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Sample
         extra_info={
             "signature": measurement.full_label,
             "contains": _contains(measurement, samples),
-            "proof": _proof(samples),
+            "proof": _proof(measurement, samples),
             "refused": [str(refusal) for refusal in samples.refused],
             "calls": measurement.calls,
             "rounds": measurement.rounds,
@@ -170,16 +176,22 @@ def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Sample
 
 
 def _contains(measurement: Measurement, samples: Samples) -> str:
-    return "the op on local shards" if samples.state is State.LOCAL else str(measurement.contains)
+    return CONTAINS.get(samples.state) or str(measurement.contains)
 
 
-def _proof(samples: Samples) -> str:
+def _proof(measurement: Measurement, samples: Samples) -> str:
+    if measurement.contains is Contains.COMPILED and samples.state is State.CALL:
+        return "each sample: torch's counters show that nothing was compiled"
     return {
         State.MISS: "each sample: cache counters show that propagation ran",
         State.COLD: "each sample: caches were empty, and cache counters show that propagation ran",
         State.HIT: "each sample: cache counters show a hit and no propagation",
         State.CALL: "each sample: no cache counter moved",
         State.LOCAL: "the one op that a hit runs on the local shards",
+        State.COMPILE_COLD: "each sample: caches were empty, a graph was compiled, no cache of compiled code "
+        "answered",
+        State.COMPILE_WARM: "each sample: a graph was compiled, or found in a cache of compiled code",
+        State.EAGER: "each sample: nothing was compiled",
     }[samples.state]
 
 

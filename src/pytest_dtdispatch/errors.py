@@ -23,6 +23,10 @@ class ScalingError(DtDispatchError):
     """A scaling was asked for over sizes, or with a limit, that make no sense."""
 
 
+class CompileError(DtDispatchError):
+    """A function cannot be compiled as it was asked for."""
+
+
 class GateError(DtDispatchError, AssertionError):
     """A figure is past the limit that the test gave, or could not be held against it."""
 

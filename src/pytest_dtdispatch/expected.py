@@ -16,7 +16,7 @@ from pytest_dtdispatch.records.expected import (
     read_margin,
     read_results,
 )
-from pytest_dtdispatch.records.metrics import STEP_METRICS, Result
+from pytest_dtdispatch.records.metrics import EXACT_METRICS, Result
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def update_expected(path: Path, results_path: Path, reason: str, new_margin: str
 
 
 def _new_row(result: Result, margin: float) -> ExpectedRow:
-    margin = 0.0 if result.metric in STEP_METRICS else margin
+    margin = 0.0 if result.metric in EXACT_METRICS else margin
     return ExpectedRow(result.name, result.metric, shortened(result.value, margin), margin)
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtdispatch.errors import ScalingError
+from pytest_dtdispatch.errors import CompileError, ScalingError
 from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.records.compiled import Compiled
 from pytest_dtdispatch.records.scaling import Scaling, not_measured
 from pytest_dtdispatch.records.steps import Steps
-from pytest_dtdispatch.values import read_limit, read_sizes
+from pytest_dtdispatch.values import read_cache_settings, read_limit, read_sizes
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.setup import Setup
 
 T = TypeVar("T")
 Make = Callable[[int], Callable[[], Any]]
+CacheSettings = bool | Sequence[bool] | None
 SIZES = (8, 16, 32, 64)
 
 
@@ -162,6 +164,67 @@ class DtDispatch:
         for size in reversed(checked):
             callable_at(make, size)()
         return not_measured(name or own_name(make))
+
+    def compile(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        backend: str | Callable[..., Any] | None = None,
+        dynamic: bool | None = None,
+        fullgraph: bool = True,
+        fake_tensor_cache: CacheSettings = None,
+        name: str | None = None,
+        setup: Setup | None = None,
+        others: Sequence[tuple[Any, ...]] = (),
+    ) -> Compiled:
+        """Measure what it costs to compile a function, and to call it compiled.
+
+        It is called once for the test, uncompiled. Then it is compiled in each round: cold (compiled programs
+        forgotten, every cache empty), and warm (compiled programs forgotten, caches of compiled code filled);
+        and called, compiled and uncompiled. What the first call left behind is left behind, as of
+        :meth:`call`. Programs that were compiled before are forgotten: they compile again when called.
+
+        Args:
+            fn: the function, not compiled yet.
+            *args: its positional arguments.
+            backend: of torch.compile: a name, or a function that compiles a graph; by default that of marker,
+                flag or ini file, else ``inductor``.
+            dynamic: as of torch.compile.
+            fullgraph: as of torch.compile; a graph break then fails the test.
+            fake_tensor_cache: whether torch's FakeTensor cache is on; ``[False, True]`` measures both in
+                turn, as rows of their own. By default as torch is set.
+            name: names the rows; by default the function's own name.
+            setup: called before each call, untimed. A tuple that it returns replaces ``args``.
+            others: tuples of arguments of further calls, made once each; recompiles that they cause are
+                counted.
+
+        Returns:
+            Results of the compiled and of the uncompiled calls, and counts of what compiling did.
+
+        Raises:
+            CompileError: the backend cannot be had, or there is a graph break with ``fullgraph``.
+            CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
+            GateError: ``max_recompiles`` or ``max_graph_breaks`` is exceeded.
+
+        Example:
+            >>> DtDispatch().compile(pow, 2, 5, name="power").result
+            32
+        """
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.setup import given_arguments
+
+        checked_cache_settings(fake_tensor_cache)
+        results = (fn(*given_arguments(args, setup)), *(fn(*other) for other in others))
+        return Compiled(name or own_name(fn), results, results)
+
+
+def checked_cache_settings(given: CacheSettings) -> tuple[bool, ...] | None:
+    """Read settings of the FakeTensor cache; None where none are given."""
+    __tracebackhide__ = True
+    try:
+        return None if given is None else read_cache_settings(given)
+    except ValueError as error:
+        raise CompileError(f"fake_tensor_cache={given!r} is not {error}") from None
 
 
 def checked_sizes(sizes: Iterable[int], limit: float | None) -> tuple[tuple[int, ...], float | None]:

@@ -12,6 +12,7 @@ import pytest
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.records.threshold import Threshold
 from pytest_dtdispatch.values import (
+    read_cache_settings,
     read_choice,
     read_count,
     read_file,
@@ -22,13 +23,15 @@ from pytest_dtdispatch.values import (
     read_seconds,
     read_switch,
     read_thresholds,
+    read_word,
 )
 
 BACKENDS = ("auto", "fake", "gloo", "nccl")
 DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
 COUNT_INSTRUCTIONS = "--dtdispatch-metric instructions"
-FEW = {"rounds": 5, "repeat": 2}  # counts hardly differ from call to call, and callgrind is slow
+# Counts hardly differ from call to call, and callgrind is slow.
+FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
 MARKER = "dtdispatch"
 
 
@@ -57,6 +60,11 @@ class Settings:
         max_spec_growth: ``DTensorSpec`` objects gained.
         max_redistributes: redistributions, asked for and implied.
         max_collectives: collectives of every kind.
+        compile_backend: of torch.compile.
+        compile_rounds: cold compiles of a function, and as many warm ones.
+        fake_tensor_cache: settings of the FakeTensor cache that compiles have in turn; None for torch's own.
+        max_recompiles: limit of a gate: the most that a compiled function may have.
+        max_graph_breaks: the same.
         threshold: how much slower than in a saved run a row may be.
         any_machine: whether a saved run of another machine is compared with too.
         expected: file of expected results that the run is held against.
@@ -83,6 +91,11 @@ class Settings:
     max_spec_growth: int | None = None
     max_redistributes: int | None = None
     max_collectives: int | None = None
+    compile_backend: str = "inductor"
+    compile_rounds: int = 5
+    fake_tensor_cache: tuple[bool, ...] | None = None
+    max_recompiles: int | None = None
+    max_graph_breaks: int | None = None
     threshold: tuple[Threshold, ...] | None = None
     any_machine: bool = False
     expected: Path | None = None
@@ -187,6 +200,28 @@ OPTIONS = (
             ("collectives", "collectives", "--dtdispatch-max-collectives"),
         )
     ),
+    Option("compile_backend", read_word, "backend of torch.compile", "--dtdispatch-compile-backend", "NAME"),
+    Option(
+        "compile_rounds",
+        read_count,
+        "cold compiles of a function, and as many warm ones",
+        "--dtdispatch-compile-rounds",
+        "N",
+    ),
+    Option(
+        "fake_tensor_cache",
+        read_cache_settings,
+        "FakeTensor cache of compiles: on, off, or both, to compare them",
+        "--dtdispatch-fake-tensor-cache",
+        "on|off|both",
+    ),
+    *(
+        Option(f"max_{what}", read_most, f"fail a test where a compiled function has more {of}", flag, "N")
+        for what, of, flag in (
+            ("recompiles", "recompiles", "--dtdispatch-max-recompiles"),
+            ("graph_breaks", "graph breaks", "--dtdispatch-max-graph-breaks"),
+        )
+    ),
     Option(
         "threshold",
         read_thresholds,
@@ -212,7 +247,8 @@ OPTIONS = (
         )
     ),
 )
-GATES = tuple(option for option in OPTIONS if option.parse is read_most)
+COMPILE_GATES = tuple(option for option in OPTIONS if option.field in ("max_recompiles", "max_graph_breaks"))
+STEP_GATES = tuple(option for option in OPTIONS if option.parse is read_most and option not in COMPILE_GATES)
 RESULT_FILES = tuple(option for option in OPTIONS if option.parse is read_file)
 SAVED_RUN_GATE = next(option for option in OPTIONS if option.field == "threshold")
 _DEFAULTS = Settings()
@@ -326,19 +362,19 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
     return values
 
 
-def gate_flags(config: pytest.Config) -> list[str]:
+def gate_flags(config: pytest.Config, gates: Iterable[Option] = (*STEP_GATES, *COMPILE_GATES)) -> list[str]:
     """Name the flags of gates that were given on the command line."""
-    return [str(gate.flag) for gate in GATES if config.getoption(gate.dest) is not None]
+    return [str(gate.flag) for gate in gates if config.getoption(gate.dest) is not None]
 
 
-def gate_keywords(item: pytest.Item) -> list[str]:
-    """Write the gates that the markers of a test have: ``max_misses_per_step=0``.
+def gate_keywords(item: pytest.Item, gates: Iterable[Option]) -> list[str]:
+    """Write the gates of one kind that the markers of a test have: ``max_misses_per_step=0``.
 
     Raises:
         pytest.UsageError: as of :func:`marker_values`.
     """
     values = marker_values(item)
-    return [f"{gate.field}={values[gate.field]}" for gate in GATES if gate.field in values]
+    return [f"{gate.field}={values[gate.field]}" for gate in gates if gate.field in values]
 
 
 def is_held_to_saved_run(item: pytest.Item) -> bool:

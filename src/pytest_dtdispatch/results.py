@@ -17,6 +17,7 @@ from pytest_dtdispatch.records.metrics import Result, plain_name, run_results
 if TYPE_CHECKING:
     from pytest_dtdispatch.judging.expected import ExpectedJudgement
     from pytest_dtdispatch.options import Settings
+    from pytest_dtdispatch.records.compiled import CompiledVariant
     from pytest_dtdispatch.records.measurement import Measurement
     from pytest_dtdispatch.records.steps import Steps
     from pytest_dtdispatch.reporting.terminal import Text
@@ -63,16 +64,23 @@ class NamedResults:
         # A test may change the working directory.
         self._csv, self._oss_json = map(_checked_target, (settings.csv, settings.oss_json))
 
-    def enter(self, test: str, measurements: Sequence[Measurement], counted: Sequence[Steps]) -> None:
+    def enter(
+        self,
+        test: str,
+        measurements: Sequence[Measurement],
+        counted: Sequence[Steps],
+        compiled: Sequence[CompiledVariant],
+    ) -> None:
         """Enter what was measured and counted in a test.
 
         Args:
             test: its name in the rows.
             measurements: what was measured in it.
             counted: steps that were counted in it.
+            compiled: functions that were compiled in it.
         """
         # A test that is run again counts once.
-        self._by_test[test] = run_results({test: measurements}, {test: counted})
+        self._by_test[test] = run_results({test: measurements}, {test: counted}, {test: compiled})
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""

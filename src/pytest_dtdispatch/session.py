@@ -12,7 +12,7 @@ import pytest
 
 from pytest_dtdispatch import options
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
-from pytest_dtdispatch.records.measurement import Measurement
+from pytest_dtdispatch.records.measurement import Contains, Measurement
 from pytest_dtdispatch.records.signature import mesh_text
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.counted import Counting
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.records.book import Book
+    from pytest_dtdispatch.records.compiled import CompiledVariant
     from pytest_dtdispatch.records.scaling import Scaling
     from pytest_dtdispatch.records.steps import Steps
     from pytest_dtdispatch.reporting.terminal import Text
@@ -31,6 +32,7 @@ NO_STEPS = (
     "no steps were counted; call dtdispatch.steps(fn) in the test, "
     "or count whole tests with --dtdispatch-all --dtdispatch-metric counts"
 )
+NO_COMPILE = "nothing was compiled; call dtdispatch.compile(fn, *args) in the test"
 
 
 class Session:
@@ -51,6 +53,7 @@ class Session:
         self._measured: dict[str, tuple[Measurement, ...]] = {}
         self._scalings: dict[str, tuple[Scaling, ...]] = {}
         self._counted: dict[str, tuple[Steps, ...]] = {}
+        self._compiled: dict[str, tuple[CompiledVariant, ...]] = {}
         self._books: dict[str, Book] = {}
 
     @property
@@ -98,8 +101,10 @@ class Session:
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
         from pytest_dtdispatch.active_measurer import KINDS
+        from pytest_dtdispatch.judging.compiled import CompileLimits
         from pytest_dtdispatch.judging.counts import Limits
         from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
         from pytest_dtdispatch.measuring.rounds import Plan
 
         settings = options.test_settings(item)
@@ -109,8 +114,18 @@ class Session:
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        limits = Limits(**{gate.field: getattr(settings, gate.field) for gate in options.GATES})
-        measurer = KINDS[settings.metric](plan, settings.ops, limits)
+        limits = Limits(**{gate.field: getattr(settings, gate.field) for gate in options.STEP_GATES})
+        compile_limits = CompileLimits(settings.max_recompiles, settings.max_graph_breaks)
+        compile_plan = CompilePlan(
+            settings.compile_backend,
+            settings.compile_rounds,
+            max(1, settings.rounds * settings.repeat // settings.compile_rounds),
+            settings.fake_tensor_cache or (),
+            plan.counting.meter if plan.counting else None,
+        )
+        if settings.metric == "counts":
+            compile_plan = replace(compile_plan, rounds=1, calls=1)
+        measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, compile_limits)
         self._books[item.nodeid] = measurer.book
         try:
             yield measurer
@@ -131,16 +146,18 @@ class Session:
 
     def _require_counts(self, item: pytest.Item) -> None:
         """Fail a test that passed, and has a gate that judged nothing."""
-        gates = ", ".join(options.gate_keywords(item))
         if self.why_not and options.is_held_to_saved_run(item):
             raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
-        if not gates:
-            return
-        if self.why_not:
-            raise pytest.fail.Exception(f"gate {gates} is disabled: {self.why_not}", pytrace=False)
         book = self._books.get(item.nodeid)
-        if book is None or not book.counts():
-            raise pytest.fail.Exception(f"gate {gates} judged nothing: {NO_STEPS}", pytrace=False)
+        for kind, judged, nothing in (
+            (options.STEP_GATES, book and book.counts(), NO_STEPS),
+            (options.COMPILE_GATES, book and book.compiled(), NO_COMPILE),
+        ):
+            gates = ", ".join(options.gate_keywords(item, kind))
+            if gates and self.why_not:
+                raise pytest.fail.Exception(f"gate {gates} is disabled: {self.why_not}", pytrace=False)
+            if gates and not judged:
+                raise pytest.fail.Exception(f"gate {gates} judged nothing: {nothing}", pytrace=False)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -169,10 +186,17 @@ class Session:
 
     def _idle_gates(self) -> str:
         """Say which gates of the command line judged nothing, and why; empty where there are none."""
-        flags = options.gate_flags(self._config)
-        if not flags or any(self._counted.values()) or hasattr(self._config, "workerinput"):
+        if hasattr(self._config, "workerinput"):
             return ""
-        return f"{', '.join(flags)} judged nothing: {self.why_not or NO_STEPS}"
+        idle = [
+            f"{', '.join(flags)} judged nothing: {self.why_not or nothing}"
+            for gates, judged, nothing in (
+                (options.STEP_GATES, self._counted, NO_STEPS),
+                (options.COMPILE_GATES, self._compiled, NO_COMPILE),
+            )
+            if (flags := options.gate_flags(self._config, gates)) and not any(judged.values())
+        ]
+        return "; ".join(idle)
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
@@ -223,14 +247,17 @@ class Session:
     ) -> None:
         from pytest_dtdispatch.environment import run_environment
         from pytest_dtdispatch.reporting import counts, instructions, terminal
+        from pytest_dtdispatch.reporting.compiled import LEGEND as COMPILE_LEGEND
+        from pytest_dtdispatch.reporting.compiled import build_compile_table, effect_lines
         from pytest_dtdispatch.reporting.profile import profile_lines
         from pytest_dtdispatch.reporting.scaling import scaling_lines
         from pytest_dtdispatch.reporting.table import build_table
 
         verbosity, width = self._config.get_verbosity(), terminalreporter._tw.fullwidth
         legends = []
+        of_instructions = self._settings.metric == "instructions"
+        measured = {test: rest for test, rows in measured.items() if (rest := _uncompiled(rows))}
         if measured:
-            of_instructions = self._settings.metric == "instructions"
             build = instructions.build_instructions_table if of_instructions else build_table
             _print_lines(terminalreporter, terminal.table_lines(build(measured, verbosity > 0), width))
             _print_lines(terminalreporter, profile_lines(measured, width))
@@ -240,6 +267,12 @@ class Session:
             table = counts.build_counts_table(counted, verbose=verbosity > 0)
             _print_lines(terminalreporter, terminal.table_lines(table, width))
             legends.append(counts.LEGEND)
+        compiled = {test: variants for test, variants in self._compiled.items() if variants}
+        if compiled:
+            compile_table = build_compile_table(compiled, of_instructions, verbosity > 0)
+            _print_lines(terminalreporter, terminal.table_lines(compile_table, width))
+            _print_lines(terminalreporter, effect_lines(compiled, width))
+            legends.append(COMPILE_LEGEND)
         if verbosity < 0:
             return
         for summary in (run_environment(self._settings).summary, *self._meter_summary()):
@@ -267,13 +300,14 @@ class Session:
         self._measured[test] = measurements
         self._scalings[test] = measurer.book.scalings()
         self._counted[test] = measurer.book.counts()
+        self._compiled[test] = measurer.book.compiled()
         bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
         if bridge is not None:
             bridge.add(item, test, measurements)
         if self._saved_run_gate is not None:
             self._saved_run_gate.enter(test, options.test_settings(item).threshold, measurements)
         if self._named_results is not None:
-            self._named_results.enter(test, measurements, measurer.book.counts())
+            self._named_results.enter(test, measurements, measurer.book.counts(), measurer.book.compiled())
         if complaint:
             pytest.fail(complaint, pytrace=False)
 
@@ -283,6 +317,10 @@ def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> No
         for piece in line:
             terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
         terminalreporter.write("\n")
+
+
+def _uncompiled(rows: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    return tuple(row for row in rows if row.contains is not Contains.COMPILED)
 
 
 @contextmanager

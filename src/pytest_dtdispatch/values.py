@@ -112,6 +112,24 @@ def read_names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def read_cache_settings(value: Any) -> tuple[bool, ...]:
+    """Read settings of a cache that are compared: ``on``, ``off``, ``both``, or bools."""
+    words = {"on": (True,), "off": (False,), "both": (False, True)}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    settings = value if isinstance(value, (tuple, list)) else (value,)
+    if not settings or not all(isinstance(each, bool) for each in settings):
+        raise ValueError("on, off or both, in Python True, False or [False, True]")
+    return tuple(dict.fromkeys(settings))
+
+
+def read_word(value: Any) -> str:
+    """Read a name."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a name")
+    return value.strip()
+
+
 def read_globs(value: Any) -> tuple[str, ...]:
     """Read globs of op names."""
     globs = (value,) if isinstance(value, str) else value

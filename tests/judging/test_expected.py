@@ -65,7 +65,7 @@ def test_a_row_without_a_result_is_missing_and_fails() -> None:
     judgement = judge_results(rows, [Result("t", HIT, 5)])
     assert [row.verdict for row in judgement.verdicts] == ["missing", "passed", "missing", "missing"]
     assert "restore the test" in judgement.verdicts[0].remedy
-    assert "measures no such metric" in judgement.verdicts[2].remedy
+    assert "--dtdispatch-metric instructions" in judgement.verdicts[2].remedy
     assert "--dtdispatch-metric instructions" in judgement.verdicts[3].remedy
     assert judgement.has_failed
 

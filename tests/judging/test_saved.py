@@ -163,3 +163,12 @@ def test_many_samples_are_judged_in_seconds() -> None:
 @pytest.mark.parametrize("verdict", [Verdict.DISABLED, Verdict.MISMATCHED, Verdict.MISSING])
 def test_what_could_not_be_judged_at_all_fails(verdict: Verdict) -> None:
     assert not_judged(verdict, "why").has_failed
+
+
+@pytest.mark.parametrize(
+    ("state", "flag"), [("hit", "--dtdispatch-rounds"), ("compile-cold", "--dtdispatch-compile-rounds")]
+)
+def test_a_row_with_too_few_samples_names_the_flag_that_gives_it_more(state: str, flag: str) -> None:
+    judgement = judge([row(state)], [row(state, count=MIN_SAMPLES - 1)])
+    assert verdicts_of(judgement) == ["inconclusive"]
+    assert f"raise {flag}, in the saved run too" in judgement.verdicts[0].remedy

@@ -10,13 +10,13 @@ from pytest_dtdispatch.measuring.counted import (
     AFFORDABLE,
     IN_ONE_LAYOUT,
     LEAST_CALLS,
-    NOT_COUNTED,
     WARMUP_CALLS,
     WARMUP_MISSES,
     Counting,
     rounds_of,
 )
 from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject, Taken
+from pytest_dtdispatch.measuring.tally import NOT_COUNTED
 from pytest_dtdispatch.measuring.timing import Meter
 from pytest_dtdispatch.records.measurement import Instructions, State
 from pytest_dtdispatch.records.profile import Profile

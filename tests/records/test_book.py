@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import Contains, Figures, Samples, State
+from pytest_dtdispatch.records.compiled import CompileCounts, CompiledVariant
+from pytest_dtdispatch.records.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.records.signature import Signature
 
 # A busy machine is no failure.
@@ -80,3 +81,14 @@ def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after
     measured = book.measurements()
     assert [m.full_label for m in measured] == [*(op.full for op in ops), *names]
     assert [m.calls for m in measured] == [*ops.values(), *(1 for _ in names)]
+
+
+def test_a_compiled_function_is_a_measurement_and_takes_its_name() -> None:
+    book = Book()
+    row = Measurement("f", "f", "f", "4", Contains.COMPILED, 1, FIGURES)
+    variant = CompiledVariant("f", "f", "eager", None, CompileCounts(), row)
+    book.enter_call("warm start", "4", FIGURES)
+    book.enter_compiled(variant)
+    assert book.compiled() == (variant,)
+    assert [measurement.label for measurement in book.measurements()] == ["warm start", "f"]
+    assert set(book.names()) == {"warm start", "f"}

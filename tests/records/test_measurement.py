@@ -133,7 +133,10 @@ def test_a_measurement_gives_what_was_done() -> None:
 
 
 def test_states_and_starts_are_written_as_their_values() -> None:
-    assert [str(state) for state in State] == ["miss", "hit", "cold", "call", "local"]
+    assert [str(state) for state in State] == [
+        *("miss", "hit", "cold", "call", "local"),
+        *("compile-cold", "compile-warm", "eager"),
+    ]
     assert str(Contains.DISPATCH) == "dispatch from below autograd"
     assert f"{Contains.END_TO_END}" == "end to end from Python, autograd included"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_dtdispatch.records.compiled import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.records.measurement import (
     Contains,
     Figures,
@@ -47,6 +48,37 @@ def test_instructions_are_given_by_their_least() -> None:
     )
 
 
+def compiled(counts: CompileCounts, *instructions: Instructions) -> CompiledVariant:
+    figures = Figures(1, instructions=instructions)
+    measurement = Measurement("f", "f", "f", "4", Contains.COMPILED, 1, figures)
+    return CompiledVariant("f", "f", "inductor", None, counts, measurement)
+
+
+def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_one() -> None:
+    both = (Instructions(State.COMPILE_COLD, (90_000,)), Instructions(State.CALL, (700, 600)))
+    counted = compiled(CompileCounts(1, (), 22, ()), *both)
+    results = run_results({"t": [counted.measurement]}, {}, {"t": [counted]})
+    assert {result.metric: result.value for result in results} == {
+        "instruction_count": 600,
+        "compile_time_instruction_count": 89_400,
+        "graphs": 1,
+        "graph_breaks": 0,
+        "recompiles": 0,
+    }
+    alone = compiled(CompileCounts(), both[0])
+    assert run_results({"t": [alone.measurement]}, {}, {"t": [alone]}) == ()
+
+
+def test_lists_of_a_compile_are_given_by_their_lengths() -> None:
+    counts = CompileCounts(3, (GraphBreak("print", "t.py:1"),) * 2, None, (Recompile("f", "t.py:1", "size"),))
+    results = run_results({}, {}, {"t": [compiled(counts)]})
+    assert [(result.metric, result.value) for result in results] == [
+        ("graphs", 3),
+        ("graph_breaks", 2),
+        ("recompiles", 1),
+    ]
+
+
 def test_what_was_not_measured_has_no_result() -> None:
     call = measured("is_same_size", Samples(State.CALL, (5,)), Samples(State.HIT, ()))
     assert run_results({"t.py::test_a": [call]}, {"t.py::test_a": [Steps("step", (), ())]}) == ()
@@ -64,7 +96,7 @@ def test_counters_are_those_of_the_step_that_has_most_as_limits_take_them() -> N
 
 
 def test_every_metric_has_one_name() -> None:
-    assert len(set(METRICS)) == len(METRICS) == 8
+    assert len(set(METRICS)) == len(METRICS) == 11
 
 
 @pytest.mark.parametrize("name", [" a  b ", "a\nb", "a\r\n b", "a\x00b", "a\u2028b", "a \udc80b"])

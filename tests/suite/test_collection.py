@@ -1,4 +1,4 @@
-"""The atlas is part of the built-in suite where it is named, and nowhere else."""
+"""What takes minutes is part of the built-in suite where it is named, and nowhere else."""
 
 from __future__ import annotations
 
@@ -32,9 +32,20 @@ def collected(tmp_path: Path, *args: str) -> str:
     return process.stdout
 
 
-def test_a_plain_run_leaves_the_atlas_out(tmp_path: Path) -> None:
+def test_a_plain_run_leaves_the_atlas_and_compiles_out(tmp_path: Path) -> None:
     text = collected(tmp_path)
     assert "test_add.py::test_add[4]" in text
+    assert "test_atlas" not in text
+    assert "test_compile" not in text
+
+
+def test_the_marker_selects_compiles_alone(tmp_path: Path) -> None:
+    text = collected(tmp_path, "-m", "compile")
+    for training in ("training", "inference"):
+        for subclass in ("subclass", "nosubclass"):
+            assert f"test_compile.py::test_aotdispatcher[{training}-{subclass}]" in text
+    assert "test_compile.py::test_embedding" in text
+    assert "test_add" not in text
     assert "test_atlas" not in text
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from pytest_dtdispatch.judging.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.records.expected import ExpectedRow
-from pytest_dtdispatch.records.metrics import INSTRUCTION_METRICS, NOT_MEASURED, Result
+from pytest_dtdispatch.records.metrics import INSTRUCTION_METRICS, Result
 
 DIGITS = 4
 REGRESSED = "find what made it grow, or update the expected file where the cost is wanted"
 IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
 GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
-NO_METER = "this version measures no such metric: take the row out of the expected file"
 NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
 UNEXPECTED = "the expected file has no such row: add one to gate it"
 
@@ -121,8 +120,6 @@ def _judge_row(row: ExpectedRow, value: int | None) -> RowVerdict:
 
 
 def _remedy(missing: ExpectedRow) -> str:
-    if missing.metric in NOT_MEASURED:
-        return NO_METER
     return NOT_COUNTED if missing.metric in INSTRUCTION_METRICS else GONE
 
 

@@ -30,7 +30,7 @@ STATISTICS: dict[str, Statistic] = {
 
 NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
 GONE = "it is in the saved run and was not measured: restore the test, or save a new run"
-TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise --dtdispatch-rounds, in the saved run too"
+TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
 NO_SAMPLES = "the saved run has no samples: save it with --benchmark-save-data"
 STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run where the cost is wanted"
@@ -164,7 +164,7 @@ def _judge_row(base: Row | None, head: Row | None, threshold: Threshold) -> RowV
     if then is None:
         return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), NO_SAMPLES, criterion)
     if len(head.ns) < MIN_SAMPLES or 0 < len(base.ns) < MIN_SAMPLES:
-        return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), TOO_FEW, criterion)
+        return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), _too_few(head.state), criterion)
     now = STATISTICS[threshold.field](head.ns)
     low, high = _interval(base.ns or (then,), head.ns, STATISTICS[threshold.field])
     figures = (
@@ -180,6 +180,11 @@ def _judge_row(base: Row | None, head: Row | None, threshold: Threshold) -> RowV
     )
     verdict, remedy = _place(low, high, 1 + threshold.fraction)
     return RowVerdict(head.name, verdict, figures, remedy, criterion)
+
+
+def _too_few(state: State) -> str:
+    compiles = (State.COMPILE_COLD, State.COMPILE_WARM)
+    return TOO_FEW.format(flag="--dtdispatch-compile-rounds" if state in compiles else "--dtdispatch-rounds")
 
 
 def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -95,6 +96,21 @@ class RanCall:
         self._subject = subject
         self._replay = replay
         self._once = once
+
+    @property
+    def once(self) -> str:
+        """Why the call cannot be repeated; empty where it can."""
+        return self._once
+
+    @contextmanager
+    def repeating(self) -> Iterator[Callable[[], tuple[Any, ...]]]:
+        """Give what prepares each repetition of the call, and leave behind what the program's call left.
+
+        The call must be one that can be repeated.
+        """
+        assert self._subject is not None
+        with torchapi.without_outer_modes(), self._replay.repeating():
+            yield self._subject.prepare
 
     def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
         """Repeat the call, and leave behind what the program's own call left behind."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pytest_dtdispatch.measuring.rounds import Caches, Plan, Propagation, Rounds, Rows, Subject, Taken
+from pytest_dtdispatch.measuring.tally import NOT_COUNTED
 from pytest_dtdispatch.measuring.timing import Meter, gc_paused, nothing_to_do
 from pytest_dtdispatch.records.measurement import Instructions, State, is_count
 from pytest_dtdispatch.records.profile import Profile
@@ -24,7 +25,6 @@ WARMUP_MISSES = 45
 WARMUP_CALLS = 200  # in a round; with 100 a count is up to 1.5 % higher
 LEAST_CALLS = 5  # of each kind, however many instructions they take
 AFFORDABLE = 100_000_000  # instructions of a state that are not counted: 3 to 5 s under callgrind
-NOT_COUNTED = "the meter did not count"
 UNREAD = Meter(int, int)  # to read callgrind takes as long as 10 to 50 calls
 IN_ONE_LAYOUT = "counted in one layout of CPython's method cache: this process has made too many"
 
@@ -120,7 +120,7 @@ class CountedRounds(Rounds):
             self._refuse(state, NOT_COUNTED)
 
     def _taken(self, propagation: Propagation, done: int) -> Taken:
-        counted, profiles = self._recorded(Instructions), tuple(self._profiles())
+        counted, profiles = self._tally.recorded(Instructions), tuple(self._profiles())
         remarks = () if self._has_layouts else (IN_ONE_LAYOUT,)
         return Taken(propagation, done, instructions=counted, profiles=profiles, remarks=remarks)
 
@@ -137,7 +137,7 @@ class CountedRounds(Rounds):
         prepares = {State.MISS: cleared, State.HIT: subject.prepare, State.CALL: subject.prepare}
         with gc_paused():
             for state, prepare in prepares.items():
-                if self._figures.get(state):
+                if self._tally.has(state):
                     yield profile(state, subject.fn, prepare, subject.kwargs)
 
 

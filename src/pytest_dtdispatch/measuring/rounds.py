@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pytest_dtdispatch.measuring.tally import Tally
 from pytest_dtdispatch.measuring.timing import (
     Clock,
     Meter,
@@ -21,7 +21,7 @@ from pytest_dtdispatch.measuring.timing import (
     nothing_to_do,
     time_row,
 )
-from pytest_dtdispatch.records.measurement import Instructions, Refused, Samples, State
+from pytest_dtdispatch.records.measurement import Instructions, Samples, State
 from pytest_dtdispatch.records.profile import Profile
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ class Rounds:
         self._hit_reader = self._all
         self._in_a_row = plan.in_a_row
         self._why_no_miss = NOT_PROPAGATED
-        self._figures: dict[State, list[int]] = {}
-        self._refused: Counter[tuple[State, str]] = Counter()
+        self._tally = Tally()
 
     def take(self) -> Taken:
         """Run the rounds.
@@ -196,7 +195,7 @@ class Rounds:
         return self._taken(propagation, done)
 
     def _taken(self, propagation: Propagation, done: int) -> Taken:
-        return Taken(propagation, done, self._recorded(Samples))
+        return Taken(propagation, done, self._tally.recorded(Samples))
 
     def _rehearse(self) -> Rows[Propagation]:
         """Discard a first round, and learn from it which cache answers."""
@@ -347,19 +346,7 @@ class Rounds:
         return [reader() for reader in self._readers]
 
     def _record(self, state: State, figure: int) -> None:
-        self._figures.setdefault(state, []).append(figure)
+        self._tally.enter(state, figure)
 
     def _refuse(self, state: State, reason: str) -> None:
-        self._refused[state, reason] += 1
-
-    def _recorded(self, kind: Callable[[State, tuple[int, ...], tuple[Refused, ...]], T]) -> tuple[T, ...]:
-        tried = {*self._figures, *(state for state, _ in self._refused)}
-        return tuple(
-            kind(
-                state,
-                tuple(self._figures.get(state, ())),
-                tuple(Refused(why, count) for (of, why), count in self._refused.items() if of is state),
-            )
-            for state in State
-            if state in tried
-        )
+        self._tally.refuse(state, reason)

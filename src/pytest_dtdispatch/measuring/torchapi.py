@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Placement
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
@@ -359,6 +360,32 @@ def foreach_add() -> Callable[..., Any]:
     """Find the function that optimizers add lists of tensors with; its name starts with an underscore."""
     function: Callable[..., Any] = torch._foreach_add
     return function
+
+
+def empty_wrapper(kind: type, like: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -> Any:
+    """Make a tensor of a subclass that has no storage of its own.
+
+    Args:
+        kind: the subclass.
+        like: what dtype, layout, device and autograd are taken from.
+        shape: of the tensor.
+        stride: of it, in elements.
+    """
+    return torch.Tensor._make_wrapper_subclass(
+        kind,
+        shape,
+        strides=stride,
+        storage_offset=like.storage_offset(),
+        dtype=like.dtype,
+        layout=like.layout,
+        device=like.device,
+        requires_grad=like.requires_grad,
+    )
+
+
+def with_aliases(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    """Make the results of a subclass alias its arguments as an op's schema says."""
+    return _python_dispatch.return_and_correct_aliasing(func, args, kwargs, result)
 
 
 def instruction_counter() -> Any:

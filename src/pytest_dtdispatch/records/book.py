@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pytest_dtdispatch.records.compiled import CompiledVariant
 from pytest_dtdispatch.records.measurement import Contains, Figures, Measurement
 from pytest_dtdispatch.records.scaling import Scaling
 from pytest_dtdispatch.records.signature import Signature
@@ -26,6 +27,7 @@ class Book:
         self._named: dict[str, Measurement] = {}
         self._steps: dict[str, Steps] = {}
         self._scalings: dict[str, Scaling] = {}
+        self._compiled: dict[str, CompiledVariant] = {}
 
     def count(self, signature: Signature) -> bool:
         """Count a call of a signature; say whether it is known, and only its number grows."""
@@ -51,9 +53,17 @@ class Book:
         """Enter how a call grows with a size; the calls at each size are entered by name."""
         self._scalings[scaling.name] = scaling
 
+    def enter_compiled(self, variant: CompiledVariant) -> None:
+        """Enter what was counted and measured of a compiled function."""
+        self._compiled[variant.name] = variant
+
     def names(self) -> Collection[str]:
-        """Names that are taken, of calls, steps and scalings."""
-        return {*self._named, *self._steps, *self._scalings}
+        """Names that are taken, of calls, steps, scalings and compiled functions."""
+        return {*self._named, *self._steps, *self._scalings, *self._compiled}
+
+    def compiled(self) -> tuple[CompiledVariant, ...]:
+        """Every compiled function in every setting, in the order they were compiled."""
+        return tuple(self._compiled.values())
 
     def scalings(self) -> tuple[Scaling, ...]:
         """Every scaling, in the order they were taken."""
@@ -64,7 +74,7 @@ class Book:
         return tuple(self._steps.values())
 
     def measurements(self) -> tuple[Measurement, ...]:
-        """Every signature in the order of its first call, then every named call."""
+        """Every signature in the order of its first call, then named calls, then compiled functions."""
         ops = tuple(
             Measurement(
                 label=str(signature),
@@ -77,4 +87,5 @@ class Book:
             )
             for signature, figures in self._figures.items()
         )
-        return ops + tuple(self._named.values())
+        compiled = (variant.measurement for variant in self._compiled.values())
+        return (*ops, *self._named.values(), *compiled)

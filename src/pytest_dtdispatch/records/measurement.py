@@ -20,6 +20,9 @@ class State(str, Enum):
     COLD = "cold"
     CALL = "call"
     LOCAL = "local"
+    COMPILE_COLD = "compile-cold"
+    COMPILE_WARM = "compile-warm"
+    EAGER = "eager"
 
     def __str__(self) -> str:
         return self.value
@@ -30,6 +33,7 @@ class Contains(str, Enum):
 
     DISPATCH = "dispatch from below autograd"
     END_TO_END = "end to end from Python, autograd included"
+    COMPILED = "torch.compile with the first call; later calls; end to end from Python"
 
     def __str__(self) -> str:
         return self.value
@@ -231,6 +235,8 @@ class Measurement:
         if refused:
             return ", ".join(str(refusal) for refusal in refused)
         recorded = {*(one.state for one in self.recorded()), *(one.state for one in self.counted())}
+        if self.contains is Contains.COMPILED:
+            return "proved" if recorded else "not measured"
         if State.CALL in recorded:
             return "unpropagated"
         return "proved" if recorded & {State.MISS, State.HIT} else "not measured"

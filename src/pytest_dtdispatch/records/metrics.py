@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_dtdispatch.records.compiled import CompileCounts, CompiledVariant
 from pytest_dtdispatch.records.measurement import Instructions, Measurement, State
 from pytest_dtdispatch.records.steps import StepCounts, Steps
 
@@ -12,6 +13,7 @@ from pytest_dtdispatch.records.steps import StepCounts, Steps
 CALL_METRICS: dict[str, Callable[[Measurement], float | None]] = {
     "instruction_count": lambda measurement: _least(measurement.steady_instructions),
     "instruction_count_miss": lambda measurement: _least(measurement.instructions_of(State.MISS)),
+    "compile_time_instruction_count": lambda measurement: _compile_alone(measurement),
     "dispatch_hit_ns": lambda measurement: measurement.median_ns(State.HIT),
     "dispatch_miss_ns": lambda measurement: measurement.median_ns(State.MISS),
 }
@@ -21,10 +23,15 @@ STEP_METRICS: dict[str, Callable[[StepCounts], int]] = {
     "redistributes": lambda step: step.redistributes,
     "collectives": lambda step: step.collective_calls,
 }
-INSTRUCTION_METRICS = tuple(metric for metric in CALL_METRICS if metric.startswith("instruction_count"))
-# Names that PyTorch's files use too, and that nothing here measures.
-NOT_MEASURED = ("compile_time_instruction_count",)
-METRICS = (*NOT_MEASURED, *CALL_METRICS, *STEP_METRICS)
+# What a metric is of a compiled function; nothing where this torch does not count it.
+COMPILE_METRICS: dict[str, Callable[[CompileCounts], int | None]] = {
+    "graphs": lambda counts: counts.graphs,
+    "graph_breaks": lambda counts: None if counts.graph_breaks is None else len(counts.graph_breaks),
+    "recompiles": lambda counts: None if counts.recompiles is None else len(counts.recompiles),
+}
+INSTRUCTION_METRICS = tuple(metric for metric in CALL_METRICS if "instruction_count" in metric)
+EXACT_METRICS = (*STEP_METRICS, *COMPILE_METRICS)
+METRICS = (*CALL_METRICS, *EXACT_METRICS)
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,9 @@ class Result:
 
 
 def run_results(
-    measured: Mapping[str, Sequence[Measurement]], counted: Mapping[str, Sequence[Steps]]
+    measured: Mapping[str, Sequence[Measurement]],
+    counted: Mapping[str, Sequence[Steps]],
+    compiled: Mapping[str, Sequence[CompiledVariant]] | None = None,
 ) -> tuple[Result, ...]:
     """Name everything that a run measured, in the order it did.
 
@@ -52,6 +61,7 @@ def run_results(
     Args:
         measured: by test.
         counted: steps by test.
+        compiled: functions by test.
 
     Example:
         >>> steps = Steps("train", (), (StepCounts(collectives=(("all_gather", 3),)), StepCounts()))
@@ -61,7 +71,8 @@ def run_results(
     """
     of_calls = (result for test, rows in measured.items() for result in _of_calls(test, rows))
     of_steps = (result for test, steps in counted.items() for result in _of_steps(test, steps))
-    return (*of_calls, *of_steps)
+    of_compiles = (result for test, each in (compiled or {}).items() for result in _of_compiles(test, each))
+    return (*of_calls, *of_steps, *of_compiles)
 
 
 def plain_name(name: str) -> str:
@@ -78,6 +89,12 @@ def _least(counted: Instructions | None) -> int | None:
     return counted.least if counted else None
 
 
+def _compile_alone(measurement: Measurement) -> int | None:
+    """Take one steady call from the first one, which compiles and then runs once as they do."""
+    first, call = (measurement.instructions_of(state) for state in (State.COMPILE_COLD, State.CALL))
+    return first.least - call.least if first and call else None
+
+
 def _of_calls(test: str, measurements: Iterable[Measurement]) -> Iterator[Result]:
     for measurement in measurements:
         for metric, of in CALL_METRICS.items():
@@ -91,3 +108,11 @@ def _of_steps(test: str, counted: Iterable[Steps]) -> Iterator[Result]:
         for metric, of in STEP_METRICS.items():
             if steps.steps:
                 yield Result(plain_name(f"{test}::{steps.name}"), metric, max(map(of, steps.steps)))
+
+
+def _of_compiles(test: str, variants: Iterable[CompiledVariant]) -> Iterator[Result]:
+    for variant in variants:
+        for metric, of in COMPILE_METRICS.items():
+            value = of(variant.counts)
+            if value is not None:
+                yield Result(plain_name(f"{test}::{variant.name}"), metric, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-THRESHOLD_STATES = ("miss", "hit", "cold", "call")
+THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
 THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.measuring.torchapi import fully_shard
+from pytest_dtdispatch.measuring.torchapi import fully_shard, local_of
 
 # Small enough for local ops to run in one thread: what is measured is dispatch.
 WIDTH, HIDDEN, BATCH = 16, 64, 8
@@ -41,6 +41,32 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
         return loss
 
     return step
+
+
+def tensor_parallel_mlp(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
+    """Prepare the forward pass of the same block.
+
+    Args:
+        mesh: as of :func:`tensor_parallel_step`.
+
+    Returns:
+        The block, and a batch for it.
+    """
+    up = filled(_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0)))
+    down = filled(_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1)))
+    batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
+
+    def mlp(x: Any) -> Any:
+        out: Any = F.linear(F.relu(F.linear(x, up)), down)
+        return out.redistribute(placements=[Shard(0), Replicate()])
+
+    return mlp, filled(distribute_tensor(batch, mesh, [Shard(0), Replicate()]))
+
+
+def filled(tensor: torch.Tensor) -> torch.Tensor:
+    """Fill a local shard: older fake process groups leave undefined what they scatter."""
+    local_of(tensor).data.uniform_()
+    return tensor
 
 
 def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:

@@ -1,0 +1,81 @@
+"""Functions that the suite compiles, with their arguments; and how results are held against eager ones.
+
+The AOT cases are those of ``benchmarks/dynamo/pr_time_benchmarks/benchmarks/aotdispatcher.py`` in the
+PyTorch repository; the embedding is that of ``test/distributed/tensor/test_dynamic.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.records.compiled import Compiled
+from pytest_dtdispatch.suite.two_tensor import TwoTensor
+
+AOT_BACKEND = "aot_eager_decomp_partition"
+INPUTS, LENGTH = 100, 100
+ROWS = {"cpu": 2_048, "cuda": 202_048}  # of the table: a CPU would copy those of the GPU for seconds
+WIDTH = 256
+
+
+def add_each(*inputs: torch.Tensor) -> list[torch.Tensor]:
+    """Add each input to itself."""
+    return [torch.add(x, x) for x in inputs]
+
+
+def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
+    """Make 100 inputs.
+
+    Args:
+        training: whether they require gradients.
+        subclass: whether they are tensors of a subclass that holds two.
+    """
+    plain = [torch.ones(LENGTH, requires_grad=training) for _ in range(INPUTS)]
+    if not subclass:
+        return plain
+    return [TwoTensor(x, x.clone().detach().requires_grad_(training)) for x in plain]
+
+
+def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
+    """Prepare a look-up of 1,024 rows of a replicated table.
+
+    Args:
+        mesh: of one dimension.
+
+    Returns:
+        The function, and indices for it.
+    """
+    device = mesh.device_type
+    table = torch.rand(ROWS[device], WIDTH, device=device, requires_grad=True)
+    weight = distribute_tensor(table, mesh, [Replicate()])
+    rows = torch.randint(low=0, high=100, size=(2, 512), device=device)
+
+    def embedding(batch: Any) -> Any:
+        return F.embedding(batch, weight.to(torch.float32))
+
+    return embedding, DTensor.from_local(rows, mesh, [Replicate()])
+
+
+def assert_equals_eager(compiled: Compiled) -> None:
+    """Hold results against those of the uncompiled function: values, and where they lie."""
+    for result, eager in zip(compiled.results, compiled.eager_results, strict=True):
+        pairs = zip(torchapi.tree_leaves(result), torchapi.tree_leaves(eager), strict=True)
+        for one, other in pairs:
+            assert type(one) is type(other)
+            assert getattr(one, "placements", ()) == getattr(other, "placements", ())
+            for inner, expected in zip(plain_tensors(one), plain_tensors(other), strict=True):
+                torch.testing.assert_close(inner, expected)
+
+
+def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
+    """Take a tensor of a subclass apart."""
+    if isinstance(tensor, TwoTensor):
+        yield from (tensor.first, tensor.second)
+    else:
+        yield torchapi.local_of(tensor)

@@ -1,0 +1,74 @@
+"""Cases of the suite that compile: few inputs here, and the fast backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_dtdispatch.suite.compiled_cases import AOT_BACKEND, add_each, plain_tensors
+from pytest_dtdispatch.suite.two_tensor import TwoTensor
+from tests.plugin_runs import import_compilers, measure
+
+pytestmark = pytest.mark.torch
+
+import_compilers()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def two(*numbers: float, training: bool = False) -> TwoTensor:
+    first = torch.tensor(numbers, dtype=torch.float32, requires_grad=training)
+    return TwoTensor(first, (first.detach() * 10).requires_grad_(training))
+
+
+def lists(tensor: Any) -> Any:
+    return [plain.tolist() for plain in plain_tensors(tensor)]
+
+
+def test_every_op_is_applied_to_both() -> None:
+    both = two(1, 2)
+    assert lists(both + both) == [[2, 4], [20, 40]]
+    assert lists(both.sum()) == [3, 30]
+    assert [lists(part) for part in torch.unbind(both)] == [[1, 10], [2, 20]]
+    assert both.shape == (2,)
+    assert repr(both).startswith("TwoTensor(tensor(")
+
+
+def test_writing_in_place_writes_to_both() -> None:
+    both = two(1, 2)
+    assert both.mul_(3) is both
+    assert lists(both) == [[3, 6], [30, 60]]
+
+
+def test_gradients_are_of_both() -> None:
+    both = two(1, 2, training=True)
+    (both * both).sum().backward()
+    assert isinstance(both.grad, TwoTensor)
+    assert lists(both.grad) == [[2, 4], [20, 40]]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_compiled_it_computes_the_same(training: bool) -> None:
+    inputs = [two(1, 2, training=training), two(3, 4, training=training)]
+    compiled = torch.compile(add_each, backend=AOT_BACKEND, fullgraph=True)
+    outputs = compiled(*inputs)
+    assert [lists(output) for output in outputs] == [[[2, 4], [20, 40]], [[6, 8], [60, 80]]]
+    assert all(output.requires_grad is training for output in outputs)
+    if training:
+        torch.autograd.backward([output.sum() for output in outputs])
+        assert all(lists(each.grad) == [[2, 2], [2, 2]] for each in inputs)
+
+
+def test_the_case_of_a_changed_placement_passes(pytester: pytest.Pytester) -> None:
+    suite = ("--pyargs", "pytest_dtdispatch.suite", "-m", "compile", "-k", "placement_change")
+    result = measure(pytester, *suite, "--benchmark-quiet", "--dtdispatch-compile-rounds=1")
+    result.assert_outcomes(passed=1, deselected=26)
+    result.stdout.fnmatch_lines(["    recompiled double*"])
