@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -74,6 +75,16 @@ class Profiler(Protocol):
         """Tell where the instructions of a call went."""
 
 
+class Agreement(Protocol):
+    """What the rounds ask of the other ranks, where they repeat a collective together."""
+
+    def come_to(self, subject: str) -> None:
+        """Meet them at what is measured next."""
+
+    def rounds(self, rounds: int, in_a_row: int, propagation: str) -> tuple[int, int] | None:
+        """Settle both numbers; nothing where no rank waits for another."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How much is measured, and of what.
@@ -88,6 +99,7 @@ class Plan:
             make the second one up to 20 % slower, as its code has gone cold.
         counter: counts the instructions of a call, in place of the clock.
         profiler: tells where the instructions of one call more in each state went.
+        agreement: settles rounds with other ranks, where there are any.
     """
 
     rounds: int = 20
@@ -97,6 +109,7 @@ class Plan:
     in_a_row: int = 20
     counter: Meter | None = None
     profiler: Profiler | None = None
+    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +180,7 @@ class Rounds:
         self._all: Reader = self._read_all
         self._hit_reader = self._all
         self._in_a_row = plan.in_a_row
+        self._affordable = plan.rounds
         self._why_no_miss = NOT_PROPAGATED
         self._figures: dict[State, list[int]] = {}
         self._refused: Counter[tuple[State, str]] = Counter()
@@ -198,10 +212,10 @@ class Rounds:
             Propagation.NEVER_CACHED: self._never_cached_rounds,
             Propagation.NONE: self._unpropagated_rounds,
         }[propagation]
-        deadline = start + self._plan.max_time_s * 1e9
+        planned, deadline = self._settled(propagation, start + self._plan.max_time_s * 1e9)
         done = 0
-        while done < self._plan.rounds and (done < MIN_ROUNDS or self._clock() < deadline):
-            count = min(self._in_a_row, self._plan.rounds - done)
+        while done < planned and (done < MIN_ROUNDS or self._clock() < deadline):
+            count = min(self._in_a_row, planned - done)
             self._synchronize()
             yield from some_rounds(count)
             done += count
@@ -236,6 +250,7 @@ class Rounds:
             after = [reader()[0] for reader in self._readers]
         if not self._plan.counter:
             self._shorten_rows(first.figure)
+        self._affordable = self._affordable_rounds(first.figure, last.figure)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
@@ -248,6 +263,22 @@ class Rounds:
                 if new > old:
                     self._hit_reader = reader
         return Propagation.CACHED
+
+    def _settled(self, propagation: Propagation, deadline: float) -> tuple[int, float]:
+        """How many rounds are taken, and until when: with other ranks a number alone, the same on all."""
+        if self._plan.agreement is not None:
+            settled = self._plan.agreement.rounds(self._affordable, self._in_a_row, propagation.value)
+            if settled is not None:
+                rounds, self._in_a_row = settled
+                return rounds, math.inf
+        return self._plan.rounds, deadline
+
+    def _affordable_rounds(self, miss_ns: int, hit_ns: int) -> int:
+        """Rounds that the time is enough for, by the figures of the rehearsal."""
+        misses = 2 if self._plan.cold else 1
+        round_ns = misses * miss_ns + (self._plan.repeat + 1) * hit_ns
+        affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / max(round_ns, 1))
+        return min(self._plan.rounds, max(affordable, MIN_ROUNDS))
 
     def _shorten_rows(self, miss_ns: int) -> None:
         affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / 10 / max(miss_ns, 1))
