@@ -20,7 +20,7 @@ FLOORS = {
     "meshes": {"records", "errors", "measuring", "ranks"},
     "ranks": {"records", "errors"},
     "ab": {"records", "judging", "reporting", "errors", "files", "values", "machine", "measuring", "session"},
-    "suite": {"records", "measuring", "fixtures", "measurer"},
+    "suite": {"records", "measuring", "meshes", "fixtures", "measurer"},
 }
 PRIVATE_HOMES = {"torchapi.py", "torchhooks.py"}
 TORCH_FLOORS = {"measuring", "meshes", "ranks", "suite"}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PLUGIN = "dtdispatch-ranks"
 LONGEST = 300  # characters of a reason
+NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
 WRITES_STACK_S = 0.3
 STACK_TITLE, MOST_CALLS, MOST_LINES, LONGEST_LOG = "most recent call first", 6, 40, 20_000
 GRACE = 0.25  # of the timeout: for ranks whose own wait began later
@@ -71,10 +72,11 @@ class RankSession:
             self._stop(session, why)
             raise session.Failed(why)
 
-    @pytest.hookimpl(tryfirst=True)
+    # Not first: the test is counted before.
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Note which test this rank comes to."""
         self._runs = True
+        self._exchange.end_of_part = self._end_of("setup")
         self._rank.note(item.nodeid)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all that changes a report
@@ -168,8 +170,9 @@ class RankSession:
         ours = _outcome(report)
         failed = ours.label == FAILED
         try:
-            key = f"test/{test_number(self._config)}/{report.when}"
+            key = self._end_of(str(report.when))
             self._exchange.put(key, astuple(ours))
+            self._exchange.end_of_part = self._end_of(NEXT[str(report.when)])
             # What failed here may have waited for the others already.
             waited = min(duration, self._settings.timeout) if failed else 0.0
             found = self._gather(key, f"end the {report.when} of {item.nodeid}", waited)
@@ -197,6 +200,9 @@ class RankSession:
             is_told = rank == self._rank.world.rank or outcome.details in ("", outcome.why)
             if outcome.label == FAILED and not is_told:
                 report.sections.append((f"failure on rank {rank}", outcome.details))
+
+    def _end_of(self, part: str) -> str:
+        return f"test/{test_number(self._config)}/{part}"
 
     def _gather(self, key: str, what: str, waited: float = 0.0) -> dict[int, Any]:
         timeout = self._settings.timeout

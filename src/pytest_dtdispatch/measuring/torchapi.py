@@ -347,6 +347,13 @@ def init_fake_group(world_size: int) -> None:
     torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
 
 
+def forget_group_that_failed() -> None:
+    """Let the next process group have the name that it has on ranks where none failed: torch numbers them."""
+    world = getattr(torch.distributed.distributed_c10d, "_world", None)
+    if not torch.distributed.is_initialized() and hasattr(world, "group_count"):
+        setattr(world, "group_count", 0)  # noqa: B010 (no stub of torch has it)
+
+
 def has_local_mode() -> bool:
     """Tell whether this torch can simulate all ranks in one process, results included."""
     return _local_mode_type() is not None
@@ -393,6 +400,18 @@ def stop_rpc(graceful: bool, timeout_s: float) -> None:
     """Stop RPC; gracefully, when every rank has come to do so."""
     rpc = importlib.import_module("torch.distributed.rpc")
     rpc.shutdown(graceful=graceful, timeout=timeout_s)
+
+
+def sharded_tensors() -> Any:
+    """Return the module of ``ShardedTensor``, which torch deprecates."""
+    return importlib.import_module("torch.distributed._shard.sharded_tensor")
+
+
+def split_over_ranks(world_size: int, device: str) -> Any:
+    """Return the spec that splits a sharded tensor by its first dimension over all ranks."""
+    specs = importlib.import_module("torch.distributed._shard.sharding_spec")
+    places = [f"rank:{rank}/{device}{f':{rank}' if device == 'cuda' else ''}" for rank in range(world_size)]
+    return specs.ChunkShardingSpec(dim=0, placements=places)
 
 
 def fully_shard() -> Callable[..., Any]:

@@ -130,13 +130,17 @@ class ProcessGroupOwner:
         world = self._reach.world
         if backend == "nccl":
             torch.cuda.set_device(world.local_rank)
-        dist.init_process_group(
-            backend,
-            store=self._reach.store(f"{self._opened}"),
-            rank=world.rank,
-            world_size=world.size,
-            timeout=timedelta(seconds=self._reach.timeout_s),
-        )
+        try:
+            dist.init_process_group(
+                backend,
+                store=self._reach.store(f"{self._opened}"),
+                rank=world.rank,
+                world_size=world.size,
+                timeout=timedelta(seconds=self._reach.timeout_s),
+            )
+        except RuntimeError as error:
+            torchapi.forget_group_that_failed()
+            raise MeshError(f"no {backend} process group: {str(error).splitlines()[0]}") from None
 
     def _check_open_group(self, place: Place, backend_is_chosen: bool) -> None:
         size = dist.get_world_size()

@@ -43,18 +43,14 @@ class Reach:
             RanksError: one does not come.
         """
         if self.exchange is not None:
-            key = f"open/{self.test}/{name}"
-            self.exchange.put(key, None)
-            self.exchange.gather(key, "open a process group", unless=[f"test/{self.test}/setup"])
+            self.exchange.meet(f"open/{self.test}/{name}", None, "open a process group")
 
     def meet_to_close(self, name: str) -> bool:
         """Wait for the other ranks before a process group is closed; say whether all of them came."""
         if self.exchange is None:
             return True
         try:
-            key = f"close/{self.test}/{name}"
-            self.exchange.put(key, None)
-            self.exchange.gather(key, "close its process group")
+            self.exchange.meet(f"close/{self.test}/{name}", None, "close its process group")
         except RanksError:  # who waits for that rank from now on is told, and fails the test
             return False
         return not self.exchange.lost
@@ -71,8 +67,7 @@ class Reach:
             return own
         key = f"file/{self.test}/{name}"
         try:
-            self.exchange.put(key, [socket.gethostname(), str(own)])
-            found = self.exchange.gather(key, "come to start RPC")
+            found = self.exchange.meet(key, [socket.gethostname(), str(own)], "start RPC")
         except RanksError as error:
             raise MeshError(str(error)) from None
         if len({host for host, _ in found.values()}) > 1:

@@ -73,8 +73,7 @@ class Agreement:
         __tracebackhide__ = True
         key = f"agree/{self._test}/{self._count}"
         self._count += 1
-        self._exchange.put(key, [what, numbers])
-        found = self._exchange.gather(key, f"come to {self._subject}", unless=[f"test/{self._test}/call"])
+        found = self._exchange.meet(key, [what, numbers], f"come to {self._subject}")
         if len({tuple(theirs) for theirs, _ in found.values()}) > 1:
             raise RanksError(f"ranks measure different things: {_said(found)}")
         return [numbers for _, numbers in found.values()]

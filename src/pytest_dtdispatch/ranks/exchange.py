@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -47,6 +47,7 @@ class Exchange:
 
     Attributes:
         lost: why ranks are not waited for any more, by rank.
+        end_of_part: key under which each rank says how the part of the test at hand ended; empty outside.
 
     Example:
         >>> from torch.distributed import HashStore
@@ -60,6 +61,7 @@ class Exchange:
         self.world = world
         self.timeout_s = timeout_s
         self.lost: dict[int, str] = {}
+        self.end_of_part = ""
         self._root = store
         self._store = PrefixStore(PREFIX, store)
 
@@ -81,13 +83,27 @@ class Exchange:
                 self._store.set(f"{own}/{number}", part)
             self._store.set(own, str(len(parts)))
 
+    def meet(self, key: str, value: Any, what: str) -> dict[int, Any]:
+        """Put a value in the middle of a test, and gather those of all ranks.
+
+        Args:
+            key: as of :meth:`gather`.
+            value: as of :meth:`put`.
+            what: as of :meth:`gather`.
+
+        Raises:
+            RanksError: as of :meth:`gather`, and where a rank has ended this part of the test.
+        """
+        self.put(key, value)
+        return self.gather(key, what, unless=self.end_of_part)
+
     def gather(
         self,
         key: str,
         what: str,
         timeout_s: float | None = None,
         among: Collection[int] | None = None,
-        unless: Sequence[str] = (),
+        unless: str = "",
     ) -> dict[int, Any]:
         """Wait until ranks have put a value under a key, and read them.
 
@@ -96,7 +112,7 @@ class Exchange:
             what: what a rank does that puts it, as in ``collect its tests``.
             timeout_s: seconds to wait, where not as long as usual.
             among: ranks that are waited for; by default all that were not lost before.
-            unless: keys under which a rank puts something where it will not come any more.
+            unless: key under which a rank puts something that will not come any more; none where empty.
 
         Returns:
             Values by rank.
@@ -111,7 +127,7 @@ class Exchange:
         pause = FIRST_PAUSE_S
         while waiting:
             gone = {rank for rank in waiting if self._has("left", rank)}
-            elsewhere = {rank for rank in waiting if any(self._has(other, rank) for other in unless)}
+            elsewhere = {rank for rank in waiting if unless and self._has(unless, rank)}
             found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
             waiting = [rank for rank in waiting if rank not in found]
             if elsewhere & {*waiting}:
