@@ -130,11 +130,10 @@ class Exchange:
             elsewhere = {rank for rank in waiting if unless and self._has(unless, rank)}
             found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
             waiting = [rank for rank in waiting if rank not in found]
-            if elsewhere & {*waiting}:
-                ranks = sorted(elsewhere & {*waiting})
+            if ranks := sorted(elsewhere & {*waiting}):
                 raise RanksError(f"{ranks_text(ranks)} ended the test early and did not {what}")
-            if gone & {*waiting}:
-                self._lose({rank: f"ended its run: {self._read('left', rank)}" for rank in gone}, found)
+            if left := sorted(gone & {*waiting}):
+                self._lose({rank: f"ended its run: {self._read('left', rank)}" for rank in left}, found)
             if waiting and time.monotonic() > deadline:
                 self._lose(dict.fromkeys(waiting, f"did not {what} within {self.timeout_s:g} s"), found)
             if waiting:
