@@ -135,12 +135,14 @@ def test_torchrun_names_a_rank_that_is_killed(tmp_path: Path, results: Path) -> 
 def test_a_rank_that_hangs_is_named_with_where_it_hangs(
     tmp_path: Path, results: Path, launcher: Launcher
 ) -> None:
-    args = (f"--dtdispatch-csv={results}",)
+    saved = tmp_path / "saved.json"
+    saved.write_text(EARLIER)
+    args = (f"--dtdispatch-csv={results}", f"--benchmark-json={saved}")
     run = fail_on_ranks(tmp_path, HANGS.format(rank=1), *args, ranks=3, launcher=launcher)
     assert f"failed: rank 1 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s" in run.text
     assert re.search(r'test_faults\.py", line \d+ in test_bad', run.text)
     assert f"{results} was not written: rank 1 did not end" in run.text
-    assert results.read_text() == EARLIER
+    assert results.read_text() == saved.read_text() == EARLIER
 
 
 def test_the_first_rank_that_hangs_is_named_by_the_next(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_dtdispatch.measuring import torchapi
 from tests.rank_runs import (
@@ -37,8 +38,8 @@ def make(mesh):
     torch.manual_seed(RANK)
     local = torch.randn(8, 8)
     partial = DTensor.from_local(local, mesh, [Partial()])
-    row, column = (DTensor.from_local(local.clone(), mesh, [S(dim)]) for dim in (0, 1))
-    whole = torch.arange(64.0).reshape(8, 8)
+    whole = torch.arange(64.0).reshape(8, 8).sin()
+    row, column = (distribute_tensor(whole, mesh, [S(dim)]) for dim in (0, 1))
     return {
         "all_gather": lambda: row.redistribute(placements=[R]),
         "all_reduce": lambda: partial.redistribute(placements=[R]),
@@ -224,3 +225,33 @@ def test_the_suite_says_why_it_needs_ranks(tmp_path: Path) -> None:
     run = finish(command, tmp_path)
     assert run.status == 0, run.text
     assert "several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun" in run.text
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(
+    torch.cuda.device_count() < 2,
+    reason=f"2 CUDA devices are needed, and torch sees {torch.cuda.device_count()}",
+)
+def test_the_suite_runs_on_nccl(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    run = run_ranks(tmp_path, 2, *SUITE, f"--benchmark-json={file}", "--dtdispatch-device=auto")
+    assert run.status == 0, run.text
+    machine = json.loads(file.read_text())["machine_info"]["dtdispatch"]
+    assert (machine["backend"], machine["device"], machine["ranks"]) == ("nccl", "cuda", 2)
+    assert machine["nccl"]
+    assert machine["driver"]
+
+
+@pytest.mark.skipif(
+    torch.cuda.device_count() >= 3, reason="this machine has a CUDA device for each of 3 ranks"
+)
+def test_a_test_that_needs_more_devices_than_there_are_is_skipped_with_why(tmp_path: Path) -> None:
+    needs_nccl = """
+@pytest.mark.dtdispatch(backend="nccl")
+def test_nccl(device_mesh):
+    pass
+"""
+    (tmp_path / "test_nccl.py").write_text(IMPORTS + needs_nccl)
+    run = run_ranks(tmp_path, 3, "-rs")
+    assert run.status == 0, run.text
+    assert re.search(r"SKIPPED .*needs a CUDA device for each of the 3 ranks", run.text)

@@ -97,6 +97,13 @@ class Bridge:
             except DtDispatchError as error:
                 raise pytest.UsageError(str(error)) from None
 
+    def keep_files(self) -> None:
+        """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
+        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        for what in ("json", "save", "autosave"):
+            if getattr(session, what, None):
+                setattr(session, what, None)
+
     def machine_info(self) -> dict[str, Any]:
         """Describe this machine as a saved run does."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")

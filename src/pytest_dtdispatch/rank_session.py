@@ -17,6 +17,7 @@ from pytest_dtdispatch.judging.outcomes import FAILED, SKIPPED, Outcome, complai
 from pytest_dtdispatch.many import STACK_SIGNAL, TAIL, Rank, tail_of, test_number
 
 if TYPE_CHECKING:
+    from pytest_dtdispatch.bridge import Bridge
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.ranks.agreement import Agreement
     from pytest_dtdispatch.ranks.exchange import Exchange
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PLUGIN = "dtdispatch-ranks"
 LONGEST = 300  # characters of a reason
+REMEMBER = ("lfplugin", "nfplugin")  # of pytest, which write its cache
 NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
 WRITES_STACK_S = 0.3
 STACK_TITLE, MOST_CALLS, MOST_LINES, LONGEST_LOG = "most recent call first", 6, 40, 20_000
@@ -60,6 +62,13 @@ class RankSession:
         """Note what this rank cannot collect."""
         if report.failed:
             self._collect_errors[report.nodeid] = _last_line(str(report.longrepr))
+
+    def pytest_collection_finish(self) -> None:
+        """Let the first rank alone remember what failed."""
+        if not self._rank.world.is_first:
+            for name in REMEMBER:
+                if plugin := self._config.pluginmanager.get_plugin(name):
+                    self._config.pluginmanager.unregister(plugin)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -104,6 +113,9 @@ class RankSession:
 
         Args:
             measurements: of this rank.
+
+        Raises:
+            RanksError: a rank did not send what it measured.
         """
         if self._why_stopped or not self._runs:
             return tuple(measurements)
@@ -111,15 +123,14 @@ class RankSession:
         from pytest_dtdispatch.records.transport import plain_measurement, read_measurement
 
         key = f"rows/{test_number(self._config)}"
-        try:
-            self._exchange.put(key, [plain_measurement(one) for one in measurements])
-            if not self._rank.world.is_first:
-                return tuple(measurements)
-            found = self._gather(key, "send its rows")
-            by_rank = {rank: [read_measurement(one) for one in rows] for rank, rows in found.items()}
-        except (RanksError, ValueError, TypeError) as error:
-            self._complaints.append(("rows", str(error)))
+        self._exchange.put(key, [plain_measurement(one) for one in measurements])
+        if not self._rank.world.is_first:
             return tuple(measurements)
+        found = self._gather(key, "send its rows")
+        try:
+            by_rank = {rank: [read_measurement(one) for one in rows] for rank, rows in found.items()}
+        except (ValueError, TypeError) as error:
+            raise RanksError(f"what a rank sent as its rows is none: {error}") from None
         return merge_ranks(by_rank, self._settings.rank_stat)
 
     @property
@@ -211,6 +222,9 @@ class RankSession:
     def _stop(self, session: pytest.Session, why: str) -> None:
         self._why_stopped = why
         session.shouldfail = why
+        bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
+        if bridge is not None:
+            bridge.keep_files()
 
     def _output_of(self, rank: int) -> list[str]:
         """The end of what a lost rank printed, where that is on this machine."""

@@ -410,7 +410,8 @@ def sharded_tensors() -> Any:
 def split_over_ranks(world_size: int, device: str) -> Any:
     """Return the spec that splits a sharded tensor by its first dimension over all ranks."""
     specs = importlib.import_module("torch.distributed._shard.sharding_spec")
-    places = [f"rank:{rank}/{device}{f':{rank}' if device == 'cuda' else ''}" for rank in range(world_size)]
+    devices = [device] if device == "cpu" else [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    places = [f"rank:{rank}/{devices[rank % len(devices)]}" for rank in range(world_size)]
     return specs.ChunkShardingSpec(dim=0, placements=places)
 
 

@@ -54,6 +54,9 @@ class ProcessGroupOwner:
         Raises:
             MeshError: the group that is open is too small, or has another backend.
         """
+        world = self._reach.world
+        if place.device == "cuda" and world.is_many:
+            torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
         if dist.is_initialized():
             self._check_open_group(place, backend_is_chosen)
         else:
@@ -128,8 +131,6 @@ class ProcessGroupOwner:
     def _open_real(self, backend: str) -> None:
         self._reach.meet_to_open(f"{self._opened}")
         world = self._reach.world
-        if backend == "nccl":
-            torch.cuda.set_device(world.local_rank)
         try:
             dist.init_process_group(
                 backend,

@@ -63,12 +63,12 @@ def choose_place(mesh: tuple[int, ...], device: str, backend: str, world: World 
     if backend == "auto":
         real = "nccl" if device == "cuda" else "gloo" if world.is_many else "fake"
         backend = real if has_all_ranks else "fake"
-    _check_backend(backend, device)
-    if backend == "nccl" and torch.cuda.device_count() < world.local_size:
+    if backend == "nccl" and world.is_many and torch.cuda.device_count() < world.local_size:
         raise DevicesError(
             f"backend nccl needs a CUDA device for each of the {world.local_size} ranks on this machine, "
             f"and torch {torch.__version__} sees {torch.cuda.device_count()}"
         )
+    _check_backend(backend, device)
     if backend in REAL and not has_all_ranks:
         advice = "use the fake backend, or mesh 1"
         if world.is_many:
