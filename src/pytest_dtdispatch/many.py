@@ -34,6 +34,7 @@ WRITES = (  # flags of other plugins that write files, or judge by files
     *("xmlpath", "log_file", "report_log"),
 )
 STACK_SIGNAL = signal.SIGUSR2
+FAREWELL_S = 10.0  # for what takes milliseconds
 TAIL = 4000  # characters of a rank's output that are shown
 PLUGIN = "dtdispatch-rank"
 _NUMBER = pytest.StashKey[int]()
@@ -210,6 +211,9 @@ class Rank:
             Path(self._folder, STATUS).write_text(str(status))
         try:
             exchange.put("done", status)
+            # The store may be this process's own: it stays until all have read from it.
+            others = [rank for rank in range(1, self.world.size) if rank not in exchange.lost]
+            exchange.gather("bye", "read how the run ended", FAREWELL_S, among=others, farewell="")
         except RanksError:
             return status or int(pytest.ExitCode.TESTS_FAILED)
         return status
@@ -220,7 +224,7 @@ class Rank:
         others = [rank for rank in range(self.world.size) if rank and rank not in exchange.lost]
         problems = []
         try:
-            ends = exchange.gather("end", "end its run", among=others)
+            ends = exchange.gather("end", "end its run", among=others, farewell="")
         except LostRanksError as error:
             ends, problems = error.found, [str(error)]
         for rank, (theirs, tail) in sorted(ends.items()):
@@ -238,7 +242,8 @@ class Rank:
         try:
             exchange.put("end", [status, log.tail()])
             exchange.leave(self._farewell(status))
-            done = exchange.gather("done", "end the run", 2 * exchange.timeout_s, among=[0])
+            done = exchange.gather("done", "end the run", 2 * exchange.timeout_s, among=[0], farewell="")
+            exchange.put("bye", None)
         except RanksError:  # nobody is left to tell it but us
             log.is_told = any(rank not in exchange.lost for rank in range(self.world.rank))
             return status or int(pytest.ExitCode.TESTS_FAILED)

@@ -79,6 +79,15 @@ def test_a_rank_that_has_left_is_named_at_once_with_why(ranks: list[Exchange]) -
     assert time.monotonic() - start < 10
 
 
+def test_what_a_rank_says_after_its_farewell_is_waited_for(ranks: list[Exchange]) -> None:
+    ranks[0].leave("exit status 0")
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(ranks[1].gather, "done", "end the run", 10, [0], farewell="")
+        ranks[0].put("done", 0)
+        assert done.result() == {0: 0}
+    assert not ranks[1].lost
+
+
 def test_a_rank_that_has_ended_the_part_of_the_test_will_not_come(ranks: list[Exchange]) -> None:
     ranks[0].end_of_part = "test/1/call"
     ranks[1].put("test/1/call", "failed")

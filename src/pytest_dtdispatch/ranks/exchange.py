@@ -20,6 +20,7 @@ PART = 1 << 20  # characters; torch refuses values of 8 MiB
 MOST_PARTS = 64
 # A wait asks again and again: torch's own warns of each timeout, and cannot see that a rank has left.
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.0005, 0.02
+LEFT = "left"
 PORT_IN_USE = "EADDRINUSE"
 
 
@@ -104,6 +105,7 @@ class Exchange:
         timeout_s: float | None = None,
         among: Collection[int] | None = None,
         unless: str = "",
+        farewell: str = LEFT,
     ) -> dict[int, Any]:
         """Wait until ranks have put a value under a key, and read them.
 
@@ -113,6 +115,7 @@ class Exchange:
             timeout_s: seconds to wait, where not as long as usual.
             among: ranks that are waited for; by default all that were not lost before.
             unless: key under which a rank puts something that will not come any more; none where empty.
+            farewell: key under which a rank says that it ends its run; empty where it comes all the same.
 
         Returns:
             Values by rank.
@@ -126,14 +129,14 @@ class Exchange:
         found: dict[int, Any] = {}
         pause = FIRST_PAUSE_S
         while waiting:
-            gone = {rank for rank in waiting if self._has("left", rank)}
+            gone = {rank for rank in waiting if farewell and self._has(farewell, rank)}
             elsewhere = {rank for rank in waiting if unless and self._has(unless, rank)}
             found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
             waiting = [rank for rank in waiting if rank not in found]
             if ranks := sorted(elsewhere & {*waiting}):
                 raise RanksError(f"{ranks_text(ranks)} ended the test early and did not {what}")
             if left := sorted(gone & {*waiting}):
-                self._lose({rank: f"ended its run: {self._read('left', rank)}" for rank in left}, found)
+                self._lose({rank: f"ended its run: {self._read(farewell, rank)}" for rank in left}, found)
             if waiting and time.monotonic() > deadline:
                 self._lose(dict.fromkeys(waiting, f"did not {what} within {self.timeout_s:g} s"), found)
             if waiting:
@@ -143,7 +146,7 @@ class Exchange:
 
     def leave(self, why: str) -> None:
         """Say that this rank takes part in nothing any more."""
-        self.put("left", why)
+        self.put(LEFT, why)
 
     def group_store(self, name: str) -> Any:
         """Return a store for a process group of its own, which no other group has written to."""
