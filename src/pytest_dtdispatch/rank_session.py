@@ -15,6 +15,7 @@ import pytest
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.judging.outcomes import FAILED, SKIPPED, Outcome, complaints, is_one
 from pytest_dtdispatch.many import STACK_SIGNAL, TAIL, Rank, tail_of, test_number
+from pytest_dtdispatch.records.world import ENDED_ITS_RUN
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.bridge import Bridge
@@ -234,7 +235,8 @@ class RankSession:
             return []
         if there.get("host") != here.get("host"):
             return [f"output of rank {rank}: {log} on {there.get('host')}"]
-        _ask_for_stack(int(there.get("pid", 0)))
+        if not self._exchange.lost[rank].startswith(ENDED_ITS_RUN):  # it hangs
+            _ask_for_stack(int(there.get("pid", 0)))
         said = _shortened(tail_of(log, LONGEST_LOG).splitlines())
         return [f"the end of the output of rank {rank}:", *said] if said else []
 

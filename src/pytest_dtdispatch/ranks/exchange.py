@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.records.world import World, ranks_text
+from pytest_dtdispatch.records.world import ENDED_ITS_RUN, World, ranks_text
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
 PART = 1 << 20  # characters; torch refuses values of 8 MiB
@@ -136,7 +136,7 @@ class Exchange:
             if ranks := sorted(elsewhere & {*waiting}):
                 raise RanksError(f"{ranks_text(ranks)} ended the test early and did not {what}")
             if left := sorted(gone & {*waiting}):
-                self._lose({rank: f"ended its run: {self._read(farewell, rank)}" for rank in left}, found)
+                self._lose({rank: f"{ENDED_ITS_RUN}: {self._read(farewell, rank)}" for rank in left}, found)
             if waiting and time.monotonic() > deadline:
                 self._lose(dict.fromkeys(waiting, f"did not {what} within {self.timeout_s:g} s"), found)
             if waiting:
