@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.ranks.launch import Ended, launch
+from pytest_dtdispatch.ranks.launch import HANDLED, Ended, launch
 
 pytestmark = pytest.mark.torch
 
@@ -22,16 +23,18 @@ def start(folder: Path, program: str) -> list[Ended]:
     return launch(2, [sys.executable, "-c", program], {"X": "x"}, str(folder))
 
 
-def test_each_rank_runs_and_the_environment_is_as_it_was(
+def test_each_rank_runs_and_this_process_is_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     before, disabled = dict(os.environ), logging.root.manager.disable
+    handlers = [signal.getsignal(number) for number in HANDLED]
     assert start(tmp_path / "logs", WRITE) == []
     assert [(tmp_path / f"at-{rank}").read_text() for rank in range(2)] == ["x2", "x2"]
     assert dict(os.environ) == before
     assert logging.root.manager.disable == disabled
+    assert [signal.getsignal(number) for number in HANDLED] == handlers
 
 
 @pytest.mark.parametrize(("program", "ended"), [(FAIL, Ended(1, 3)), (DIE, Ended(1, -9))])

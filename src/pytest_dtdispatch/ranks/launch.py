@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 LOOK_EVERY_S = 0.1
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by the launcher
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], fol
         monitor_interval=LOOK_EVERY_S,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
-    with _environment({"OMP_NUM_THREADS": "1", **os.environ, **variables}), _silent():
+    with _environment({"OMP_NUM_THREADS": "1", **os.environ, **variables}), _silent(), _own_handlers():
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
@@ -104,6 +105,17 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Give this process its signal handlers back: the launcher leaves its own."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
