@@ -84,11 +84,9 @@ def main() -> int:
             sides = [(empty, where / f"empty{pair}"), (filled, where / "filled")]
             for of_side, caches in sides if pair % 2 == 0 else reversed(sides):
                 of_side.append(medians(where, caches))
-    cold = {
-        name: [each["compile-cold"] for each in side] for name, side in (("empty", empty), ("filled", filled))
-    }
+    cold_empty, cold_filled = ([each["compile-cold"] for each in side] for side in (empty, filled))
     warm = [each["compile-warm"] for each in filled]
-    ratio, text = ratio_text(cold["empty"], cold["filled"])
+    ratio, text = ratio_text(cold_empty, cold_filled)
     print(f"cold compiles beside a filled folder take {text} of those beside an empty one, {pairs} pairs")
     print(f"warm compiles take {ratio_text(cold_filled, warm)[1]} of cold ones")
     print(f"the bound on the first is {1 - BOUND:.2f} to {1 + BOUND:.2f}")

@@ -17,12 +17,13 @@ FLOORS = {
     "reporting": {"records", "judging"},
     "judging": {"records"},
     "measuring": {"records", "errors"},
-    "meshes": {"records", "errors", "measuring"},
+    "meshes": {"records", "errors", "measuring", "ranks"},
+    "ranks": {"records", "errors"},
     "ab": {"records", "judging", "reporting", "errors", "files", "values", "machine", "measuring", "session"},
-    "suite": {"records", "measuring", "fixtures", "measurer"},
+    "suite": {"records", "measuring", "meshes", "fixtures", "measurer"},
 }
 PRIVATE_HOMES = {"torchapi.py", "torchhooks.py", "compilerapi.py"}
-TORCH_FLOORS = {"measuring", "meshes", "suite"}
+TORCH_FLOORS = {"measuring", "meshes", "ranks", "suite"}
 PLAIN_FLOORS = {"records", "reporting", "judging"}
 
 
@@ -73,7 +74,7 @@ def test_glue_and_data_do_not_import_torch_at_import_time(path: Path) -> None:
     for node in at_import_time(ast.parse(path.read_text())):
         for name in imported(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
             heavy = name.split(".")[0] == "torch" or name.startswith(
-                ("pytest_dtdispatch.measuring", "pytest_dtdispatch.meshes")
+                ("pytest_dtdispatch.measuring", "pytest_dtdispatch.meshes", "pytest_dtdispatch.ranks")
             )
             assert not heavy, f"{name} is imported at import time"
 

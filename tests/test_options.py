@@ -24,7 +24,9 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "mesh": (["--dtdispatch-mesh=2x4"], (2, 4)),
     "backend": (["--dtdispatch-backend=gloo"], "gloo"),
     "device": (["--dtdispatch-device=cuda"], "cuda"),
-    "nproc": (["--dtdispatch-nproc=1"], 1),
+    "nproc": (["--dtdispatch", "--dtdispatch-nproc=2"], 2),
+    "timeout": (["--dtdispatch-timeout=7.5"], 7.5),
+    "rank_stat": (["--dtdispatch-rank-stat=max"], "max"),
     "metric": (["--dtdispatch-metric=counts"], "counts"),
     "profile": (["--dtdispatch-profile"], True),
     "max_misses_per_step": (["--dtdispatch", "--dtdispatch-max-misses-per-step=0"], 0),
@@ -57,7 +59,9 @@ INI = {
     "mesh": "dtdispatch_mesh = 2x4",
     "backend": "dtdispatch_backend = gloo",
     "device": "dtdispatch_device = cuda",
-    "nproc": "dtdispatch_nproc = 1",
+    "nproc": "dtdispatch_nproc = 2",
+    "timeout": "dtdispatch_timeout = 7.5",
+    "rank_stat": "dtdispatch_rank_stat = max",
     "metric": "dtdispatch_metric = counts",
     "profile": "dtdispatch_profile = true",
     "max_misses_per_step": "dtdispatch_max_misses_per_step = 0",
@@ -98,7 +102,9 @@ MISTAKES = [
     ("compile_rounds", "0", COUNT),
     ("fake_tensor_cache", "maybe", "is not on, off or both, in Python True, False or [False, True]"),
     ("metric", "counters", "is not one of time, counts, instructions"),
-    ("backend", "mpi", "is not one of auto, fake, gloo, nccl"),
+    ("backend", "mpi", "is not one of auto, fake, gloo, nccl, local"),
+    ("timeout", "0", "is not a number of seconds above 0"),
+    ("rank_stat", "mean", "is not one of median, max"),
     ("device", "tpu", "is not one of auto, cpu, cuda"),
 ]
 BY_FIELD = {option.field: option for option in OPTIONS}
@@ -241,11 +247,28 @@ def test_an_ini_value_given_as_an_override_names_that(pytester: pytest.Pytester,
     assert line == f"-o dtdispatch_rounds: 'x' {COUNT}"
 
 
-def test_more_ranks_than_one_are_refused_where_they_were_asked_for(pytester: pytest.Pytester) -> None:
-    says = "this version starts 1 rank, not 2; the fake backend gives a mesh of any size in one process"
-    assert mistake(pytester, "--dtdispatch-nproc=2") == f"--dtdispatch-nproc: {says}"
-    ini = mistake(pytester, ini="dtdispatch_nproc = 2")
-    assert ini == f"{pytester.path / 'tox.ini'}: dtdispatch_nproc: {says}"
+def test_ranks_are_not_started_where_nothing_is_measured(pytester: pytest.Pytester) -> None:
+    says = "--dtdispatch-nproc: nothing is measured without --dtdispatch or --dtdispatch-all"
+    assert mistake(pytester, "--dtdispatch-nproc=2") == says
+    assert run_settings(config_of(pytester, ini="dtdispatch_nproc = 2")).nproc == 2
+
+
+def test_instructions_are_not_counted_on_ranks(pytester: pytest.Pytester) -> None:
+    args = ("--dtdispatch", "--dtdispatch-nproc=2", "--dtdispatch-metric=instructions")
+    says = "--dtdispatch-metric instructions: instructions are counted in one process, not on ranks"
+    assert mistake(pytester, *args) == says
+
+
+def test_the_default_mesh_of_many_ranks_has_all_of_them(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", 1), ("WORLD_SIZE", 3), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", 1)):
+        monkeypatch.setenv(name, str(value))
+    assert run_settings(config_of(pytester)).mesh == (3,)
+    assert run_settings(config_of(pytester, "--dtdispatch-mesh=2")).mesh == (2,)
+    assert run_settings(config_of(pytester, "--dtdispatch-backend=fake")).mesh == (4,)
+    says = "--dtdispatch-nproc: a launcher started 3 ranks here, not 2"
+    assert mistake(pytester, "--dtdispatch", "--dtdispatch-nproc=2") == says
 
 
 # Markers
@@ -263,6 +286,7 @@ def test_more_ranks_than_one_are_refused_where_they_were_asked_for(pytester: pyt
         ("dim_names", ("dp",)),
         ("backend", "gloo"),
         ("device", "cuda"),
+        ("rpc", True),
     ],
 )
 def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester, keyword: str, value: Any) -> None:
@@ -329,7 +353,7 @@ def test_the_closest_marker_wins_keyword_by_keyword(pytester: pytest.Pytester) -
         ("mesh=()", f"marker dtdispatch: mesh=() {MESH}"),
         ("cold=1", "marker dtdispatch: cold=1 is not true or false"),
         ('dim_names="dp"', "marker dtdispatch: dim_names='dp' is not a tuple of names, such as "),
-        ('backend="mpi"', "marker dtdispatch: backend='mpi' is not one of auto, fake, gloo, nccl"),
+        ('backend="mpi"', "marker dtdispatch: backend='mpi' is not one of auto, fake, gloo, nccl, local"),
         ("ops=3", "marker dtdispatch: ops=3 is not globs of op names, such as "),
         ("5", "marker dtdispatch takes keywords only, not 5"),
         (
@@ -380,7 +404,7 @@ def test_a_value_given_in_python_is_checked() -> None:
     assert options.checked("mesh", "2x4") == (2, 4)
     with pytest.raises(MeshError) as raised:
         options.checked("backend", "mpi")
-    assert str(raised.value) == "backend='mpi' is not one of auto, fake, gloo, nccl"
+    assert str(raised.value) == "backend='mpi' is not one of auto, fake, gloo, nccl, local"
 
 
 # What a user sees

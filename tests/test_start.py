@@ -11,7 +11,8 @@ TELL = """
 import sys
 
 def pytest_unconfigure():
-    heavy = ("torch", "numpy", "pytest_dtdispatch.measuring", "pytest_dtdispatch.meshes")
+    ours = (f"pytest_dtdispatch.{floor}" for floor in ("measuring", "meshes", "ranks"))
+    heavy = ("torch", "numpy", *ours)
     print("imported:", *(name for name in heavy if name in sys.modules), "end")
 """
 INI = """
@@ -87,7 +88,7 @@ def test_help_lists_every_flag_and_every_ini_twin_with_its_default(pytester: pyt
     words = result.stdout.str().split()
     text = " ".join(words)
     flags = [option for option in OPTIONS if option.flag]
-    assert len(flags) == 28
+    assert len(flags) == 30
     for option in flags:
         assert option.flag in {word.split("=")[0] for word in words}
         assert f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text

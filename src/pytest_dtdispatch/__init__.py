@@ -9,8 +9,16 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.errors import DtDispatchError, DtDispatchWarning
     from pytest_dtdispatch.measurer import DtDispatch
     from pytest_dtdispatch.measuring.capture import TimeCaptureMode, Timing
+    from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 
-__all__ = ["DtDispatch", "DtDispatchError", "DtDispatchWarning", "TimeCaptureMode", "Timing"]
+__all__ = [
+    "DtDispatch",
+    "DtDispatchError",
+    "DtDispatchWarning",
+    "TimeCaptureMode",
+    "Timing",
+    "assert_sharded_tensor_equal",
+]
 
 # Loaded on first use: `import torch` takes a second, and pytest imports this package at every start.
 _HOMES = {
@@ -19,6 +27,7 @@ _HOMES = {
     "DtDispatchWarning": "pytest_dtdispatch.errors",
     "TimeCaptureMode": "pytest_dtdispatch.measuring.capture",
     "Timing": "pytest_dtdispatch.measuring.capture",
+    "assert_sharded_tensor_equal": "pytest_dtdispatch.meshes.sharded",
 }
 
 

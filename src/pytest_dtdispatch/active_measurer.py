@@ -88,6 +88,8 @@ class MeasuringDtDispatch(DtDispatch):
 
         name = self._row_name("call(fn, name=...)", fn, name)
         self._refuse_taken(name)
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(name)
         result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
         self.book.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
@@ -130,6 +132,8 @@ class MeasuringDtDispatch(DtDispatch):
         checked, limit = checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
         self._refuse_taken(name, *(row_name(name, size) for size in checked))
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(name)
         taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan)
         for size, at_size in taken.items():
             self.book.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.records.measurement import Contains, Measurement, Samples, State
+from pytest_dtdispatch.records.over_ranks import RankSamples
 from pytest_dtdispatch.records.signature import shorten
 
 if TYPE_CHECKING:
@@ -102,6 +103,13 @@ class Bridge:
             except DtDispatchError as error:
                 raise pytest.UsageError(str(error)) from None
 
+    def keep_files(self) -> None:
+        """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
+        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        for what in ("json", "save", "autosave"):
+            if getattr(session, what, None):
+                setattr(session, what, None)
+
     def machine_info(self) -> dict[str, Any]:
         """Describe this machine as a saved run does."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
@@ -171,8 +179,25 @@ def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Sample
             "rounds": measurement.rounds,
             "overhead_ns": measurement.overhead_ns,
             "notes": [*measurement.notes, *measurement.remarks],
+            **_of_ranks(samples),
         },
     )
+
+
+def _of_ranks(samples: Samples) -> dict[str, Any]:
+    """All samples of all ranks, and what stands for them; nothing where there is one rank."""
+    if not isinstance(samples, RankSamples):
+        return {}
+    slowest, slowest_ns = samples.slowest
+    return {
+        "rank_stat": samples.stat,
+        "rank_medians_ns": {str(rank): median for rank, median in samples.medians.items()},
+        "median_over_ranks_ns": samples.middle_ns,
+        "slowest_rank": slowest,
+        "slowest_rank_ns": slowest_ns,
+        "rank_spread": samples.spread,
+        "rank_samples_ns": {str(rank): list(ns) for rank, ns in samples.by_rank},
+    }
 
 
 def _contains(measurement: Measurement, samples: Samples) -> str:

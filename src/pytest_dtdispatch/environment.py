@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.records.environment import Environment
+from pytest_dtdispatch.records.world import read_world
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.options import Settings
@@ -21,8 +23,9 @@ def run_environment(settings: Settings) -> Environment:
 
     from pytest_dtdispatch.measuring.caches import ShardingCaches
     from pytest_dtdispatch.measuring.torchapi import torch_build
-    from pytest_dtdispatch.meshes.place import Place, choose_place, device_name
+    from pytest_dtdispatch.meshes.place import Place, choose_place, device_name, driver_version, nccl_version
 
+    world = read_world(os.environ)
     try:
         place = choose_place(settings.mesh, settings.device, settings.backend)
     except MeshError:  # tests with meshes of their own may have been measured: their rows must not be lost
@@ -37,4 +40,8 @@ def run_environment(settings: Settings) -> Environment:
         world_size=place.world_size,
         threads=torch.get_num_threads(),
         cache_interface=ShardingCaches().interface,
+        driver=driver_version(place.device),
+        nccl=nccl_version(place.device),
+        ranks=world.size,
+        rank_stat=settings.rank_stat if world.is_many else "",
     )

@@ -35,6 +35,14 @@ class MeterError(DtDispatchError):
     """Instructions cannot be counted here."""
 
 
+class RanksError(DtDispatchError):
+    """Ranks did not come together: one is lost, one did something else, or the store is gone."""
+
+
+class DevicesError(MeshError):
+    """There are fewer devices than ranks need."""
+
+
 class ProcessError(DtDispatchError):
     """A process of an A/B run could not measure."""
 

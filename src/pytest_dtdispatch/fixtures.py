@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch import options
-from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.errors import DevicesError, DtDispatchError
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -44,8 +44,10 @@ def process_group(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGro
     try:
         place = choose_place(settings.mesh, settings.device, settings.backend)
         group: ProcessGroup = _dtdispatch_groups.group(place, settings.backend != "auto")
+        if settings.rpc:
+            _dtdispatch_groups.start_rpc()
     except DtDispatchError as error:
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
+        raise _outcome_of(error) from None
     return group
 
 
@@ -82,18 +84,29 @@ def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGrou
             room = prod(in_marker) if place.backend == "fake" else None
             return _dtdispatch_groups.mesh(place, names, backend != "auto", room)
         except DtDispatchError as error:
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
+            raise _outcome_of(error) from None
 
     return make
 
 
 @pytest.fixture(name="_dtdispatch_groups")
-def dispatch_groups() -> Iterator[ProcessGroupOwner]:
+def dispatch_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
     """Own the process group of a test."""
+    from pytest_dtdispatch.many import reach_of
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 
-    owner = ProcessGroupOwner()
+    try:
+        owner = ProcessGroupOwner(reach_of(request.config))
+    except DtDispatchError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     try:
         yield owner
     finally:
         owner.close()
+
+
+def _outcome_of(error: DtDispatchError) -> BaseException:
+    """Skip where devices are missing, and fail where what was asked for makes no sense."""
+    if isinstance(error, DevicesError):
+        return pytest.skip.Exception(str(error))
+    return pytest.fail.Exception(str(error), pytrace=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtdispatch import options
+from pytest_dtdispatch.records.world import read_world
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.judging.saved import Judgement
@@ -33,6 +35,8 @@ def prepare(config: pytest.Config) -> None:
             the whole run and the saved one cannot be read.
     """
     if hasattr(config, "workerinput"):  # the process that started the workers judges
+        return
+    if not read_world(os.environ).is_first:  # so does the first rank
         return
     try:
         settings = options.run_settings(config)

@@ -84,8 +84,8 @@ def rerun(config: pytest.Config) -> int | None:
     choice = choose(NAMES_NO_FUNCTIONS if is_profiled else why_no_hardware_counter())
     with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder:
         Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))
-        with _uncaptured(config):
-            return _run([*_prefix(choice, Path(folder)), *_same_command(config)], Path(folder))
+        with uncaptured(config):
+            return _run([*_prefix(choice, Path(folder)), *same_command(config)], Path(folder))
 
 
 def choose(why_no_hardware: str) -> Choice:
@@ -187,7 +187,7 @@ def _prefix(choice: Choice, folder: Path) -> list[str]:
     return command(choice.valgrind, folder)
 
 
-def _same_command(config: pytest.Config) -> list[str]:
+def same_command(config: pytest.Config) -> list[str]:
     """Write the command line of this process anew, or where it is not pytest's own, one like it."""
     started = Path(sys.argv[0])
     if started.name in ("pytest", "py.test") or started.parent.name == "pytest":
@@ -216,7 +216,7 @@ def _run(command: list[str], folder: Path) -> int:
 
 
 @contextmanager
-def _uncaptured(config: pytest.Config) -> Iterator[None]:
+def uncaptured(config: pytest.Config) -> Iterator[None]:
     """Give the other process the terminal, or whatever stands in for it."""
     manager = config.pluginmanager.getplugin("capturemanager")
     if manager is None:

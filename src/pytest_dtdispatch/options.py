@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.records.over_ranks import RANK_STATS
 from pytest_dtdispatch.records.threshold import Threshold
+from pytest_dtdispatch.records.world import World, read_world
 from pytest_dtdispatch.values import (
     read_cache_settings,
     read_choice,
@@ -26,7 +29,7 @@ from pytest_dtdispatch.values import (
     read_word,
 )
 
-BACKENDS = ("auto", "fake", "gloo", "nccl")
+BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
 DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
 COUNT_INSTRUCTIONS = "--dtdispatch-metric instructions"
@@ -51,7 +54,10 @@ class Settings:
         dim_names: name of each mesh dimension.
         backend: backend of the process group, ``auto`` to choose by device.
         device: device type of the mesh, ``auto`` for CUDA where there is a device.
-        nproc: ranks to start.
+        rpc: whether the process group has RPC beside it.
+        nproc: ranks to start on this machine.
+        timeout: seconds that ranks wait for each other.
+        rank_stat: what stands for all ranks: ``median`` of their medians, or ``max``.
         metric: what captures and calls measure: ``time``, ``counts`` of misses and the like, or
             ``instructions``.
         profile: whether the functions that instructions went to are listed.
@@ -83,7 +89,10 @@ class Settings:
     dim_names: tuple[str, ...] | None = None
     backend: str = "auto"
     device: str = "auto"
+    rpc: bool = False
     nproc: int = 1
+    timeout: float = 60.0
+    rank_stat: str = "median"
     metric: str = "time"
     profile: bool = False
     max_misses_per_step: int | None = None
@@ -174,7 +183,24 @@ OPTIONS = (
         "--dtdispatch-device",
         "NAME",
     ),
-    Option("nproc", read_count, "ranks to start", "--dtdispatch-nproc", "N", in_marker=False),
+    Option("rpc", read_switch, "RPC beside the process group", None),
+    Option("nproc", read_count, "ranks to start on this machine", "--dtdispatch-nproc", "N", in_marker=False),
+    Option(
+        "timeout",
+        read_seconds,
+        "seconds that ranks wait for each other",
+        "--dtdispatch-timeout",
+        "S",
+        in_marker=False,
+    ),
+    Option(
+        "rank_stat",
+        read_choice(RANK_STATS),
+        "what stands for all ranks in files and gates, of the medians of each: " + ", ".join(RANK_STATS),
+        "--dtdispatch-rank-stat",
+        "NAME",
+        in_marker=False,
+    ),
     Option(
         "metric",
         read_choice(METRICS),
@@ -285,14 +311,9 @@ def run_settings(config: pytest.Config) -> Settings:
     for option in OPTIONS:
         if option.flag is None:
             continue
-        value, where = _given(config, option)
+        value, _ = _given(config, option)
         if value is None:
             continue
-        if option.field == "nproc" and value > 1:
-            raise pytest.UsageError(
-                f"{where}: this version starts 1 rank, not {value}; "
-                "the fake backend gives a mesh of any size in one process"
-            )
         given[option.field] = value
     if given.get("measure_all"):
         given["measure"] = True
@@ -307,7 +328,31 @@ def run_settings(config: pytest.Config) -> Settings:
         )
     if given.get("metric") == "instructions":
         given = {**FEW, **given}
-    return Settings(**given)
+    return Settings(**{**_of_ranks(config, given), **given})
+
+
+def _of_ranks(config: pytest.Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what is asked of many ranks; return what is another default on them."""
+    world = read_world(os.environ)
+    asked = config.getoption("dtdispatch_nproc") is not None and given["nproc"] > 1
+    if asked and not given.get("measure"):
+        raise pytest.UsageError(
+            "--dtdispatch-nproc: nothing is measured without --dtdispatch or --dtdispatch-all"
+        )
+    if asked and world.is_many and given["nproc"] != world.local_size:
+        raise pytest.UsageError(
+            f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {given['nproc']}"
+        )
+    is_many = world.is_many or given.get("nproc", 1) > 1
+    if is_many and given.get("measure") and given.get("metric") == "instructions":
+        raise pytest.UsageError(
+            f"{COUNT_INSTRUCTIONS}: instructions are counted in one process, not on ranks"
+        )
+    return {"mesh": (world.size,)} if _has_real_mesh(world, given) else {}
+
+
+def _has_real_mesh(world: World, given: Mapping[str, Any]) -> bool:
+    return world.is_many and given.get("backend") not in ("fake", "local")
 
 
 def test_settings(item: pytest.Item) -> Settings:

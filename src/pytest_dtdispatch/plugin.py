@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_dtdispatch import options
 from pytest_dtdispatch.fixtures import device_mesh, dispatch_groups, dtdispatch, mesh_factory, process_group
+from pytest_dtdispatch.many import count_test, rank_of
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.session import Session
@@ -21,17 +23,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before anything is printed, and before output is captured
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+    """Take part in a run of many ranks, if this process is one."""
+    from pytest_dtdispatch.many import begin
+
+    begin(early_config)
+    return (yield)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Read the saved run to compare with, before pytest-benchmark does, and before anything is measured.
 
-    Where instructions are to be counted, another process may run the tests; then return its exit status.
+    Where instructions are to be counted, or ranks are to be started, other processes run the tests; then
+    return their exit status.
     """
     if config.getoption("help") or config.getoption("version"):
         return None
     from pytest_dtdispatch.gate import prepare
+    from pytest_dtdispatch.many import launch_or_join
 
     prepare(config)
+    status = launch_or_join(config)
+    if status is not None:
+        return status
     if "instructions" not in (config.getoption("dtdispatch_metric"), config.getini("dtdispatch_metric")):
         return None
     from pytest_dtdispatch.instructions import rerun
@@ -53,6 +69,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_dtdispatch.session import Session
 
         config.pluginmanager.register(Session(config, settings), "dtdispatch-session")
+    rank = rank_of(config)
+    if rank is not None and rank.exchange is not None:
+        from pytest_dtdispatch.rank_session import PLUGIN, RankSession
+
+        config.pluginmanager.register(RankSession(config, settings, rank, rank.exchange), PLUGIN)
+        if not rank.world.is_first:
+            return
     if settings.measure and (settings.expected or settings.csv or settings.oss_json):
         from pytest_dtdispatch.results import register
 
@@ -82,7 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check markers in a worker of pytest-xdist, whose usage errors at collection nobody sees."""
+    """Count tests, and check markers in a worker of pytest-xdist, whose usage errors are lost before."""
+    count_test(item.config)
     if hasattr(item.config, "workerinput"):
         try:
             options.check_markers(item)

@@ -88,13 +88,17 @@ class NamedResults:
 
         self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
 
-    def write(self) -> None:
-        """Write the files that were asked for, when all is measured."""
+    def write(self, why_not: str = "") -> None:
+        """Write the files that were asked for, when all is measured.
+
+        Args:
+            why_not: why they are not written, and those of an earlier run stay; empty where they are.
+        """
         if self._config.getoption("collectonly"):
             return
         for path, make in ((self._csv, self._csv_text), (self._oss_json, self._json_text)):
             if path is not None:
-                self._write(path, make)
+                self._write(path, make, why_not)
 
     @property
     def has_failed(self) -> bool:
@@ -130,10 +134,10 @@ class NamedResults:
     def _results(self) -> list[Result]:
         return [result for results in self._by_test.values() for result in results]
 
-    def _write(self, path: Path, make: Callable[[], str]) -> None:
+    def _write(self, path: Path, make: Callable[[], str], why_not: str) -> None:
         try:
-            if not self._results:
-                raise DtDispatchError(f"{path} was not written: nothing was measured")
+            if why_not or not self._results:
+                raise DtDispatchError(f"{path} was not written: {why_not or 'nothing was measured'}")
             write_whole(path, make())
             self._notes.append((f"{len(self._results):,} results were written to {path}", ""))
         except DtDispatchError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pytest_dtdispatch import options
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.records.measurement import Contains, Measurement
 from pytest_dtdispatch.records.signature import mesh_text
+from pytest_dtdispatch.records.world import read_world
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
@@ -21,12 +23,16 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.gate import SavedRunGate
     from pytest_dtdispatch.measuring.counted import Counting
     from pytest_dtdispatch.options import Settings
+    from pytest_dtdispatch.rank_session import RankSession
     from pytest_dtdispatch.records.book import Book
     from pytest_dtdispatch.records.compiled import CompiledVariant
     from pytest_dtdispatch.records.scaling import Scaling
     from pytest_dtdispatch.records.steps import Steps
+    from pytest_dtdispatch.reporting.table import Table
     from pytest_dtdispatch.reporting.terminal import Text
     from pytest_dtdispatch.results import NamedResults
+
+    BuildTable = Callable[[Mapping[str, Sequence[Measurement]], bool], Table]
 
 NO_STEPS = (
     "no steps were counted; call dtdispatch.steps(fn) in the test, "
@@ -88,6 +94,10 @@ class Session:
             if choice := choice_of(self._config):
                 yield choice.summary
 
+    def _ranks_summary(self) -> Iterator[str]:
+        if self._ranks is not None:
+            yield self._ranks.summary
+
     @functools.cached_property
     def _counting(self) -> Counting | None:
         """What counts instructions, from the first test that needs it; nothing where time is measured."""
@@ -111,6 +121,8 @@ class Session:
         plan = Plan(settings.rounds, settings.repeat, settings.max_time, settings.cold)
         try:
             plan = replace(plan, counting=self._counting)
+            if self._ranks is not None:
+                plan = replace(plan, agreement=self._ranks.agreement())
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -163,7 +175,7 @@ class Session:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
         if self._named_results is not None:
-            self._named_results.write()
+            self._named_results.write(self._ranks.why_stopped if self._ranks else "")
         has_failed = any(gate.has_failed for gate in self._gates())
         if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -173,6 +185,11 @@ class Session:
             yield self._saved_run_gate
         if self._named_results is not None:
             yield self._named_results
+
+    @property
+    def _ranks(self) -> RankSession | None:
+        ranks: RankSession | None = self._config.pluginmanager.get_plugin("dtdispatch-ranks")
+        return ranks
 
     @property
     def _named_results(self) -> NamedResults | None:
@@ -207,7 +224,7 @@ class Session:
             self._print_section(terminalreporter)
 
     def _print_section(self, terminalreporter: Any) -> None:
-        if hasattr(self._config, "workerinput"):
+        if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
             return
         terminalreporter.ensure_newline()
         terminalreporter.section("dtdispatch")
@@ -221,6 +238,8 @@ class Session:
             self._print_numbers(terminalreporter, measured, counted)
         else:
             self._print_tables(terminalreporter, measured, counted)
+        if self._ranks is not None:
+            _print_lines(terminalreporter, self._ranks.lines())
         for gate in self._gates():
             _print_lines(terminalreporter, gate.lines(terminalreporter._tw.fullwidth))
         idle = self._idle_gates()
@@ -246,23 +265,22 @@ class Session:
         counted: Mapping[str, Sequence[Steps]],
     ) -> None:
         from pytest_dtdispatch.environment import run_environment
-        from pytest_dtdispatch.reporting import counts, instructions, terminal
+        from pytest_dtdispatch.reporting import counts, terminal
         from pytest_dtdispatch.reporting.compiled import LEGEND as COMPILE_LEGEND
         from pytest_dtdispatch.reporting.compiled import build_compile_table, effect_lines
         from pytest_dtdispatch.reporting.profile import profile_lines
         from pytest_dtdispatch.reporting.scaling import scaling_lines
-        from pytest_dtdispatch.reporting.table import build_table
 
         verbosity, width = self._config.get_verbosity(), terminalreporter._tw.fullwidth
         legends = []
         of_instructions = self._settings.metric == "instructions"
         measured = {test: rest for test, rows in measured.items() if (rest := _uncompiled(rows))}
         if measured:
-            build = instructions.build_instructions_table if of_instructions else build_table
+            build, legend = self._kind_of_table()
             _print_lines(terminalreporter, terminal.table_lines(build(measured, verbosity > 0), width))
             _print_lines(terminalreporter, profile_lines(measured, width))
             _print_lines(terminalreporter, scaling_lines(self._scalings, width))
-            legends.append(instructions.LEGEND if of_instructions else terminal.LEGEND)
+            legends.append(legend)
         if counted:
             table = counts.build_counts_table(counted, verbose=verbosity > 0)
             _print_lines(terminalreporter, terminal.table_lines(table, width))
@@ -275,11 +293,24 @@ class Session:
             legends.append(COMPILE_LEGEND)
         if verbosity < 0:
             return
-        for summary in (run_environment(self._settings).summary, *self._meter_summary()):
+        for summary in (
+            run_environment(self._settings).summary,
+            *self._meter_summary(),
+            *self._ranks_summary(),
+        ):
             terminalreporter.write_line(f"  {summary}")
         for legend in legends:
             for text in terminal.legend_lines(width, legend):
                 terminalreporter.write_line(text)
+
+    def _kind_of_table(self) -> tuple[BuildTable, str]:
+        from pytest_dtdispatch.reporting import instructions, over_ranks, table, terminal
+
+        if self._ranks is not None:
+            return over_ranks.build_ranks_table, over_ranks.LEGEND
+        if self._settings.metric == "instructions":
+            return instructions.build_instructions_table, instructions.LEGEND
+        return table.build_table, terminal.LEGEND
 
     def _nothing(self) -> str:
         if self._settings.measure_all:
@@ -297,12 +328,14 @@ class Session:
             complaint = str(error)
         test = row_nodeid(item)
         measurements = measurer.book.measurements()
+        if self._ranks is not None:
+            measurements = self._ranks.merge(measurements)
         self._measured[test] = measurements
         self._scalings[test] = measurer.book.scalings()
         self._counted[test] = measurer.book.counts()
         self._compiled[test] = measurer.book.compiled()
         bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
-        if bridge is not None:
+        if bridge is not None and read_world(os.environ).is_first:
             bridge.add(item, test, measurements)
         if self._saved_run_gate is not None:
             self._saved_run_gate.enter(test, options.test_settings(item).threshold, measurements)

@@ -651,3 +651,38 @@ def test_a_proved_hit_is_always_recorded(plan: Plan, noise: list[bool]) -> None:
         for offset in range(plan.repeat)
     ]
     assert calls_of(taken, State.HIT) == [number for number in blocks if script[number] == hit]
+
+
+# Rounds that ranks settle
+
+
+class Settled:
+    """Other ranks that settle for given numbers."""
+
+    def __init__(self, numbers: tuple[int, int] | None) -> None:
+        self.numbers = numbers
+        self.proposed: list[tuple[int, int, str]] = []
+
+    def come_to(self, subject: str) -> None:
+        raise AssertionError("rounds come to nothing: who names the subject does")
+
+    def rounds(self, rounds: int, in_a_row: int, propagation: str) -> tuple[int, int] | None:
+        self.proposed.append((rounds, in_a_row, propagation))
+        return self.numbers
+
+
+@pytest.mark.parametrize("max_time_s", [1e-9, 1e9])
+def test_ranks_take_the_rounds_that_were_settled_whatever_their_own_time(max_time_s: float) -> None:
+    settled = Settled((7, 3))
+    bench = Bench()
+    taken = bench.take(Plan(20, 2, max_time_s, agreement=settled))
+    assert taken.rounds == 7
+    assert {samples.state: len(samples.ns) for samples in taken.samples} == {State.MISS: 7, State.HIT: 14}
+    [(proposed, in_a_row, propagation)] = settled.proposed
+    assert proposed == (20 if max_time_s == 1e9 else 5)
+    assert in_a_row == (20 if max_time_s == 1e9 else 5)
+    assert propagation == "cached"
+
+
+def test_a_rank_that_waits_for_none_keeps_its_own_time() -> None:
+    assert Bench().take(Plan(20, 2, 1e-9, agreement=Settled(None))).rounds == 5

@@ -5,22 +5,27 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.errors import DevicesError, MeshError
+from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.meshes.place import Place, choose_place
+from pytest_dtdispatch.records.world import World
 
 pytestmark = pytest.mark.torch
+RANKS = World(rank=1, size=4, local_rank=1, local_size=4)
 
 
 @pytest.fixture(params=[False, True], ids=["without CUDA", "with CUDA"])
 def has_cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     has: bool = request.param
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(has))
     return has
 
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
 
 @pytest.fixture
@@ -88,13 +93,53 @@ def test_nccl_without_a_process_for_each_rank_is_refused(cuda: None) -> None:
     assert "each of the 4 ranks of mesh 4" in refusal((4,), "cuda", "nccl")
 
 
-def test_a_real_backend_under_the_elastic_launcher_is_refused(
-    no_cuda: None, monkeypatch: pytest.MonkeyPatch
+def test_many_ranks_without_cuda_are_gloo_ranks(no_cuda: None) -> None:
+    assert choose_place((4,), "auto", "auto", RANKS) == Place((4,), "cpu", "gloo")
+    assert choose_place((2, 2), "cpu", "gloo", RANKS) == Place((2, 2), "cpu", "gloo")
+
+
+def test_a_mesh_of_another_size_than_the_run_is_simulated(no_cuda: None) -> None:
+    assert choose_place((256,), "auto", "auto", RANKS) == Place((256,), "cpu", "fake")
+    with pytest.raises(MeshError, match="use the fake backend, or a mesh of all 4 ranks"):
+        choose_place((2,), "cpu", "gloo", RANKS)
+
+
+@pytest.mark.parametrize(("devices", "place"), [(4, ("cuda", "nccl")), (3, ("cpu", "gloo"))])
+def test_many_ranks_are_nccl_ranks_where_each_has_a_device(
+    cuda: None, monkeypatch: pytest.MonkeyPatch, devices: int, place: tuple[str, str]
 ) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert refusal((1,), "cpu", "gloo").startswith("this run has 2 ranks, and this version measures 1")
-    assert choose_place((1,), "cpu", "fake") == Place((1,), "cpu", "fake")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    assert choose_place((4,), "auto", "auto", RANKS) == Place((4,), *place)
+
+
+def test_nccl_with_too_few_devices_says_how_many_there_are(
+    cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(DevicesError) as raised:
+        choose_place((4,), "cuda", "nccl", RANKS)
+    assert str(raised.value) == (
+        "backend nccl needs a CUDA device for each of the 4 ranks on this machine, "
+        f"and torch {torch.__version__} sees 1"
+    )
+
+
+def test_a_mesh_of_several_machines_needs_the_devices_of_this_one(
+    cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    world = World(rank=3, size=4, local_rank=1, local_size=2)
+    assert choose_place((4,), "auto", "auto", world) == Place((4,), "cuda", "nccl")
+
+
+def test_local_ranks_are_simulated_on_the_cpu(has_cuda: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchapi, "has_local_mode", lambda: True)
+    assert choose_place((2, 2), "auto", "local") == Place((2, 2), "cpu", "local")
+
+
+def test_local_ranks_are_refused_where_torch_has_none(no_cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchapi, "has_local_mode", lambda: False)
+    assert "(torch 2.10 and later do); valid here: fake" in refusal((4,), "auto", "local")
 
 
 def test_a_mesh_that_would_fill_the_memory_is_refused() -> None:

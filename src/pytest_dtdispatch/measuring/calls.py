@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.counted import rounds_of
@@ -120,6 +121,8 @@ class RanCall:
             try:
                 with self._replay.repeating():
                     taken = rounds_of(self._subject, caches, plan, synchronize=synchronizer()).take()
+            except RanksError:  # without the others this rank cannot go on
+                raise
             except Exception as error:  # the program's own call succeeded: it must not see this
                 return Figures(notes=(f"repeating it raised {first_line(error)}",))
             return figures_of(taken)

@@ -178,6 +178,8 @@ class SignatureCapture(DispatchCapture):
         signature = signature_of(call.func, call.args, call.kwargs)
         if self._book.count(signature):
             return call.run()
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(signature.full)
         result, figures = run_and_measure_op(call, self._caches, self._plan)
         self._book.enter(signature, figures)
         return result

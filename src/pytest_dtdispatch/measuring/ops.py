@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.counted import rounds_of
@@ -49,6 +50,8 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
             with replay.repeating():
                 local, why_no_local = local_call_of(call, replay.rewind)
                 taken = _rounds(call, local, replay, caches, plan).take()
+        except RanksError:  # without the others this rank cannot go on
+            raise
         except Exception as error:  # the program's own call succeeded: it must not see this
             return result, Figures(notes=(f"repeating it raised {first_line(error)}",))
         return result, figures_of(taken, () if local else (f"no local row: {why_no_local}",))

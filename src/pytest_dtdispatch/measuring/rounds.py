@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing
@@ -63,6 +64,16 @@ class Caches(Protocol):
         """Count propagations that ask no cache, in the one element of the list."""
 
 
+class Agreement(Protocol):
+    """What the rounds ask of the other ranks, where they repeat a collective together."""
+
+    def come_to(self, subject: str) -> None:
+        """Meet them at what is measured next."""
+
+    def rounds(self, rounds: int, in_a_row: int, propagation: str) -> tuple[int, int] | None:
+        """Settle both numbers; nothing where no rank waits for another."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How much is measured, and of what.
@@ -76,6 +87,7 @@ class Plan:
             hits, where that takes no more than a tenth of the time; else five. Hits between two misses
             make the second one up to 20 % slower, as its code has gone cold.
         counting: counts instructions, in place of looking at the clock.
+        agreement: settles rounds with other ranks, where there are any.
     """
 
     rounds: int = 20
@@ -84,6 +96,7 @@ class Plan:
     cold: bool = False
     in_a_row: int = 20
     counting: Counting | None = None
+    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,7 @@ class Rounds:
         self._all: Reader = self._read_all
         self._hit_reader = self._all
         self._in_a_row = plan.in_a_row
+        self._affordable = plan.rounds
         self._why_no_miss = NOT_PROPAGATED
         self._tally = Tally()
 
@@ -185,10 +199,10 @@ class Rounds:
             Propagation.NEVER_CACHED: self._never_cached_rounds,
             Propagation.NONE: self._unpropagated_rounds,
         }[propagation]
-        deadline = start + self._plan.max_time_s * 1e9
+        planned, deadline = self._settled(propagation, start + self._plan.max_time_s * 1e9)
         done = 0
-        while done < self._plan.rounds and (done < MIN_ROUNDS or self._clock() < deadline):
-            count = min(self._in_a_row, self._plan.rounds - done)
+        while done < planned and (done < MIN_ROUNDS or self._clock() < deadline):
+            count = min(self._in_a_row, planned - done)
             self._synchronize()
             yield from some_rounds(count)
             done += count
@@ -235,8 +249,25 @@ class Rounds:
                     self._hit_reader = reader
         return Propagation.CACHED
 
+    def _settled(self, propagation: Propagation, deadline: float) -> tuple[int, float]:
+        """How many rounds are taken, and until when: with other ranks a number alone, the same on all."""
+        if self._plan.agreement is not None:
+            settled = self._plan.agreement.rounds(self._affordable, self._in_a_row, propagation.value)
+            if settled is not None:
+                rounds, self._in_a_row = settled
+                return rounds, math.inf
+        return self._plan.rounds, deadline
+
+    def _affordable_rounds(self, miss_ns: int, hit_ns: int) -> int:
+        """Rounds that the time is enough for, by the figures of the rehearsal."""
+        misses = 2 if self._plan.cold else 1
+        round_ns = misses * miss_ns + (self._plan.repeat + 1) * hit_ns
+        affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / max(round_ns, 1))
+        return min(self._plan.rounds, max(affordable, MIN_ROUNDS))
+
     def _rehearsed(self, miss: int, hit: int) -> None:
         """Plan by what a first miss and a later call took."""
+        self._affordable = self._affordable_rounds(miss, hit)
         affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / 10 / max(miss, 1))
         self._in_a_row = min(self._plan.in_a_row, max(affordable, MIN_ROUNDS))
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.meshes.place import Place, group_backend
+from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
+from pytest_dtdispatch.meshes.reach import Reach
 from pytest_dtdispatch.records.signature import mesh_text
 
 
@@ -21,6 +25,9 @@ class ProcessGroupOwner:
     Both forget everything that torch cached about meshes: an equal mesh on a new group equals the old one,
     and would be answered from entries that name the old group.
 
+    Args:
+        reach: how the ranks of a real group find each other; by default there is one rank.
+
     Example:
         >>> owner = ProcessGroupOwner()
         >>> mesh = owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
@@ -29,8 +36,12 @@ class ProcessGroupOwner:
         >>> owner.close()
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reach: Reach | None = None) -> None:
+        self._reach = reach or Reach()
         self._ours: Any = None
+        self._opened = 0
+        self._local: AbstractContextManager[Any] | None = None
+        self._rpc_file: Path | None = None
 
     def group(self, place: Place, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
         """Open the process group, or use the one that is open.
@@ -43,6 +54,9 @@ class ProcessGroupOwner:
         Raises:
             MeshError: the group that is open is too small, or has another backend.
         """
+        world = self._reach.world
+        if place.device == "cuda" and world.is_many:
+            torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
         if dist.is_initialized():
             self._check_open_group(place, backend_is_chosen)
         else:
@@ -66,22 +80,68 @@ class ProcessGroupOwner:
         self.group(place, backend_is_chosen, world_size)
         return init_device_mesh(place.device, place.mesh, mesh_dim_names=dim_names)
 
+    def start_rpc(self) -> None:
+        """Start RPC between the ranks of the group that is open: ``worker0``, ``worker1`` and so on.
+
+        Raises:
+            MeshError: the group is none of real ranks, or they are not on one machine.
+        """
+        if group_backend() not in REAL:
+            raise MeshError(f"RPC needs backend gloo or nccl, and the process group is {group_backend()}")
+        file, world = self._reach.shared_file(f"{self._opened}"), self._reach.world
+        try:
+            torchapi.start_rpc(world.rank, world.size, str(file), self._reach.timeout_s)
+        except RuntimeError as error:
+            raise MeshError(f"RPC did not start: {str(error).splitlines()[0]}") from None
+        self._rpc_file = file
+
     def close(self) -> None:
-        """Destroy the group, if we made it and the test left it."""
+        """Destroy the group, if we made it and the test left it; every rank waits for the others first."""
         if self._ours is None:
             return
+        if self._local is not None:
+            self._local.__exit__(None, None, None)
+            self._local = None
         if dist.is_initialized() and dist.group.WORLD is self._ours:
-            dist.destroy_process_group()
+            self._destroy()
         self._ours = None
         ShardingCaches().clear_all()
 
+    def _destroy(self) -> None:
+        all_came = group_backend() not in REAL or self._reach.meet_to_close(f"{self._opened}")
+        if self._rpc_file is not None:
+            torchapi.stop_rpc(all_came, self._reach.timeout_s)
+            self._reach.meet_to_close(f"{self._opened} rpc")  # its file is needed until all have stopped
+            self._rpc_file.unlink(missing_ok=True)
+            self._rpc_file = None
+        dist.destroy_process_group()
+
     def _open(self, backend: str, world_size: int) -> None:
         ShardingCaches().clear_all()
-        if backend == "fake":
-            torchapi.init_fake_group(world_size)
+        self._opened += 1
+        if backend in REAL:
+            self._open_real(backend)
         else:
-            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=world_size)
+            torchapi.init_fake_group(world_size)
         self._ours = dist.group.WORLD
+        if backend == "local":
+            self._local = torchapi.local_mode(world_size)
+            self._local.__enter__()
+
+    def _open_real(self, backend: str) -> None:
+        self._reach.meet_to_open(f"{self._opened}")
+        world = self._reach.world
+        try:
+            dist.init_process_group(
+                backend,
+                store=self._reach.store(f"{self._opened}"),
+                rank=world.rank,
+                world_size=world.size,
+                timeout=timedelta(seconds=self._reach.timeout_s),
+            )
+        except RuntimeError as error:
+            torchapi.forget_group_that_failed()
+            raise MeshError(f"no {backend} process group: {str(error).splitlines()[0]}") from None
 
     def _check_open_group(self, place: Place, backend_is_chosen: bool) -> None:
         size = dist.get_world_size()

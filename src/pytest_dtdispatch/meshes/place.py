@@ -9,10 +9,12 @@ from math import prod
 import torch
 import torch.distributed as dist
 
-from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.errors import DevicesError, MeshError
+from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.records.signature import mesh_text
+from pytest_dtdispatch.records.world import World, read_world
 
-RANKS = 1  # processes that take part in a run
+REAL = ("gloo", "nccl")  # backends that need a process for each rank
 MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a slip of the finger must not fill the memory
 
 
@@ -23,7 +25,7 @@ class Place:
     Args:
         mesh: extent of each mesh dimension, in ranks.
         device: ``cpu`` or ``cuda``.
-        backend: ``fake``, ``gloo`` or ``nccl``.
+        backend: ``fake``, ``gloo``, ``nccl`` or ``local``.
     """
 
     mesh: tuple[int, ...]
@@ -36,42 +38,70 @@ class Place:
         return prod(self.mesh)
 
 
-def choose_place(mesh: tuple[int, ...], device: str, backend: str) -> Place:
+def choose_place(mesh: tuple[int, ...], device: str, backend: str, world: World | None = None) -> Place:
     """Resolve ``auto``, and refuse what this machine cannot give.
 
     Args:
         mesh: extent of each mesh dimension, in ranks.
-        device: ``auto``, ``cpu`` or ``cuda``. Auto is CUDA where there is a device.
-        backend: ``auto``, ``fake``, ``gloo`` or ``nccl``. Auto is NCCL on CUDA where this run has a process
-            for each rank of the mesh, else fake.
+        device: ``auto``, ``cpu`` or ``cuda``. Auto is CUDA where there is a device; on several ranks, where
+            there is one for each.
+        backend: ``auto``, ``fake``, ``gloo``, ``nccl`` or ``local``. Auto is NCCL on CUDA and gloo on the CPU
+            where the mesh has all ranks of the run, else fake; it is fake on one rank without CUDA.
+        world: the ranks of this run; by default as the environment says.
 
     Raises:
+        DevicesError: ranks need more devices than there are.
         MeshError: the device is not there, or the backend cannot run this mesh here.
     """
-    has_cuda = torch.cuda.is_available()
-    if device == "auto":
-        device = "cuda" if has_cuda else "cpu"
-    if device == "cuda" and not has_cuda:
-        raise MeshError(f"device cuda: torch {torch.__version__} sees no CUDA device; valid here: cpu")
+    world = world or read_world(os.environ)
     world_size = prod(mesh)
     if world_size > MAX_RANKS:
         raise MeshError(f"mesh {mesh_text(mesh)} has {world_size} ranks; at most {MAX_RANKS} are simulated")
+    has_all_ranks = world_size == world.size
+    is_real = backend in REAL or (backend == "auto" and world.is_many and has_all_ranks)
+    device = _choose_device(device, backend, world, is_real)
     if backend == "auto":
-        backend = "nccl" if device == "cuda" and world_size == RANKS else "fake"
-    if backend == "nccl" and device != "cuda":
-        why = "the device is cpu" if has_cuda else f"torch {torch.__version__} sees none"
-        raise MeshError(f"backend nccl needs a CUDA device, and {why}; valid here: fake, gloo")
-    if backend == "gloo" and device != "cpu":
-        raise MeshError("backend gloo needs device cpu; on cuda use nccl or fake")
-    started = int(os.environ.get("WORLD_SIZE", RANKS)) if "TORCHELASTIC_RUN_ID" in os.environ else RANKS
-    if backend != "fake" and started > RANKS:
-        raise MeshError(f"this run has {started} ranks, and this version measures 1; use the fake backend")
-    if backend != "fake" and world_size > RANKS:
+        real = "nccl" if device == "cuda" else "gloo" if world.is_many else "fake"
+        backend = real if has_all_ranks else "fake"
+    if backend == "nccl" and world.is_many and torch.cuda.device_count() < world.local_size:
+        raise DevicesError(
+            f"backend nccl needs a CUDA device for each of the {world.local_size} ranks on this machine, "
+            f"and torch {torch.__version__} sees {torch.cuda.device_count()}"
+        )
+    _check_backend(backend, device)
+    if backend in REAL and not has_all_ranks:
+        advice = "use the fake backend, or mesh 1"
+        if world.is_many:
+            advice = f"use the fake backend, or a mesh of all {world.size} ranks"
         raise MeshError(
             f"backend {backend} needs a process for each of the {world_size} ranks of mesh {mesh_text(mesh)} "
-            f"and this run has {RANKS}: use the fake backend, or mesh 1"
+            f"and this run has {world.size}: {advice}"
         )
     return Place(mesh, device, backend)
+
+
+def _choose_device(device: str, backend: str, world: World, is_real: bool) -> str:
+    has_cuda = torch.cuda.is_available()
+    if device == "auto":
+        enough = not is_real or torch.cuda.device_count() >= world.local_size
+        device = "cuda" if has_cuda and enough and backend != "local" else "cpu"
+    if device == "cuda" and not has_cuda:
+        raise MeshError(f"device cuda: torch {torch.__version__} sees no CUDA device; valid here: cpu")
+    return device
+
+
+def _check_backend(backend: str, device: str) -> None:
+    if backend == "nccl" and device != "cuda":
+        sees_none = f"torch {torch.__version__} sees none"
+        why = "the device is cpu" if torch.cuda.is_available() else sees_none
+        raise MeshError(f"backend nccl needs a CUDA device, and {why}; valid here: fake, gloo")
+    if backend in ("gloo", "local") and device != "cpu":
+        raise MeshError(f"backend {backend} needs device cpu; on cuda use nccl or fake")
+    if backend == "local" and not torchapi.has_local_mode():
+        raise MeshError(
+            f"backend local needs torch.distributed._local_tensor, which torch {torch.__version__} does not "
+            "have (torch 2.10 and later do); valid here: fake"
+        )
 
 
 def device_name(device: str) -> str:
@@ -79,6 +109,18 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else ""
 
 
+def driver_version(device: str) -> str:
+    """Name the newest CUDA that the driver takes; nothing on a CPU, or where there is none."""
+    return torchapi.cuda_driver_version() if device == "cuda" and torch.cuda.is_available() else ""
+
+
+def nccl_version(device: str) -> str:
+    """Name the version of NCCL; nothing on a CPU, or where there is none."""
+    if device != "cuda" or not torch.cuda.is_available() or not dist.is_nccl_available():
+        return ""
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
 def group_backend() -> str:
     """Name the backend of the process group that is open."""
-    return str(dist.get_backend())
+    return "local" if torchapi.is_local_mode_open() else str(dist.get_backend())

@@ -19,6 +19,10 @@ class Environment:
         world_size: ranks in the run's default mesh.
         threads: intra-op threads of torch.
         cache_interface: which sharding-propagation caches this torch has.
+        driver: newest CUDA version that the driver of the GPU takes, empty on a CPU.
+        nccl: version of NCCL, empty on a CPU.
+        ranks: processes that took part.
+        rank_stat: what stands for all of them, empty where there was one.
     """
 
     torch_version: str
@@ -30,6 +34,10 @@ class Environment:
     world_size: int
     threads: int
     cache_interface: str
+    driver: str = ""
+    nccl: str = ""
+    ranks: int = 1
+    rank_stat: str = ""
 
     @property
     def summary(self) -> str:
@@ -39,7 +47,9 @@ class Environment:
             >>> Environment("2.13.0+cpu", "abc", "", "cpu", "", "fake", 4, 2, "native+python").summary
             'torch 2.13.0+cpu, cpu, native+python caches, 2 threads'
         """
-        device = f"{self.device} ({self.device_name})" if self.device_name else self.device
+        parts = (self.device_name, self.driver and f"driver {self.driver}", self.nccl and f"NCCL {self.nccl}")
+        known = ", ".join(filter(None, parts))
+        device = f"{self.device} ({known})" if known else self.device
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         return f"torch {self.torch_version}, {device}, {self.cache_interface} caches, {threads}"
 

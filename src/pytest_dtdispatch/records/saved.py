@@ -121,6 +121,7 @@ def machine_of(info: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         "device": f"{ours.get('device', '')} {ours.get('device_name', '')}".strip(),
         "backend": ours.get("backend"),
         "threads": ours.get("threads"),
+        "ranks": f"{ours.get('ranks')}, {ours.get('rank_stat')}" if ours.get("rank_stat") else "",
     }
     return tuple((name, str(value or "")) for name, value in parts.items())
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.measuring.torchapi import fully_shard, local_of
 
@@ -28,15 +28,13 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
     Returns:
         The step: forward, sum, backward.
     """
-    up = _parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0))
-    down = _parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1))
+    up = split_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0))
+    down = split_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1))
     batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
     x = distribute_tensor(batch, mesh, [Shard(0), Replicate()])
 
     def step() -> Any:
-        hidden = F.relu(F.linear(x, up))
-        out: Any = F.linear(hidden, down)
-        loss = out.redistribute(placements=[Shard(0), Replicate()]).sum()
+        loss = mlp_loss(x, up, down)
         loss.backward()
         return loss
 
@@ -52,8 +50,8 @@ def tensor_parallel_mlp(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
     Returns:
         The block, and a batch for it.
     """
-    up = filled(_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0)))
-    down = filled(_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1)))
+    up = filled(split_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0)))
+    down = filled(split_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1)))
     batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
 
     def mlp(x: Any) -> Any:
@@ -67,6 +65,15 @@ def filled(tensor: torch.Tensor) -> torch.Tensor:
     """Fill a local shard: older fake process groups leave undefined what they scatter."""
     local_of(tensor).data.uniform_()
     return tensor
+
+
+def mlp_loss(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """Run an MLP block, plain or tensor parallel, and sum what it gives."""
+    out: Any = F.linear(F.relu(F.linear(x, up)), down)
+    if isinstance(out, DTensor):
+        out = out.redistribute(placements=[Shard(0), Replicate()])
+    loss: torch.Tensor = out.sum()
+    return loss
 
 
 def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
@@ -99,6 +106,7 @@ def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
     return step
 
 
-def _parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> torch.nn.Parameter:
+def split_parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> torch.nn.Parameter:
+    """Split a weight over the second dimension of a mesh."""
     placed = distribute_tensor(weight.to(mesh.device_type), mesh, [Replicate(), split])
     return torch.nn.Parameter(placed)

@@ -1,0 +1,74 @@
+"""Whether two sharded tensors are equal, shard by shard, as this rank sees them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def assert_sharded_tensor_equal(actual: Any, expected: Any) -> None:
+    """Compare two tensors of ``torch.distributed._shard.sharded_tensor``, and name the first difference.
+
+    Compared are the local shards with their metadata, bit for bit; how many shards which other ranks have, if
+    both tensors were made with ``init_rrefs=True``; the metadata of the whole; the sharding spec. Every rank
+    compares what it has: all of them must call this.
+
+    torch deprecates ``ShardedTensor``, and says so at every op on one; here it is silent.
+
+    Args:
+        actual: a ``ShardedTensor``.
+        expected: another one.
+
+    Raises:
+        AssertionError: they differ; says where, and how.
+
+    Example:
+        >>> assert_sharded_tensor_equal(restored, saved)  # doctest: +SKIP
+    """
+    __tracebackhide__ = True
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
+        difference = next(_differences(actual, expected), "")
+    if difference:
+        raise AssertionError(f"sharded tensors differ: {difference}")
+
+
+def _differences(actual: Any, expected: Any) -> Iterator[str]:
+    ours, theirs = actual.local_shards(), expected.local_shards()
+    if len(ours) != len(theirs):
+        yield f"{len(ours)} local shards, not {len(theirs)}"
+    for number, (our, their) in enumerate(zip(ours, theirs, strict=False)):
+        yield from _tensor_differences(f"local shard {number}", our.tensor, their.tensor)
+        if our.metadata != their.metadata:
+            yield f"local shard {number}: metadata {our.metadata}, not {their.metadata}"
+    ours, theirs = _remote_shards(actual), _remote_shards(expected)
+    if ours != theirs:
+        yield f"remote shards {ours}, not {theirs}"
+    for name in ("metadata", "sharding_spec"):
+        ours, theirs = getattr(actual, name)(), getattr(expected, name)()
+        if ours != theirs:
+            yield f"{name.replace('_', ' ')} {ours}, not {theirs}"
+
+
+def _tensor_differences(where: str, ours: torch.Tensor, theirs: torch.Tensor) -> Iterator[str]:
+    for what in ("dtype", "shape", "device"):
+        if getattr(ours, what) != getattr(theirs, what):
+            yield f"{where}: {what} {getattr(ours, what)}, not {getattr(theirs, what)}"
+            return
+    differ = (ours != theirs) & ~((ours != ours) & (theirs != theirs))  # not-a-number equals itself here
+    if bool(differ.any()):
+        place = differ.nonzero()[0].tolist()
+        first, other = ours[tuple(place)].item(), theirs[tuple(place)].item()
+        count = f"{int(differ.sum())} of {ours.numel()} elements"
+        yield f"{where}: {count}, first {first} at {place}, not {other}"
+
+
+def _remote_shards(tensor: Any) -> Any:
+    """How many shards each other rank has, by rank; of a tensor made without references to them, that."""
+    try:
+        return {rank: len(shards) for rank, shards in sorted(tensor.remote_shards().items())}
+    except RuntimeError:
+        return "not referenced (init_rrefs=False)"

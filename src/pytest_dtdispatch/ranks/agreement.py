@@ -1,0 +1,90 @@
+"""What ranks must settle before they repeat a real collective: of which op, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from pytest_dtdispatch.errors import RanksError
+from pytest_dtdispatch.ranks.exchange import Exchange
+from pytest_dtdispatch.records.world import ranks_text
+
+
+class Agreement:
+    """The agreements of one test, in the order that every rank comes to them.
+
+    With a fake process group no rank waits for another, and nothing is agreed on.
+
+    Args:
+        exchange: by which ranks tell each other.
+        test: names the test, the same on every rank and another for each run of it.
+
+    Example:
+        >>> from pytest_dtdispatch.records.world import World
+        >>> from torch.distributed import HashStore
+        >>> Agreement(Exchange(HashStore(), World(), 1.0), "1").come_to("add.Tensor")
+    """
+
+    def __init__(self, exchange: Exchange, test: str) -> None:
+        self._exchange = exchange
+        self._test = test
+        self._subject = ""
+        self._count = 0
+
+    def come_to(self, subject: str) -> None:
+        """Meet the other ranks at what is measured next.
+
+        Args:
+            subject: a signature, or the name of a call.
+
+        Raises:
+            RanksError: another rank measures something else, or does not come.
+        """
+        __tracebackhide__ = True
+        self._subject = subject
+        if _is_real():
+            self._settle(["at the start of", subject])
+
+    def rounds(self, rounds: int, in_a_row: int, propagation: str) -> tuple[int, int] | None:
+        """Settle how many rounds are taken, and how many in a row: the least that any rank proposes.
+
+        Args:
+            rounds: that this rank proposes.
+            in_a_row: rounds in a row that this rank proposes.
+            propagation: how the subject uses the propagator, which decides the calls of a round.
+
+        Returns:
+            Both numbers, the same on every rank; nothing where each rank may go on by itself.
+
+        Raises:
+            RanksError: ranks found different uses of the propagator, or one does not come.
+        """
+        __tracebackhide__ = True
+        if not _is_real():
+            return None
+        proposed = self._settle(
+            ["at the rounds of", f"{self._subject} (propagation: {propagation})"], rounds, in_a_row
+        )
+        return min(each[0] for each in proposed), min(each[1] for each in proposed)
+
+    def _settle(self, what: list[str], *numbers: int) -> list[list[int]]:
+        __tracebackhide__ = True
+        key = f"agree/{self._test}/{self._count}"
+        self._count += 1
+        found = self._exchange.meet(key, [what, numbers], f"come to {self._subject}")
+        if len({tuple(theirs) for theirs, _ in found.values()}) > 1:
+            raise RanksError(f"ranks measure different things: {_said(found)}")
+        return [numbers for _, numbers in found.values()]
+
+
+def _said(found: Mapping[int, Any]) -> str:
+    who: dict[str, list[int]] = {}
+    for rank, ((verb, subject), _) in found.items():
+        who.setdefault(f"{verb} {subject}", []).append(rank)
+    return "; ".join(f"{ranks_text(ranks)} {said}" for said, ranks in who.items())
+
+
+def _is_real() -> bool:
+    return dist.is_initialized() and str(dist.get_backend()) != "fake"

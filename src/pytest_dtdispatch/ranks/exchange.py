@@ -1,0 +1,210 @@
+"""What ranks tell each other: JSON through the store of their launcher, with a timeout on every wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
+
+from pytest_dtdispatch.errors import RanksError
+from pytest_dtdispatch.records.world import ENDED_ITS_RUN, World, ranks_text
+
+PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
+PART = 1 << 20  # characters; torch refuses values of 8 MiB
+MOST_PARTS = 64
+# A wait asks again and again: torch's own warns of each timeout, and cannot see that a rank has left.
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.0005, 0.02
+LEFT = "left"
+PORT_IN_USE = "EADDRINUSE"
+
+
+class LostRanksError(RanksError):
+    """Ranks did not come in time, or have left.
+
+    Args:
+        lost: why each of them is lost, by rank.
+        found: what the others sent, by rank.
+    """
+
+    def __init__(self, lost: dict[int, str], found: dict[int, Any]) -> None:
+        super().__init__("; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items())))
+        self.lost = lost
+        self.found = found
+
+
+class Exchange:
+    """A place where every rank puts values under a key, and reads those of all.
+
+    Args:
+        store: of torch, shared by all ranks.
+        world: this process among them.
+        timeout_s: seconds that a wait may take.
+
+    Attributes:
+        lost: why ranks are not waited for any more, by rank.
+        end_of_part: key under which each rank says how the part of the test at hand ended; empty outside.
+
+    Example:
+        >>> from torch.distributed import HashStore
+        >>> exchange = Exchange(HashStore(), World(), timeout_s=1)
+        >>> exchange.put("greeting", "hello")
+        >>> exchange.gather("greeting", "said hello")
+        {0: 'hello'}
+    """
+
+    def __init__(self, store: Any, world: World, timeout_s: float) -> None:
+        self.world = world
+        self.timeout_s = timeout_s
+        self.lost: dict[int, str] = {}
+        self.end_of_part = ""
+        self._root = store
+        self._store = PrefixStore(PREFIX, store)
+
+    def put(self, key: str, value: Any) -> None:
+        """Put this rank's value under a key; each key once.
+
+        Raises:
+            RanksError: the value is too long, or the store is gone.
+        """
+        text = json.dumps(value)
+        parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+        if len(parts) > MOST_PARTS:
+            raise RanksError(
+                f"{key}: a rank sends at most {MOST_PARTS * PART:,} characters, not {len(text):,}"
+            )
+        own = f"{key}/{self.world.rank}"
+        with _store_is_there():
+            for number, part in enumerate(parts):
+                self._store.set(f"{own}/{number}", part)
+            self._store.set(own, str(len(parts)))
+
+    def meet(self, key: str, value: Any, what: str) -> dict[int, Any]:
+        """Put a value in the middle of a test, and gather those of all ranks.
+
+        Args:
+            key: as of :meth:`gather`.
+            value: as of :meth:`put`.
+            what: as of :meth:`gather`.
+
+        Raises:
+            RanksError: as of :meth:`gather`, and where a rank has ended this part of the test.
+        """
+        self.put(key, value)
+        return self.gather(key, what, unless=self.end_of_part)
+
+    def gather(
+        self,
+        key: str,
+        what: str,
+        timeout_s: float | None = None,
+        among: Collection[int] | None = None,
+        unless: str = "",
+        farewell: str = LEFT,
+    ) -> dict[int, Any]:
+        """Wait until ranks have put a value under a key, and read them.
+
+        Args:
+            key: the key.
+            what: what a rank does that puts it, as in ``collect its tests``.
+            timeout_s: seconds to wait, where not as long as usual.
+            among: ranks that are waited for; by default all that were not lost before.
+            unless: key under which a rank puts something that will not come any more; none where empty.
+            farewell: key under which a rank says that it ends its run; empty where it comes all the same.
+
+        Returns:
+            Values by rank.
+
+        Raises:
+            LostRanksError: ranks did not come in time, or have ended; they are not waited for again.
+            RanksError: a rank will not come, the store is gone, or what a rank sent is no JSON.
+        """
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        waiting = [r for r in (range(self.world.size) if among is None else among) if r not in self.lost]
+        found: dict[int, Any] = {}
+        pause = FIRST_PAUSE_S
+        while waiting:
+            gone = {rank for rank in waiting if farewell and self._has(farewell, rank)}
+            elsewhere = {rank for rank in waiting if unless and self._has(unless, rank)}
+            found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
+            waiting = [rank for rank in waiting if rank not in found]
+            if ranks := sorted(elsewhere & {*waiting}):
+                raise RanksError(f"{ranks_text(ranks)} ended the test early and did not {what}")
+            if left := sorted(gone & {*waiting}):
+                self._lose({rank: f"{ENDED_ITS_RUN}: {self._read(farewell, rank)}" for rank in left}, found)
+            if waiting and time.monotonic() > deadline:
+                self._lose(dict.fromkeys(waiting, f"did not {what} within {self.timeout_s:g} s"), found)
+            if waiting:
+                time.sleep(pause)
+                pause = min(2 * pause, LAST_PAUSE_S)
+        return dict(sorted(found.items()))
+
+    def leave(self, why: str) -> None:
+        """Say that this rank takes part in nothing any more."""
+        self.put(LEFT, why)
+
+    def group_store(self, name: str) -> Any:
+        """Return a store for a process group of its own, which no other group has written to."""
+        return PrefixStore(f"{PREFIX}-group/{name}", self._root)
+
+    def _lose(self, lost: dict[int, str], found: dict[int, Any]) -> NoReturn:
+        self.lost |= lost
+        raise LostRanksError(lost, found)
+
+    def _has(self, key: str, rank: int) -> bool:
+        with _store_is_there():
+            return bool(self._store.check([f"{key}/{rank}"]))
+
+    def _read(self, key: str, rank: int) -> Any:
+        own = f"{key}/{rank}"
+        try:
+            with _store_is_there():
+                parts = min(int(self._store.get(own)), MOST_PARTS)
+                text = b"".join(self._store.get(f"{own}/{number}") for number in range(parts))
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise RanksError(f"what rank {rank} sent as {key} is no JSON") from None
+
+
+def join(world: World, timeout_s: float) -> Exchange:
+    """Open the store that the launcher named in the environment.
+
+    Args:
+        world: this process among the ranks.
+        timeout_s: seconds that this, and every later wait, may take.
+
+    Raises:
+        RanksError: there is no store, or its port is in use.
+    """
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+    except (RuntimeError, ValueError) as error:
+        if PORT_IN_USE in str(error):
+            raise RanksError(
+                f"rank {world.rank} cannot open a store: the port of {where} is in use"
+            ) from None
+        raise RanksError(
+            f"rank {world.rank} finds no store at {where} within {timeout_s:g} s: {_first_line(error)}"
+        ) from None
+    return Exchange(store, world, timeout_s)
+
+
+@contextmanager
+def _store_is_there() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RanksError(
+            f"the store by which ranks exchange results went away: {_first_line(error)}"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,129 @@
+"""Start ranks on this machine with torch's own elastic launcher, and say how they ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+LOOK_EVERY_S = 0.1
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by the launcher
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended that did not end well.
+
+    Args:
+        rank: which one.
+        status: its exit status; negative where a signal ended it.
+    """
+
+    rank: int
+    status: int
+
+    @property
+    def how(self) -> str:
+        """Say it in words.
+
+        Example:
+            >>> Ended(1, -9).how, Ended(1, 4).how
+            ('was killed by SIGKILL', 'ended with exit status 4')
+        """
+        if self.status >= 0:
+            return f"ended with exit status {self.status}"
+        names = {int(number): number.name for number in signal.Signals}
+        return f"was killed by {names.get(-self.status, f'signal {-self.status}')}"
+
+
+class StoppedError(Exception):
+    """A signal told the launcher to stop; the ranks were told too, and are gone.
+
+    Args:
+        name: of the signal.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> list[Ended]:
+    """Run a command once for each rank, and wait for all; when one fails, the others are ended.
+
+    Ranks meet at a free port of this machine, in a store that this process keeps.
+
+    Args:
+        ranks: how many.
+        command: the program and its arguments.
+        variables: of the ranks' environment, beside this process's own.
+        folder: an empty one, for what the launcher keeps.
+
+    Returns:
+        The ranks that failed, those last that the launcher ended; none where all ended well.
+
+    Raises:
+        StoppedError: a signal came, Ctrl-C for one.
+    """
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        monitor_interval=LOOK_EVERY_S,
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+    )
+    with _environment({"OMP_NUM_THREADS": "1", **os.environ, **variables}), _silent(), _own_handlers():
+        try:
+            elastic_launch(config, command[0])(*command[1:])
+        except ChildFailedError as error:
+            ended = [Ended(rank, failure.exitcode) for rank, failure in sorted(error.failures.items())]
+            return sorted(ended, key=lambda one: one.status == -signal.SIGTERM)  # which the launcher sends
+        except SignalException as error:
+            raise StoppedError(error.sigval.name) from None
+    return []
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Give this process its signal handlers back: the launcher leaves its own."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the launcher from telling in its own words, and with tracebacks, what we tell."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,114 @@
+"""Real collectives on many ranks; each result is checked against that of one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
+from pytest_dtdispatch.records.world import read_world
+from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, mlp_loss, split_parameter
+from pytest_dtdispatch.suite.paths import PATHS
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.fixtures import MeshFactory
+    from pytest_dtdispatch.measurer import DtDispatch
+
+RANKS = read_world(os.environ).size
+pytestmark = pytest.mark.skipif(
+    RANKS == 1, reason="several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun"
+)
+COLLECTIVES = next(path for path in PATHS if path.name == "dtensor_dispatch_collectives")
+LAYOUTS: tuple[tuple[str, Placement, Placement], ...] = (
+    ("all_gather", Shard(0), Replicate()),
+    ("all_to_all", Shard(0), Shard(1)),
+    ("all_reduce", Partial(), Replicate()),
+    ("reduce_scatter", Partial(), Shard(0)),
+)
+ROWS, COLUMNS = 8 * RANKS, 16
+silent = pytest.mark.filterwarnings("ignore:Please use DTensor instead:FutureWarning")
+
+
+def numbers(*extents: int) -> torch.Tensor:
+    """Make whole numbers that are the same on every rank: sums of them are exact in any order."""
+    return torch.arange(float(torch.tensor(extents).prod())).remainder(97).reshape(extents)
+
+
+def test_add(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    """Add 512x512 to itself, its rows split over all ranks."""
+    whole = numbers(512, 512).to(device_mesh.device_type)
+    a = distribute_tensor(whole, device_mesh, [Shard(0)])
+    with dtdispatch.capture():
+        result: Any = a + a
+    assert torch.equal(result.full_tensor(), whole + whole)
+
+
+def test_collectives(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    """Measure the collectives of PyTorch's own dispatch benchmark, on real ranks."""
+    dtdispatch.call(COLLECTIVES.make(device_mesh), name=COLLECTIVES.name)
+
+
+@pytest.mark.parametrize(("before", "after"), [layout[1:] for layout in LAYOUTS], ids=[x[0] for x in LAYOUTS])
+def test_redistribution(
+    dtdispatch: DtDispatch, device_mesh: DeviceMesh, before: Placement, after: Placement
+) -> None:
+    """Measure one collective, and check what it gives."""
+    whole = numbers(ROWS, COLUMNS).to(device_mesh.device_type)
+    if before.is_partial():
+        a = DTensor.from_local(whole * (dist.get_rank() + 1), device_mesh, [before])
+        expected = whole * sum(range(1, RANKS + 1))
+    else:
+        a, expected = distribute_tensor(whole, device_mesh, [before]), whole
+    result = dtdispatch.call(lambda: a.redistribute(placements=[after]), name="redistribute")
+    assert torch.equal(result.full_tensor(), expected)
+
+
+def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture forward and backward of an MLP block, split over pairs of ranks."""
+    pair = 1 if RANKS % 2 else 2
+    mesh = mesh_factory((RANKS // pair, pair), dim_names=("dp", "tp"))
+    on = mesh.device_type
+    x, weights = numbers(BATCH, WIDTH).to(on), (numbers(HIDDEN, WIDTH).to(on), numbers(WIDTH, HIDDEN).to(on))
+    plain = [weight.clone().requires_grad_() for weight in weights]
+    loss = mlp_loss(x, *plain)
+    loss.backward()
+    split = [split_parameter(weight, mesh, Shard(dim)) for dim, weight in enumerate(weights)]
+    batch = distribute_tensor(x, mesh, [Shard(0), Replicate()])
+    with dtdispatch.capture():
+        result: Any = mlp_loss(batch, *split)
+        result.backward()
+    torch.testing.assert_close(result.full_tensor(), loss)
+    for ours, theirs in zip(split, plain, strict=True):
+        grad: Any = ours.grad
+        torch.testing.assert_close(grad.full_tensor(), theirs.grad)
+
+
+@silent
+@pytest.mark.parametrize(
+    "has_rpc", [False, pytest.param(True, marks=pytest.mark.dtdispatch(rpc=True))], ids=["alone", "RPC"]
+)
+def test_sharded_tensor(dtdispatch: DtDispatch, process_group: Any, has_rpc: bool) -> None:
+    """Measure the predecessor of DTensor: how long it takes to make one, and to copy it."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    tensors, spec = torchapi.sharded_tensors(), torchapi.split_over_ranks(RANKS, device)
+
+    def make(fill: Callable[..., Any]) -> Any:
+        return fill(spec, ROWS, COLUMNS, init_rrefs=has_rpc)
+
+    made = dtdispatch.call(lambda: make(tensors.ones), name="create")
+    copied = dtdispatch.call(lambda: made.clone(), name="clone")
+    again, zeros = make(tensors.ones), make(tensors.zeros)
+    assert_sharded_tensor_equal(made, again)
+    assert torch.equal(copied.local_tensor(), made.local_tensor())
+    with pytest.raises(AssertionError, match=r"local shard 0: 128 of 128 elements, first 1\.0 at \[0, 0\]"):
+        assert_sharded_tensor_equal(made, zeros)
+    [shard] = made.local_shards()
+    assert torch.equal(shard.tensor, torch.ones(8, COLUMNS, device=shard.tensor.device))

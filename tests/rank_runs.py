@@ -1,0 +1,155 @@
+"""Runs of pytest on several ranks, each in processes of their own; none of them may be left at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+OURS = "DTDISPATCH_TEST_RUN"  # marks every process of a run, whoever started it
+QUIET = (
+    "-q",
+    "-pno:cacheprovider",
+    "-pno:hypothesispytest",
+    "-pno:xdist",
+    "-pno:codspeed",
+    "--benchmark-quiet",
+)
+MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--dtdispatch-device=cpu")
+TIMEOUT_S = 6
+LONGEST_S = 120.0
+
+IMPORTS = """
+import os, signal, sys, time
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+RANK = int(os.environ.get("RANK", 0))
+
+def sharded(mesh, *extents):
+    return distribute_tensor(torch.rand(*extents or (8, 8)), mesh, [Shard(0)] * mesh.ndim)
+"""
+GOOD = """
+def test_good(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended.
+
+    Args:
+        status: its exit status.
+        text: all that it printed.
+        seconds: how long it took.
+    """
+
+    status: int
+    text: str
+    seconds: float
+
+
+def by_pytest(ranks: int) -> tuple[list[str], list[str]]:
+    """Let pytest start the ranks: what comes before pytest's arguments, and what is one of them."""
+    return [sys.executable, "-m", "pytest"], [f"--dtdispatch-nproc={ranks}"]
+
+
+def by_torchrun(ranks: int) -> tuple[list[str], list[str]]:
+    """Let torchrun start the ranks."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*torchrun, "-m", "pytest"], []
+
+
+Launcher = Callable[[int], "tuple[list[str], list[str]]"]
+
+
+def run_ranks(
+    folder: Path,
+    ranks: int,
+    *args: str,
+    launcher: Launcher = by_pytest,
+    meanwhile: Callable[[subprocess.Popen[str]], object] = lambda process: None,
+) -> Finished:
+    """Measure on several ranks what is in a folder; check that no process is left."""
+    before, after = launcher(ranks)
+    command = [*before, *QUIET, *MEASURED, f"--dtdispatch-timeout={TIMEOUT_S}", *after, *args]
+    return finish(command, folder, meanwhile)
+
+
+def finish(
+    command: Sequence[str],
+    folder: Path,
+    meanwhile: Callable[[subprocess.Popen[str]], object] = lambda process: None,
+    variables: Mapping[str, str] | None = None,
+) -> Finished:
+    """Run a command to its end, and check that it left no process behind."""
+    name = uuid.uuid4().hex
+    start = time.monotonic()
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment({**(variables or {}), OURS: name}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        meanwhile(process)
+        try:
+            text, _ = process.communicate(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            end_all(name)
+            text, _ = process.communicate()
+            pytest.fail(f"the run hung:\n{text}")
+    seconds = time.monotonic() - start
+    left = wait_for_none(name)
+    end_all(name)
+    assert not left, f"processes were left: {left}\n{text}"
+    return Finished(process.returncode, text, seconds)
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a run: no launcher's, the loopback device, and one thread a rank."""
+    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    own = {name: value for name, value in os.environ.items() if name not in launchers}
+    return {**own, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "COLUMNS": "200", **variables}
+
+
+def processes_of(name: str) -> list[int]:
+    """Find the processes of a run that are alive, by a variable of their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and f"{OURS}={name}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
+def wait_for_none(name: str, seconds: float = 5.0) -> list[int]:
+    """Give processes that are ending the time to; return those that are left."""
+    deadline = time.monotonic() + seconds
+    while (left := processes_of(name)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def end_all(name: str) -> None:
+    """End what a failed test left."""
+    for pid in processes_of(name):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,116 @@
+"""Ranks exchange values by a store: all come, one is missing, one has left, one sends what is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
+
+from pytest_dtdispatch.errors import RanksError
+from pytest_dtdispatch.ranks import exchange as exchange_module
+from pytest_dtdispatch.ranks.exchange import PREFIX, Exchange, LostRanksError
+from pytest_dtdispatch.records.world import World
+
+pytestmark = pytest.mark.torch
+
+TIMEOUT_S = 0.3
+
+
+@pytest.fixture
+def ranks() -> list[Exchange]:
+    """Three ranks of one store."""
+    store = HashStore()
+    return [Exchange(store, World(rank, 3), TIMEOUT_S) for rank in range(3)]
+
+
+def on_all(ranks: list[Exchange], act: Callable[[Exchange], Any]) -> list[Any]:
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return list(threads.map(act, ranks))
+
+
+def test_every_rank_reads_what_all_of_them_put(ranks: list[Exchange]) -> None:
+    def act(rank: Exchange) -> Any:
+        rank.put("a", {"rank": rank.world.rank})
+        return rank.gather("a", "put")
+
+    assert on_all(ranks, act) == [{rank: {"rank": rank} for rank in range(3)}] * 3
+
+
+def test_values_that_take_several_parts_arrive_whole(
+    ranks: list[Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "PART", 10)
+    text = "ü" * 95
+    ranks[1].put("long", text)
+    assert ranks[0].gather("long", "put", among=[1]) == {1: text}
+
+
+def test_a_value_that_is_too_long_is_refused(ranks: list[Exchange], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "PART", 1)
+    with pytest.raises(RanksError, match=r"^a: a rank sends at most 64 characters, not 102$"):
+        ranks[0].put("a", "x" * 100)
+
+
+def test_a_rank_that_does_not_come_in_time_is_named_and_not_waited_for_again(ranks: list[Exchange]) -> None:
+    for rank in ranks[:2]:
+        rank.put("a", rank.world.rank)
+    with pytest.raises(LostRanksError) as raised:
+        ranks[0].gather("a", "collect its tests")
+    assert str(raised.value) == f"rank 2 did not collect its tests within {TIMEOUT_S:g} s"
+    assert raised.value.found == {0: 0, 1: 1}
+    start = time.monotonic()
+    assert ranks[0].gather("a", "collect its tests") == {0: 0, 1: 1}
+    assert time.monotonic() - start < TIMEOUT_S
+
+
+def test_a_rank_that_has_left_is_named_at_once_with_why(ranks: list[Exchange]) -> None:
+    ranks[0].put("a", 0)
+    ranks[2].put("a", 2)
+    ranks[1].leave("exit status 3")
+    ranks[2].leave("exit status 0")  # after it came: it is not missing
+    start = time.monotonic()
+    with pytest.raises(LostRanksError, match=r"^rank 1 ended its run: exit status 3$") as raised:
+        ranks[0].gather("a", "come", timeout_s=30)
+    assert raised.value.found == {0: 0, 2: 2}
+    assert time.monotonic() - start < 10
+
+
+def test_what_a_rank_says_after_its_farewell_is_waited_for(ranks: list[Exchange]) -> None:
+    ranks[0].leave("exit status 0")
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(ranks[1].gather, "done", "end the run", 10, [0], farewell="")
+        ranks[0].put("done", 0)
+        assert done.result() == {0: 0}
+    assert not ranks[1].lost
+
+
+def test_a_rank_that_has_ended_the_part_of_the_test_will_not_come(ranks: list[Exchange]) -> None:
+    ranks[0].end_of_part = "test/1/call"
+    ranks[1].put("test/1/call", "failed")
+    ranks[2].put("agree", 2)
+    ranks[2].put("test/1/call", "passed")
+    with pytest.raises(RanksError, match=r"^rank 1 ended the test early and did not open a group$") as raised:
+        ranks[0].meet("agree", 0, "open a group")
+    assert not isinstance(raised.value, LostRanksError)
+    assert not ranks[0].lost
+
+
+@pytest.mark.parametrize("sent", ["{", "", "[" * 100_000], ids=["half", "empty", "deep"])
+def test_what_is_no_json_is_named(sent: str) -> None:
+    store = HashStore()
+    inner = PrefixStore(PREFIX, store)
+    inner.set("a/1/0", sent)
+    inner.set("a/1", "1")
+    with pytest.raises(RanksError, match=r"^what rank 1 sent as a is no JSON$"):
+        Exchange(store, World(0, 2), TIMEOUT_S).gather("a", "put", among=[1])
+
+
+def test_groups_have_keys_of_their_own(ranks: list[Exchange]) -> None:
+    for name in ("1/1", "1/2"):
+        ranks[0].group_store(name).set("key", name)
+    assert [ranks[1].group_store(name).get("key") for name in ("1/1", "1/2")] == [b"1/1", b"1/2"]
+    assert not PrefixStore(PREFIX, HashStore()).check(["key"])

@@ -1,0 +1,42 @@
+"""The launcher: every rank is started, the environment is given back, and who failed is said."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.ranks.launch import HANDLED, Ended, launch
+
+pytestmark = pytest.mark.torch
+
+WRITE = "import os; open('at-' + os.environ['RANK'], 'w').write(os.environ['X'] + os.environ['WORLD_SIZE'])"
+FAIL = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(3); time.sleep(100)"
+DIE = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(100)"
+
+
+def start(folder: Path, program: str) -> list[Ended]:
+    return launch(2, [sys.executable, "-c", program], {"X": "x"}, str(folder))
+
+
+def test_each_rank_runs_and_this_process_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    before, disabled = dict(os.environ), logging.root.manager.disable
+    handlers = [signal.getsignal(number) for number in HANDLED]
+    assert start(tmp_path / "logs", WRITE) == []
+    assert [(tmp_path / f"at-{rank}").read_text() for rank in range(2)] == ["x2", "x2"]
+    assert dict(os.environ) == before
+    assert logging.root.manager.disable == disabled
+    assert [signal.getsignal(number) for number in HANDLED] == handlers
+
+
+@pytest.mark.parametrize(("program", "ended"), [(FAIL, Ended(1, 3)), (DIE, Ended(1, -9))])
+def test_the_rank_that_failed_comes_first(tmp_path: Path, program: str, ended: Ended) -> None:
+    assert start(tmp_path, program)[0] == ended
