@@ -1,16 +1,21 @@
-# Two commands: `make bench` measures, `make test` tests. Each builds .venv first when it is missing.
+# `make bench` measures, `make count` holds counts of instructions against expected ones, `make test` tests.
+# Each builds .venv first when it is missing.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
+EXPECTED := benchmarks/instructions_torch-2.13.0-cpu_python-3.11.csv
 
-.PHONY: bench test lint docs clean
+.PHONY: bench count test lint docs clean
 
 # One thread: what is measured is dispatch, and a local op must not wait for a core that is busy.
 bench: export OMP_NUM_THREADS ?= 1
 bench: $(VENV)/ready
 	$(BIN)/python -m pytest $(SUITE) $(ARGS)
+
+count: $(VENV)/ready
+	$(BIN)/python -m pytest $(SUITE) -k dispatch --dtdispatch-metric instructions --dtdispatch-expected $(EXPECTED) $(ARGS)
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest $(ARGS)

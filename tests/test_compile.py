@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_dtdispatch.measuring.counted import Counting
 from pytest_dtdispatch.measuring.timing import Meter
 from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
 
@@ -338,12 +339,12 @@ def test_instructions_of_a_compile_are_a_result_under_pytorch_s_name(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What counts here is the clock, in this process."""
-    meter = Meter(time.perf_counter_ns, time.perf_counter_ns)
+    counts = Counting(Meter(time.perf_counter_ns, time.perf_counter_ns), lambda: True)
     monkeypatch.setattr("pytest_dtdispatch.instructions.rerun", lambda config: None)
-    monkeypatch.setattr("pytest_dtdispatch.instructions.begin_to_count", lambda *_: {"counter": meter})
+    monkeypatch.setattr("pytest_dtdispatch.instructions.begin_to_count", lambda *_: counts)
     pytester.makepyfile(test_named=DOUBLE)
-    counting = ("--dtdispatch", "--dtdispatch-metric=instructions", "--dtdispatch-csv=results.csv")
-    result = run(pytester, *counting, "--benchmark-quiet")
+    flags = ("--dtdispatch", "--dtdispatch-metric=instructions", "--dtdispatch-csv=results.csv")
+    result = run(pytester, *flags, "--benchmark-quiet")
     result.assert_outcomes(passed=1)
     assert re.search(r"\n  double( +[\d,]+){4} +1 +0 +\d+ +0 +1 .*1\+0\+10  proved", text_of(result))
     results = [line.rsplit(",", 2) for line in (pytester.path / "results.csv").read_text().splitlines()]
