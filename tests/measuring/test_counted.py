@@ -8,6 +8,7 @@ import pytest
 
 from pytest_dtdispatch.measuring.counted import (
     AFFORDABLE,
+    AFFORDABLE_MISSES,
     IN_ONE_LAYOUT,
     LEAST_CALLS,
     WARMUP_CALLS,
@@ -106,7 +107,7 @@ def test_time_stops_no_round(bench: Bench) -> None:
     ("instructions", "misses", "layouts", "hits"),
     [
         (SHORT, WARMUP_MISSES, 5, 10),
-        (AFFORDABLE // 30, 30, 1, LEAST_CALLS),
+        (AFFORDABLE_MISSES // 30, 30, 1, LEAST_CALLS),
         (AFFORDABLE // (WARMUP_CALLS * 3), WARMUP_MISSES, 2, 6),
         (AFFORDABLE * 10, LEAST_CALLS, 1, LEAST_CALLS),
     ],

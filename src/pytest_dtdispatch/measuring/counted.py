@@ -24,7 +24,8 @@ from pytest_dtdispatch.records.profile import Profile
 WARMUP_MISSES = 45
 WARMUP_CALLS = 200  # in a round; with 100 a count is up to 1.5 % higher
 LEAST_CALLS = 5  # of each kind, however many instructions they take
-AFFORDABLE = 100_000_000  # instructions of a state that are not counted: 3 to 5 s under callgrind
+AFFORDABLE_MISSES = 300_000_000  # instructions of misses that are not counted: 6 to 10 s under callgrind
+AFFORDABLE = 100_000_000  # of hits
 UNREAD = Meter(int, int)  # to read callgrind takes as long as 10 to 50 calls
 IN_ONE_LAYOUT = "counted in one layout of CPython's method cache: this process has made too many"
 
@@ -93,7 +94,7 @@ class CountedRounds(Rounds):
         return (yield from super()._rows())
 
     def _rehearsed(self, miss: int, hit: int) -> None:
-        self._warmup_misses = min(max(AFFORDABLE // max(miss, 1), LEAST_CALLS), WARMUP_MISSES)
+        self._warmup_misses = min(max(AFFORDABLE_MISSES // max(miss, 1), LEAST_CALLS), WARMUP_MISSES)
         self._affordable_calls = AFFORDABLE // max(hit, 1)
 
     def _warmup_of_misses(self, count: int) -> int:
