@@ -12,6 +12,7 @@ from pytest_dtdispatch.reporting.terminal import INDENT, Text
 MACHINE = "machine code, without what it calls"
 PYTHON = "Python, with the machine code that it calls"
 COUNT_WIDTH, PERCENT_WIDTH = 14, 8
+KEPT_OF_PLACE = 16  # the name comes first, and is what is looked for
 
 
 def profile_lines(measured: Mapping[str, Sequence[Measurement]], width: int) -> Iterator[tuple[Text, ...]]:
@@ -37,5 +38,5 @@ def _kind_lines(kind: str, shares: Sequence[Share], total: int, width: int) -> I
     room = max(width - len(INDENT) - COUNT_WIDTH - PERCENT_WIDTH - 2, len(kind))
     for share in shares:
         percent = f"{100 * share.instructions / total:.1f} %"
-        function = shorten(share.function, keep_end=room // 2, limit=room)
+        function = shorten(share.function, keep_end=KEPT_OF_PLACE, limit=room)
         yield (Text(f"{INDENT}{share.instructions:>{COUNT_WIDTH},}{percent:>{PERCENT_WIDTH}}  {function}"),)

@@ -108,4 +108,4 @@ def _nothing() -> None:
 def _name(code: CodeType) -> str:
     path = Path(code.co_filename)
     name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 and later know the class
-    return f"{name} ({'/'.join(path.parts[-3:])}:{code.co_firstlineno})"
+    return f"{name} ({'/'.join(path.parts[-2:])}:{code.co_firstlineno})"
