@@ -23,15 +23,15 @@ import pytest
 import torch
 from torch.distributed.tensor import Shard, distribute_tensor
 
-def test_add(dtdispatch, device_mesh):
+def test_detach(dtdispatch, device_mesh):
     a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
     with dtdispatch.capture() as book:
-        a + a
-    dtdispatch.call(lambda: a + a, name="sum")
+        a.detach()
+    dtdispatch.call(a.detach, name="whole")
     dtdispatch.call(lambda: torch.ops.aten.is_same_size(a, a), name="same")
-    [add, total, same] = book.measurements()
-    assert not add.samples
-    assert add.steady_instructions.least > same.steady_instructions.least
+    [detach, whole, same] = book.measurements()
+    assert not detach.samples
+    assert detach.steady_instructions.least > same.steady_instructions.least
 
 def test_fails():
     assert os.environ["PYTHONHASHSEED"] == "1"
@@ -159,11 +159,11 @@ def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytes
         (row[0].rpartition("::")[2], row[1]): int(row[2])
         for row in csv.reader((pytester.path / "results.csv").read_text().splitlines())
     }
-    add = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
-    hit, miss = found[add, "instruction_count"], found[add, "instruction_count_miss"]
+    detach = "detach.default(f32[8,8]S0)@4"
+    hit, miss = found[detach, "instruction_count"], found[detach, "instruction_count_miss"]
     assert 10_000 < hit < 200_000
     assert 20 * hit < miss
-    assert 10_000 < found["sum", "instruction_count"] < 200_000
+    assert 10_000 < found["whole", "instruction_count"] < 200_000
     assert found["same", "instruction_count"] < hit
     assert ("same", "instruction_count_miss") not in found
     assert not any(metric.endswith("_ns") for _, metric in found)
@@ -202,18 +202,18 @@ def handler_that_grew(times):
     for _ in range(times):
         pass
 
-def test_add(dtdispatch, device_mesh):
+def test_detach(dtdispatch, device_mesh):
     a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
     propagator = DTensor._op_dispatcher.sharding_propagator
     inner = propagator.propagate_op_sharding_non_cached
 
     def propagate(schema):
-        handler_that_grew(20_000)
+        handler_that_grew(5_000)
         return inner(schema)
 
     propagator.propagate_op_sharding_non_cached = propagate
     try:
-        dtdispatch.call(lambda: a + a, name="sum")
+        dtdispatch.call(a.detach, name="whole")
     finally:
         del propagator.propagate_op_sharding_non_cached
 """
@@ -228,7 +228,7 @@ def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> No
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
-            "profile of a miss: test_profile.py::test_add::sum",
+            "profile of a miss: test_profile.py::test_detach::whole",
             "* machine code, without what it calls",
             "*  _PyEval_EvalFrameDefault",
             "* Python, with the machine code that it calls",
@@ -238,4 +238,4 @@ def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> No
     )
     [line] = [line for line in result.outlines if "handler_that_grew (" in line]
     count = int(line.split()[0].replace(",", ""))
-    assert 20_000 * 20 < count < 20_000 * 500
+    assert 5_000 * 20 < count < 5_000 * 500
