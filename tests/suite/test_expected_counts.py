@@ -1,0 +1,31 @@
+"""The suite's own file of expected instruction counts: complete, and PyTorch's checker can read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.records.expected import read_expected
+from tests import pytorch_reader
+
+[FILE] = (Path(__file__).parents[2] / "benchmarks").glob("instructions_*.csv")
+UNPROPAGATED = {"to_from_local", "collectives", "custom_handler"}  # these have no miss
+
+
+@pytest.mark.torch
+def test_it_has_every_path_on_a_hit_and_on_a_miss() -> None:
+    from pytest_dtdispatch.suite.paths import PATHS
+
+    test = "pytest_dtdispatch/suite/test_dispatch.py::test_path"
+    expected = {(f"{test}[{path.name}]::{path.name}", "instruction_count") for path in PATHS}
+    for path in PATHS:
+        if path.name.removeprefix("dtensor_dispatch_") not in UNPROPAGATED:
+            expected.add((f"{test}[{path.name}]::{path.name}", "instruction_count_miss"))
+    assert {(row.name, row.metric) for row in read_expected(FILE).rows} == expected
+
+
+def test_pytorchs_checker_reads_it_and_its_margin_is_two_percent() -> None:
+    rows = pytorch_reader.read_expected(FILE)
+    assert len(rows) == 13
+    assert {margin for _, margin in rows.values()} == {0.02}
