@@ -233,7 +233,28 @@ class MeasuringDtDispatch(DtDispatch):
             )
 
 
-class CountingDtDispatch(MeasuringDtDispatch):
+class UntimedDtDispatch(MeasuringDtDispatch):
+    """Measure what is no time: instructions, as the plan says."""
+
+    def scaling(
+        self,
+        make: Make,
+        sizes: Iterable[int] = SIZES,
+        *,
+        name: str | None = None,
+        max_exponent: float | None = None,
+    ) -> Scaling:
+        """See :meth:`DtDispatch.scaling`; nothing is timed, and a limit that cannot be judged fails."""
+        __tracebackhide__ = True
+        scaling = DtDispatch.scaling(self, make, sizes, name=name, max_exponent=max_exponent)
+        if max_exponent is not None:
+            raise GateError(
+                f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
+            )
+        return scaling
+
+
+class CountingDtDispatch(UntimedDtDispatch):
     """Count instead of timing: a capture and a call are one step each, and nothing is repeated."""
 
     def capture(self) -> AbstractContextManager[Book]:
@@ -262,18 +283,6 @@ class CountingDtDispatch(MeasuringDtDispatch):
         with CountedRegion(lambda counts: self._judge_one(name, counts)):
             return fn(*given)
 
-    def scaling(
-        self,
-        make: Make,
-        sizes: Iterable[int] = SIZES,
-        *,
-        name: str | None = None,
-        max_exponent: float | None = None,
-    ) -> Scaling:
-        """See :meth:`DtDispatch.scaling`; nothing is timed."""
-        __tracebackhide__ = True
-        return _untimed_scaling(self, make, sizes, name, max_exponent)
-
     def _kept(self, variant: CompiledVariant) -> CompiledVariant:
         """Keep counts alone: a run that counts has no latencies."""
         kept = Figures(variant.measurement.rounds, notes=variant.measurement.notes)
@@ -289,38 +298,11 @@ class CountingDtDispatch(MeasuringDtDispatch):
         self._judge(Steps(name, (), (counts,)))
 
 
-class InstructionsDtDispatch(MeasuringDtDispatch):
-    """Count the instructions of what is measured, in place of timing it."""
-
-    def scaling(
-        self,
-        make: Make,
-        sizes: Iterable[int] = SIZES,
-        *,
-        name: str | None = None,
-        max_exponent: float | None = None,
-    ) -> Scaling:
-        """See :meth:`DtDispatch.scaling`; nothing is timed."""
-        __tracebackhide__ = True
-        return _untimed_scaling(self, make, sizes, name, max_exponent)
-
-
 KINDS: dict[str, type[MeasuringDtDispatch]] = {
     "time": MeasuringDtDispatch,
     "counts": CountingDtDispatch,
-    "instructions": InstructionsDtDispatch,
+    "instructions": UntimedDtDispatch,
 }
-
-
-def _untimed_scaling(
-    measurer: DtDispatch, make: Make, sizes: Iterable[int], name: str | None, max_exponent: float | None
-) -> Scaling:
-    """Run what is scaled once at each size; a limit that cannot be judged fails."""
-    __tracebackhide__ = True
-    scaling = DtDispatch.scaling(measurer, make, sizes, name=name, max_exponent=max_exponent)
-    if max_exponent is not None:
-        raise GateError(f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken")
-    return scaling
 
 
 def _place_of_caller() -> str:
