@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
 EXPECTED := benchmarks/instructions_torch-2.13.0-cpu_python-3.11.csv
 
-.PHONY: bench count test lint docs clean
+.PHONY: bench count test test-long lint docs clean
 
 # One thread: what is measured is dispatch, and a local op must not wait for a core that is busy.
 bench: export OMP_NUM_THREADS ?= 1
@@ -18,7 +18,11 @@ count: $(VENV)/ready
 	$(BIN)/python -m pytest $(SUITE) -k dispatch --dtdispatch-metric instructions --dtdispatch-expected $(EXPECTED) $(ARGS)
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -m "not long" $(ARGS)
+
+# Faults of many ranks, and profiles under callgrind: run them where these change.
+test-long: $(VENV)/ready
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ from tests.rank_runs import (
     run_ranks,
 )
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
 
 STARTS_WITHIN_S = 45.0  # three ranks import torch on two busy cores
 EARLIER = "name,metric,expected\n"

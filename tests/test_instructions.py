@@ -222,6 +222,7 @@ def test_detach(dtdispatch, device_mesh):
 @needs_callgrind
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.long
 def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_profile=SLOWED)
     result = pytester.runpytest_subprocess(*FAST, *COUNT, "--dtdispatch-profile", "--dtdispatch-rounds=1")

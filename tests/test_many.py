@@ -142,6 +142,7 @@ def run_nodes(folder: Path, file: Path) -> list[Finished]:
     return [finish(command, folder, start_other), *ended]
 
 
+@pytest.mark.long
 def test_the_suite_has_the_same_rows_however_its_ranks_are_started(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.json" for name in ("pytest", "torchrun", "nodes")}
     for name, launcher in (("pytest", by_pytest), ("torchrun", by_torchrun)):
