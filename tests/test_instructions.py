@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch import instructions
+from pytest_dtdispatch.again import same_command
 from pytest_dtdispatch.instructions import CALLGRIND, HARDWARE, choose, find_callgrind
 
 NO_PMU = "the hardware counter reads 18446744073709551615"
@@ -126,10 +127,10 @@ def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.
     config = pytester.parseconfig("-x", "-k", "a b")
     monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "-m", "pytest", "-x"])
     monkeypatch.setattr(sys, "argv", ["/site/pytest/__main__.py", "-x"])
-    assert instructions.same_command(config) == [sys.executable, "-X", "dev", "-m", "pytest", "-x"]
+    assert same_command(config) == [sys.executable, "-X", "dev", "-m", "pytest", "-x"]
     monkeypatch.setattr(sys, "argv", ["script.py"])
-    assert instructions.same_command(config)[:3] == [sys.executable, "-m", "pytest"]
-    assert "a b" in instructions.same_command(config)
+    assert same_command(config)[:3] == [sys.executable, "-m", "pytest"]
+    assert "a b" in same_command(config)
 
 
 def test_the_environment_of_a_count_does_not_vary() -> None:

@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch import options
+from pytest_dtdispatch.again import measuring_settings, refuse_questions, same_command, uncaptured
 from pytest_dtdispatch.errors import MeterError
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ HARDWARE_PROBE = "pytest_dtdispatch.measuring.meters.hardware"
 PROBE_TIMEOUT_S = 120
 NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not tell"
 INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
-RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
-INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
 
 
 @dataclass(frozen=True)
@@ -75,13 +73,11 @@ def rerun(config: pytest.Config) -> int | None:
     if folder := os.environ.pop(FOLDER, ""):
         config.stash[_CHOICE] = _read_choice(Path(folder)), Path(folder)
         return None
-    if not _counts_instructions(config):
+    settings = measuring_settings(config)
+    if settings is None or settings.metric != "instructions":
         return None
-    for dest, flag in INTERACTIVE.items():
-        if config.getoption(dest, False):
-            raise pytest.UsageError(f"{flag}: not with --dtdispatch-metric instructions: run without either")
-    is_profiled = options.run_settings(config).profile
-    choice = choose(NAMES_NO_FUNCTIONS if is_profiled else why_no_hardware_counter())
+    refuse_questions(config, options.COUNT_INSTRUCTIONS)
+    choice = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
     with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder:
         Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))
         with uncaptured(config):
@@ -162,18 +158,6 @@ def begin_to_count(config: pytest.Config, profile: bool) -> Counting:
     return Counting(callgrind.meter, forget, CallProfiler(callgrind) if profile else None)
 
 
-def _counts_instructions(config: pytest.Config) -> bool:
-    from pytest_dtdispatch.session import why_not_measured
-
-    try:
-        settings = options.run_settings(config)
-    except pytest.UsageError:  # which is told where the run is configured
-        return False
-    is_asked = settings.measure and settings.metric == "instructions"
-    runs_tests = not any(config.getoption(dest, False) for dest in RUNS_NOTHING)
-    return is_asked and runs_tests and not why_not_measured(config)
-
-
 def _read_choice(folder: Path) -> Choice:
     found: dict[str, Any] = json.loads((folder / "choice.json").read_text())
     return Choice(**found)
@@ -185,14 +169,6 @@ def _prefix(choice: Choice, folder: Path) -> list[str]:
     from pytest_dtdispatch.measuring.meters.callgrind import command
 
     return command(choice.valgrind, folder)
-
-
-def same_command(config: pytest.Config) -> list[str]:
-    """Write the command line of this process anew, or where it is not pytest's own, one like it."""
-    started = Path(sys.argv[0])
-    if started.name in ("pytest", "py.test") or started.parent.name == "pytest":
-        return [sys.executable, *sys.orig_argv[1:]]
-    return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args)]
 
 
 def _environment(given: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -213,17 +189,3 @@ def _run(command: list[str], folder: Path) -> int:
         print(f"ERROR: the run under {command[0]} ended by signal {-status}", file=sys.stderr)
         return int(pytest.ExitCode.INTERNAL_ERROR)
     return status
-
-
-@contextmanager
-def uncaptured(config: pytest.Config) -> Iterator[None]:
-    """Give the other process the terminal, or whatever stands in for it."""
-    manager = config.pluginmanager.getplugin("capturemanager")
-    if manager is None:
-        yield
-        return
-    manager.suspend_global_capture(in_=True)
-    try:
-        yield
-    finally:
-        manager.resume_global_capture()

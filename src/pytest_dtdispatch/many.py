@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch import options
+from pytest_dtdispatch.again import (
+    measuring_settings,
+    refuse_questions,
+    runs_nothing,
+    same_command,
+    uncaptured,
+)
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.records.world import World, read_world
 
@@ -26,8 +33,6 @@ if TYPE_CHECKING:
 
 FOLDER = "DTDISPATCH_RANKS"  # set for ranks that we start: where each says what it does
 STATUS, AT = "status", "at"  # files there: the exit status of the run, and the test of each rank
-RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
-INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
 WRITES = (  # flags of other plugins that write files, or judge by files
     *("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_save_data"),
     *("benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile_dump"),
@@ -48,9 +53,7 @@ def begin(config: pytest.Config) -> None:
         config: of pytest, its flags known and no more.
     """
     world = read_world(os.environ)
-    flags = config.known_args_namespace
-    runs_nothing = any(getattr(flags, dest, False) for dest in RUNS_NOTHING)
-    if world.is_many and not runs_nothing and _measures(config):
+    if world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config):
         config.pluginmanager.register(Rank(world, None if world.is_first else Log(world.rank)), PLUGIN)
 
 
@@ -69,19 +72,12 @@ def launch_or_join(config: pytest.Config) -> int | None:
     rank = rank_of(config)
     if rank is not None:
         return rank.join(config)
-    if read_world(os.environ).is_many or any(config.getoption(dest, False) for dest in RUNS_NOTHING):
+    if read_world(os.environ).is_many:
         return None
-    try:
-        settings = options.run_settings(config)
-    except pytest.UsageError:  # which is told where the run is configured
+    settings = measuring_settings(config)
+    if settings is None or settings.nproc == 1:
         return None
-    from pytest_dtdispatch.session import why_not_measured
-
-    if settings.nproc == 1 or not settings.measure or why_not_measured(config):
-        return None
-    for dest, flag in INTERACTIVE.items():
-        if config.getoption(dest, False):
-            raise pytest.UsageError(f"{flag}: not with --dtdispatch-nproc: run without either")
+    refuse_questions(config, "--dtdispatch-nproc")
     return _launch(config, settings.nproc)
 
 
@@ -314,7 +310,6 @@ def _measures(config: pytest.Config) -> bool:
 
 
 def _launch(config: pytest.Config, ranks: int) -> int:
-    from pytest_dtdispatch.instructions import same_command, uncaptured
     from pytest_dtdispatch.ranks.launch import StoppedError, launch
 
     with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
