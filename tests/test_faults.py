@@ -75,6 +75,11 @@ def test_bad(dtdispatch, device_mesh):
     with dtdispatch.capture():
         a + a if RANK else a - a
 """
+COMPILES_ELSE = """
+def test_bad(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.compile(lambda x: x + x, a, backend="eager", name="one" if RANK else "another")
+"""
 LEAVES = """
 def test_bad(dtdispatch, device_mesh):
     if RANK == 1:
@@ -183,11 +188,18 @@ def test_a_conftest_that_one_rank_cannot_import_is_shown(tmp_path: Path) -> None
     assert "No module named 'no_such_module'" in run.text
 
 
-def test_ranks_that_measure_different_things_are_told_so_at_once(tmp_path: Path) -> None:
-    run = fail_on_ranks(tmp_path, MEASURES_ELSE)
-    assert (
-        "rank 0 at the start of sub.Tensor(f32[8,8]S0, f32[8,8]S0)@2; rank 1 at the start of add" in run.text
-    )
+@pytest.mark.parametrize(
+    ("body", "first", "other"),
+    [
+        (MEASURES_ELSE, "sub.Tensor(f32[8,8]S0, f32[8,8]S0)@2", "add"),
+        (COMPILES_ELSE, "another", "one"),
+    ],
+)
+def test_ranks_that_measure_different_things_are_told_so_at_once(
+    tmp_path: Path, body: str, first: str, other: str
+) -> None:
+    run = fail_on_ranks(tmp_path, body)
+    assert f"rank 0 at the start of {first}; rank 1 at the start of {other}" in run.text
 
 
 def test_a_rank_that_ends_its_run_is_named_with_why(tmp_path: Path) -> None:

@@ -87,9 +87,7 @@ class MeasuringDtDispatch(DtDispatch):
         from pytest_dtdispatch.measuring.calls import run_and_measure_call
 
         name = self._row_name("call(fn, name=...)", fn, name)
-        self._refuse_taken(name)
-        if self._plan.agreement is not None:
-            self._plan.agreement.come_to(name)
+        self._begin_rows(name)
         result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
         self.book.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
@@ -131,9 +129,7 @@ class MeasuringDtDispatch(DtDispatch):
 
         checked, limit = checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
-        self._refuse_taken(name, *(row_name(name, size) for size in checked))
-        if self._plan.agreement is not None:
-            self._plan.agreement.come_to(name)
+        self._begin_rows(name, *(row_name(name, size) for size in checked))
         taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan)
         for size, at_size in taken.items():
             self.book.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
@@ -164,7 +160,7 @@ class MeasuringDtDispatch(DtDispatch):
         plan = self._compile_plan
         plan = plan if settings is None else replace(plan, fake_tensor_cache=settings)
         name = self._row_name("compile(fn, name=...)", fn, name)
-        self._refuse_taken(name, *(variant_name(name, is_on) for is_on in plan.fake_tensor_cache))
+        self._begin_rows(name, *(variant_name(name, is_on) for is_on in plan.fake_tensor_cache))
         compilation = Compilation(fn, args, tuple(others), setup, backend or plan.backend, dynamic, fullgraph)
         compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
         for variant in compiled.variants:
@@ -223,6 +219,13 @@ class MeasuringDtDispatch(DtDispatch):
             raise CaptureError(
                 f"the name {names[0]!r} is taken by another call of this test: give another name="
             )
+
+    def _begin_rows(self, name: str, *rows: str) -> None:
+        """Take names for rows, and meet other ranks, where there are any, at what is measured next."""
+        __tracebackhide__ = True
+        self._refuse_taken(name, *rows)
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(name)
 
     def _refuse_inside(self, what: str) -> None:
         __tracebackhide__ = True
