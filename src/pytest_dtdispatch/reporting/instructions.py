@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_dtdispatch.records.measurement import Instructions, Measurement, State
-from pytest_dtdispatch.reporting.table import Group, Line, Table
+from pytest_dtdispatch.reporting.table import Table, lay_out
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "hit+", "miss+")
 LEGEND = (
@@ -34,23 +34,12 @@ def build_instructions_table(measured: Mapping[str, Sequence[Measurement]], verb
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     columns = [(title, of) for title, of in COLUMNS if title != "cold" or any(map(of, everything))]
 
-    def line(measurement: Measurement) -> Line:
-        cells = [_text(of(measurement)) for _, of in columns]
-        cells += [_ratio(measurement), _samples(measurement)]
-        if verbose:
-            cells += [str(measurement.rounds), str(measurement.calls)]
-        notes = measurement.notes + (measurement.remarks if verbose else ())
-        is_proved = measurement.proof in ("proved", "unpropagated")
-        return Line(measurement.label, tuple(cells), measurement.proof, notes, is_proved)
+    def cells(measurement: Measurement) -> list[str]:
+        counts = [_text(of(measurement)) for _, of in columns]
+        return [*counts, _ratio(measurement), _samples(measurement)]
 
-    groups = [
-        Group(f"{test} ({contains})", tuple(line(each) for each in of_test if each.contains is contains))
-        for test, of_test in measured.items()
-        for contains in dict.fromkeys(measurement.contains for measurement in of_test)
-    ]
-    extra = ("rounds", "calls") if verbose else ()
-    titles = (*(title for title, _ in columns), "miss/hit", "samples", *extra)
-    return Table(titles, tuple(groups), expendable=EXPENDABLE)
+    titles = [*(title for title, _ in columns), "miss/hit", "samples"]
+    return lay_out(titles, measured, cells, EXPENDABLE, verbose)
 
 
 def _least(counted: Instructions | None) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.records.measurement import Measurement, Samples, State
 from pytest_dtdispatch.records.over_ranks import RankSamples
-from pytest_dtdispatch.reporting.table import Group, Line, Table
+from pytest_dtdispatch.reporting.table import Table, lay_out
 from pytest_dtdispatch.reporting.units import column_unit
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
@@ -27,35 +27,21 @@ def build_ranks_table(measured: Mapping[str, Sequence[Measurement]], verbose: bo
     """
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     states = [state for state in ("cold", "miss", "hit") if state != "cold" or _has_cold(everything)]
-    titles: list[str] = []
-    columns: list[_StateColumns] = []
-    for state in states:
-        column = _StateColumns(state, everything)
-        titles += column.titles
-        columns.append(column)
+    columns = [_StateColumns(state, everything) for state in states]
     local = column_unit(_middle_ns(of_state(m, "local")) for m in everything)
     overhead = column_unit(_overhead_ns(m) for m in everything)
-    titles += [f"local {local.name}", f"overhead {overhead.name}", "samples"]
-    titles += ["rounds", "calls"] if verbose else []
 
-    def line(measurement: Measurement) -> Line:
-        cells = [cell for column in columns for cell in column.cells(measurement)]
-        cells += [
+    def cells(measurement: Measurement) -> list[str]:
+        return [
+            *(cell for column in columns for cell in column.cells(measurement)),
             local.text(_middle_ns(of_state(measurement, "local"))),
             overhead.text(_overhead_ns(measurement)),
+            f"{_count(measurement, 'miss')}+{_count(measurement, 'hit')}",
         ]
-        cells.append(f"{_count(measurement, 'miss')}+{_count(measurement, 'hit')}")
-        cells += [str(measurement.rounds), str(measurement.calls)] if verbose else []
-        notes = measurement.notes + (measurement.remarks if verbose else ())
-        is_proved = measurement.proof in ("proved", "unpropagated")
-        return Line(measurement.label, tuple(cells), measurement.proof, notes, is_proved)
 
-    groups = []
-    for test, of_test in measured.items():
-        for contains in dict.fromkeys(measurement.contains for measurement in of_test):
-            lines = tuple(line(measurement) for measurement in of_test if measurement.contains is contains)
-            groups.append(Group(f"{test} ({contains})", lines))
-    return Table(tuple(titles), tuple(groups), expendable=EXPENDABLE)
+    titles = [title for column in columns for title in column.titles]
+    titles += [f"local {local.name}", f"overhead {overhead.name}", "samples"]
+    return lay_out(titles, measured, cells, EXPENDABLE, verbose)
 
 
 def of_state(measurement: Measurement, state: str) -> Samples | None:

@@ -83,22 +83,43 @@ def build_table(measured: Mapping[str, Sequence[Measurement]], verbose: bool = F
     units = [column_unit(column.value_ns(m) for m in everything) for column in columns]
     titles = [f"{column.title} {unit.name}" for column, unit in zip(columns, units, strict=True)]
 
+    def cells(measurement: Measurement) -> list[str]:
+        times = [unit.text(column.value_ns(measurement)) for column, unit in zip(columns, units, strict=True)]
+        return [*times, _ratio(measurement), _counts(measurement)]
+
+    return lay_out([*titles, "miss/hit", "samples"], measured, cells, EXPENDABLE, verbose)
+
+
+def lay_out(
+    titles: Sequence[str],
+    measured: Mapping[str, Sequence[Measurement]],
+    cells: Callable[[Measurement], Sequence[str]],
+    expendable: tuple[str, ...],
+    verbose: bool,
+) -> Table:
+    """Lay out a line for each measurement, grouped by test and by where its figures start.
+
+    Args:
+        titles: of the columns of numbers.
+        measured: measurements by test.
+        cells: gives the texts below these titles.
+        expendable: columns that may be left out, the first of them first.
+        verbose: also show rounds and calls, and remarks beside notes.
+    """
+
     def line(measurement: Measurement) -> Line:
-        cells = [unit.text(column.value_ns(measurement)) for column, unit in zip(columns, units, strict=True)]
-        cells += [_ratio(measurement), _counts(measurement)]
-        if verbose:
-            cells += [str(measurement.rounds), str(measurement.calls)]
+        more = (str(measurement.rounds), str(measurement.calls)) if verbose else ()
         notes = measurement.notes + (measurement.remarks if verbose else ())
         is_proved = measurement.proof in ("proved", "unpropagated")
-        return Line(measurement.label, tuple(cells), measurement.proof, notes, is_proved)
+        return Line(measurement.label, (*cells(measurement), *more), measurement.proof, notes, is_proved)
 
-    groups = []
-    for test, of_test in measured.items():
-        for contains in dict.fromkeys(measurement.contains for measurement in of_test):
-            lines = tuple(line(measurement) for measurement in of_test if measurement.contains is contains)
-            groups.append(Group(f"{test} ({contains})", lines))
+    groups = [
+        Group(f"{test} ({contains})", tuple(line(each) for each in of_test if each.contains is contains))
+        for test, of_test in measured.items()
+        for contains in dict.fromkeys(each.contains for each in of_test)
+    ]
     extra = ("rounds", "calls") if verbose else ()
-    return Table((*titles, "miss/hit", "samples", *extra), tuple(groups))
+    return Table((*titles, *extra), tuple(groups), expendable=expendable)
 
 
 def _time_columns() -> Sequence[TimeColumn]:
