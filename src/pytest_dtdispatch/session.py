@@ -80,10 +80,12 @@ class Session:
         ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
         metric = f" metric={settings.metric}" if settings.metric != "time" else ""
         cold = " cold" if settings.cold else ""
+        # The number of calls that are counted does not depend on the time they take.
+        limit = "" if settings.metric == "instructions" else f" max_time={settings.max_time:g}s"
         how = (
             f"dtdispatch: {version('pytest-dtdispatch')} (mesh={mesh_text(settings.mesh)}"
             f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
-            f" repeat={settings.repeat} max_time={settings.max_time:g}s{cold}{ops}{metric})"
+            f" repeat={settings.repeat}{limit}{cold}{ops}{metric})"
         )
         return [how, *(f"dtdispatch: {summary}" for summary in self._meter_summary())]
 
