@@ -20,7 +20,7 @@ count: $(VENV)/ready
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -m "not long" $(ARGS)
 
-# Faults of many ranks, and profiles under callgrind: run them where these change.
+# Faults of many ranks, profiles under callgrind, caches left on disk: .ci/run runs them too.
 test-long: $(VENV)/ready
 	$(BIN)/python -m pytest -m long $(ARGS)
 
