@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.distributed.tensor import Shard, distribute_tensor
 
-from pytest_dtdispatch.suite.compiled_cases import AOT_BACKEND, add_each, plain_tensors
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.records.compiled import Compiled
+from pytest_dtdispatch.suite.compiled_cases import (
+    AOT_BACKEND,
+    add_each,
+    assert_equals_eager,
+    plain_tensors,
+)
 from pytest_dtdispatch.suite.two_tensor import TwoTensor
 from tests.plugin_runs import import_compilers, measure
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.fixtures import MeshFactory
 
 pytestmark = pytest.mark.torch
 
@@ -73,3 +84,15 @@ def test_the_case_of_a_changed_placement_passes(pytester: pytest.Pytester) -> No
     outcomes = result.parseoutcomes()
     assert (outcomes["passed"], outcomes.get("failed"), outcomes.get("errors")) == (1, None, None)
     result.stdout.fnmatch_lines(["    recompiled double*"])
+
+
+@pytest.mark.skipif(not torchapi.has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
+def test_the_numbers_of_every_simulated_rank_are_compared(mesh_factory: MeshFactory) -> None:
+    mesh = mesh_factory((4,), backend="local", device="cpu")
+    eager = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+    result = eager + 0
+    assert lists(result) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert_equals_eager(Compiled("add", (result,), (eager,)))
+    list(plain_tensors(result))[2].add_(1)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_equals_eager(Compiled("add", (result,), (eager,)))

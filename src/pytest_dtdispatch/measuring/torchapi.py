@@ -319,6 +319,11 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     return local
 
 
+def shards_of_simulated_ranks(local: torch.Tensor) -> list[torch.Tensor]:
+    """Return what each rank has where all are simulated in this process; else the tensor alone."""
+    return list(getattr(local, "_local_tensors", {0: local}).values())
+
+
 def random_tracker_states() -> dict[str, torch.Tensor]:
     """Return the states that DTensor's random tracker keeps, to read and to write.
 

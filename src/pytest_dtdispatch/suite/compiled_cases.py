@@ -74,8 +74,8 @@ def assert_equals_eager(compiled: Compiled) -> None:
 
 
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
-    """Take a tensor of a subclass apart."""
+    """Take a tensor of a subclass apart, and one of many simulated ranks."""
     if isinstance(tensor, TwoTensor):
         yield from (tensor.first, tensor.second)
     else:
-        yield torchapi.local_of(tensor)
+        yield from torchapi.shards_of_simulated_ranks(torchapi.local_of(tensor))

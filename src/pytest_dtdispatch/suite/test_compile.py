@@ -9,6 +9,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.suite.compiled_cases import (
     AOT_BACKEND,
     add_each,
@@ -44,6 +45,19 @@ def test_embedding(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Look rows up in a table, with dynamic shapes, with the FakeTensor cache off and on."""
     function, indices = embedding(device_mesh)
     compiled = dtdispatch.compile(function, indices, dynamic=True, fake_tensor_cache=[False, True])
+    assert_equals_eager(compiled)
+    assert compiled.graph_breaks == compiled.recompiles == 0
+
+
+# Inductor cannot generate code for tensors that hold those of every rank.
+@pytest.mark.skipif(not torchapi.has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
+@pytest.mark.dtdispatch(backend="local", device="cpu")
+def test_embedding_on_simulated_ranks(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    """Do the same where every rank is simulated in this process, by a backend that generates no code."""
+    function, indices = embedding(device_mesh)
+    compiled = dtdispatch.compile(
+        function, indices, backend="aot_eager", dynamic=True, fake_tensor_cache=[False, True]
+    )
     assert_equals_eager(compiled)
     assert compiled.graph_breaks == compiled.recompiles == 0
 
