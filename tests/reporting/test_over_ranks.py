@@ -46,3 +46,11 @@ def test_what_was_not_measured_is_a_dash_and_lines_fit_a_narrow_terminal() -> No
     merged = merge_ranks({rank: [measured(10**6, 7_000, 2_000)] for rank in range(4)}, "median")
     for line in table_lines(build_ranks_table({"t": merged}), 80):
         assert len("".join(piece.text for piece in line)) <= 80
+
+
+def test_where_only_one_slowest_rank_fits_it_is_that_of_a_hit() -> None:
+    merged = merge_ranks({rank: [measured(10**6, 7_000 + rank, 2_000)] for rank in range(2)}, "median")
+    head, *_ = table_lines(build_ranks_table({"t": merged}), 50)
+    assert "".join(piece.text for piece in head).split() == [
+        *("signature", "miss", "ms", "hit", "us", "slowest", "proof")
+    ]

@@ -73,11 +73,12 @@ def _group_lines(
 
 def _columns_that_fit(table: Table, lines: Sequence[Line], width: int) -> list[int]:
     keep = list(range(len(table.titles)))
-    for name in table.expendable:
+    names = [title.split()[0] for title in table.titles]
+    for column in (i for name in table.expendable for i in keep.copy() if names[i] == name):
         used = sum(_column_width(table, lines, i) for i in keep) + _proof_width(lines)
         if width - len(INDENT) - used >= _least_label(table, width):
             break
-        keep = [i for i in keep if table.titles[i].split()[0] != name]
+        keep.remove(column)
     return keep
 
 
