@@ -15,7 +15,7 @@ import pytest
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.judging.outcomes import FAILED, SKIPPED, Outcome, complaints, is_one
 from pytest_dtdispatch.many import STACK_SIGNAL, TAIL, Rank, tail_of, test_number
-from pytest_dtdispatch.records.world import ENDED_ITS_RUN
+from pytest_dtdispatch.records.world import ENDED_ITS_RUN, lost_text
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.bridge import Bridge
@@ -197,7 +197,7 @@ class RankSession:
             self._runs = all(outcome.label == "passed" for outcome in outcomes.values())
         self._merge(item, report, ours, outcomes)
         if self._exchange.lost:
-            self._stop(item.session, _lost_text(self._exchange.lost))
+            self._stop(item.session, lost_text(self._exchange.lost))
 
     def _merge(
         self, item: pytest.Item, report: pytest.TestReport, ours: Outcome, outcomes: Mapping[int, Outcome]
@@ -296,10 +296,6 @@ def _collect_errors(errors: Mapping[int, Mapping[str, str]]) -> str:
             by_error.setdefault(f"could not collect {module}: {why}", []).append(rank)
     said = (f"rank {', '.join(map(str, ranks))} {error}" for error, ranks in by_error.items())
     return "; ".join(said)
-
-
-def _lost_text(lost: Mapping[int, str]) -> str:
-    return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
 
 
 def _last_line(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ import pytest
 
 from pytest_dtdispatch import options
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
-from pytest_dtdispatch.records.measurement import Contains, Measurement
 from pytest_dtdispatch.records.signature import mesh_text
 from pytest_dtdispatch.records.world import read_world
+from pytest_dtdispatch.section import Found, Section
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
@@ -25,14 +25,9 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.options import Settings
     from pytest_dtdispatch.rank_session import RankSession
     from pytest_dtdispatch.records.book import Book
-    from pytest_dtdispatch.records.compiled import CompiledVariant
-    from pytest_dtdispatch.records.scaling import Scaling
+    from pytest_dtdispatch.records.measurement import Measurement
     from pytest_dtdispatch.records.steps import Steps
-    from pytest_dtdispatch.reporting.table import Table
-    from pytest_dtdispatch.reporting.terminal import Text
     from pytest_dtdispatch.results import NamedResults
-
-    BuildTable = Callable[[Mapping[str, Sequence[Measurement]], bool], Table]
 
 NO_STEPS = (
     "no steps were counted; call dtdispatch.steps(fn) in the test, "
@@ -56,21 +51,18 @@ class Session:
         self.why_not = why_not_measured(config)
         self._config = config
         self._settings = settings
-        self._measured: dict[str, tuple[Measurement, ...]] = {}
-        self._scalings: dict[str, tuple[Scaling, ...]] = {}
-        self._counted: dict[str, tuple[Steps, ...]] = {}
-        self._compiled: dict[str, tuple[CompiledVariant, ...]] = {}
+        self._found = Found()
         self._books: dict[str, Book] = {}
 
     @property
     def measured(self) -> Mapping[str, Sequence[Measurement]]:
         """What the last run of each test measured, by test."""
-        return self._measured
+        return self._found.measured
 
     @property
     def counted(self) -> Mapping[str, Sequence[Steps]]:
         """What the last run of each test counted, by test."""
-        return self._counted
+        return self._found.counted
 
     def header(self) -> list[str]:
         """Say how measuring is set, with what is known without torch."""
@@ -95,10 +87,6 @@ class Session:
 
             if choice := choice_of(self._config):
                 yield choice.summary
-
-    def _ranks_summary(self) -> Iterator[str]:
-        if self._ranks is not None:
-            yield self._ranks.summary
 
     @functools.cached_property
     def _counting(self) -> Counting | None:
@@ -210,8 +198,8 @@ class Session:
         idle = [
             f"{', '.join(flags)} judged nothing: {self.why_not or nothing}"
             for gates, judged, nothing in (
-                (options.STEP_GATES, self._counted, NO_STEPS),
-                (options.COMPILE_GATES, self._compiled, NO_COMPILE),
+                (options.STEP_GATES, self._found.counted, NO_STEPS),
+                (options.COMPILE_GATES, self._found.compiled, NO_COMPILE),
             )
             if (flags := options.gate_flags(self._config, gates)) and not any(judged.values())
         ]
@@ -228,91 +216,22 @@ class Session:
     def _print_section(self, terminalreporter: Any) -> None:
         if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
             return
-        terminalreporter.ensure_newline()
-        terminalreporter.section("dtdispatch")
-        measured = {test: rows for test, rows in self._measured.items() if rows}
-        counted = {test: steps for test, steps in self._counted.items() if steps}
-        if not measured and not counted:
+        section = Section(terminalreporter, self._config.get_verbosity())
+        section.open()
+        if not self._found:
             terminalreporter.write_line(
                 f"nothing was measured: {self.why_not or self._nothing()}", yellow=True
             )
-        elif self._config.get_verbosity() < -1:
-            self._print_numbers(terminalreporter, measured, counted)
         else:
-            self._print_tables(terminalreporter, measured, counted)
+            meter = [*self._meter_summary()]
+            section.print_found(self._found, self._settings, meter, self._ranks)
         if self._ranks is not None:
-            _print_lines(terminalreporter, self._ranks.lines())
+            section.print_lines(self._ranks.lines())
         for gate in self._gates():
-            _print_lines(terminalreporter, gate.lines(terminalreporter._tw.fullwidth))
+            section.print_lines(gate.lines(section.width))
         idle = self._idle_gates()
         if idle:
             terminalreporter.write_line(f"failed: {idle}", red=True)
-
-    def _print_numbers(
-        self,
-        terminalreporter: Any,
-        measured: Mapping[str, Sequence[Measurement]],
-        counted: Mapping[str, Sequence[Steps]],
-    ) -> None:
-        if measured:
-            rows = sum(map(len, measured.values()))
-            terminalreporter.write_line(f"{rows} signatures and calls were measured")
-        if counted:
-            terminalreporter.write_line(f"{sum(map(len, counted.values()))} steps were counted")
-
-    def _print_tables(
-        self,
-        terminalreporter: Any,
-        measured: Mapping[str, Sequence[Measurement]],
-        counted: Mapping[str, Sequence[Steps]],
-    ) -> None:
-        from pytest_dtdispatch.environment import run_environment
-        from pytest_dtdispatch.reporting import counts, terminal
-        from pytest_dtdispatch.reporting.compiled import LEGEND as COMPILE_LEGEND
-        from pytest_dtdispatch.reporting.compiled import build_compile_table, effect_lines
-        from pytest_dtdispatch.reporting.profile import profile_lines
-        from pytest_dtdispatch.reporting.scaling import scaling_lines
-
-        verbosity, width = self._config.get_verbosity(), terminalreporter._tw.fullwidth
-        legends = []
-        of_instructions = self._settings.metric == "instructions"
-        measured = {test: rest for test, rows in measured.items() if (rest := _uncompiled(rows))}
-        if measured:
-            build, legend = self._kind_of_table()
-            _print_lines(terminalreporter, terminal.table_lines(build(measured, verbosity > 0), width))
-            _print_lines(terminalreporter, profile_lines(measured, width))
-            _print_lines(terminalreporter, scaling_lines(self._scalings, width))
-            legends.append(legend)
-        if counted:
-            table = counts.build_counts_table(counted, verbose=verbosity > 0)
-            _print_lines(terminalreporter, terminal.table_lines(table, width))
-            legends.append(counts.LEGEND)
-        compiled = {test: variants for test, variants in self._compiled.items() if variants}
-        if compiled:
-            compile_table = build_compile_table(compiled, of_instructions, verbosity > 0)
-            _print_lines(terminalreporter, terminal.table_lines(compile_table, width))
-            _print_lines(terminalreporter, effect_lines(compiled, width))
-            legends.append(COMPILE_LEGEND)
-        if verbosity < 0:
-            return
-        for summary in (
-            run_environment(self._settings).summary,
-            *self._meter_summary(),
-            *self._ranks_summary(),
-        ):
-            terminalreporter.write_line(f"  {summary}")
-        for legend in legends:
-            for text in terminal.legend_lines(width, legend):
-                terminalreporter.write_line(text)
-
-    def _kind_of_table(self) -> tuple[BuildTable, str]:
-        from pytest_dtdispatch.reporting import instructions, over_ranks, table, terminal
-
-        if self._ranks is not None:
-            return over_ranks.build_ranks_table, over_ranks.LEGEND
-        if self._settings.metric == "instructions":
-            return instructions.build_instructions_table, instructions.LEGEND
-        return table.build_table, terminal.LEGEND
 
     def _nothing(self) -> str:
         if self._settings.measure_all:
@@ -332,10 +251,10 @@ class Session:
         measurements = measurer.book.measurements()
         if self._ranks is not None:
             measurements = self._ranks.merge(measurements)
-        self._measured[test] = measurements
-        self._scalings[test] = measurer.book.scalings()
-        self._counted[test] = measurer.book.counts()
-        self._compiled[test] = measurer.book.compiled()
+        self._found.measured[test] = measurements
+        self._found.scalings[test] = measurer.book.scalings()
+        self._found.counted[test] = measurer.book.counts()
+        self._found.compiled[test] = measurer.book.compiled()
         bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
         if bridge is not None and read_world(os.environ).is_first:
             bridge.add(item, test, measurements)
@@ -345,17 +264,6 @@ class Session:
             self._named_results.enter(test, measurements, measurer.book.counts(), measurer.book.compiled())
         if complaint:
             pytest.fail(complaint, pytrace=False)
-
-
-def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> None:
-    for line in lines:
-        for piece in line:
-            terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
-        terminalreporter.write("\n")
-
-
-def _uncompiled(rows: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    return tuple(row for row in rows if row.contains is not Contains.COMPILED)
 
 
 @contextmanager

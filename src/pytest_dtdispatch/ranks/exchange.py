@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.records.world import ENDED_ITS_RUN, World, ranks_text
+from pytest_dtdispatch.records.world import ENDED_ITS_RUN, World, lost_text, ranks_text
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
 PART = 1 << 20  # characters; torch refuses values of 8 MiB
@@ -33,7 +33,7 @@ class LostRanksError(RanksError):
     """
 
     def __init__(self, lost: dict[int, str], found: dict[int, Any]) -> None:
-        super().__init__("; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items())))
+        super().__init__(lost_text(lost))
         self.lost = lost
         self.found = found
 

@@ -67,6 +67,16 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
+def lost_text(lost: Mapping[int, str]) -> str:
+    """Say why ranks are lost.
+
+    Example:
+        >>> lost_text({2: "ended its run", 1: "left"})
+        'rank 1 left; rank 2 ended its run'
+    """
+    return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
+
+
 def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() else None
