@@ -90,6 +90,7 @@ def test_slow(device_mesh):
     open(f"at-{RANK}", "w").close()
     time.sleep(1000)
 """
+RANK_ALONE = (sys.executable, "-m", "pytest", "-q", "--dtdispatch", f"--dtdispatch-timeout={TIMEOUT_S}")
 launched_both_ways = pytest.mark.parametrize("launcher", [by_pytest, by_torchrun])
 
 
@@ -224,25 +225,31 @@ def test_ctrl_c_at_the_launcher_ends_every_rank(tmp_path: Path, launcher: Launch
         assert "ERROR: SIGINT: the 2 ranks were stopped" in run.text
 
 
+def run_one_of_two(folder: Path, rank: int, port: int) -> Finished:
+    """Run one rank alone, whose store is to be at a port of this machine."""
+    (folder / "test_good.py").write_text(IMPORTS + GOOD)
+    variables = {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return finish(RANK_ALONE, folder, variables=variables)
+
+
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    (tmp_path / "test_good.py").write_text(IMPORTS + GOOD)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        command = [sys.executable, "-m", "pytest", "-q", "--dtdispatch", f"--dtdispatch-timeout={TIMEOUT_S}"]
-        run = finish(command, tmp_path, variables=variables)
+        port = server.getsockname()[1]
+        run = run_one_of_two(tmp_path, 0, port)
     assert run.status == 1
     assert f"ERROR: rank 0 cannot open a store: the port of 127.0.0.1:{port} is in use" in run.text
     assert "Traceback" not in run.text
 
 
 def test_a_store_that_nobody_opens_is_named(tmp_path: Path) -> None:
-    (tmp_path / "test_good.py").write_text(IMPORTS + GOOD)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [sys.executable, "-m", "pytest", "-q", "--dtdispatch", f"--dtdispatch-timeout={TIMEOUT_S}"]
-    run = finish(command, tmp_path, variables=variables)
+        port = server.getsockname()[1]
+    run = run_one_of_two(tmp_path, 1, port)
     assert run.status == 1
     assert f"ERROR: rank 1 finds no store at 127.0.0.1:{port} within {TIMEOUT_S} s" in run.text
 
@@ -278,8 +285,7 @@ def test_a_store_that_goes_away_is_named_and_ends_every_rank(tmp_path: Path) -> 
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "STORE_PID": str(store.pid),
         }
-        command = [sys.executable, "-m", "pytest", "-q", "--dtdispatch", f"--dtdispatch-timeout={TIMEOUT_S}"]
-        run = finish([sys.executable, "-c", BOTH, *command], tmp_path, variables=variables)
+        run = finish([sys.executable, "-c", BOTH, *RANK_ALONE], tmp_path, variables=variables)
         store.kill()
     assert run.status == 1, run.text
     assert "failed: the store by which ranks exchange results went away: " in run.text
