@@ -30,7 +30,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SUITE = ("--pyargs", "pytest_dtdispatch.suite", "-k", "ranks", "--dtdispatch-timeout=30")
 COLLECTIVES = """
+import torch.nn.functional as F
 from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor.parallel import loss_parallel
 
 S, R = Shard, Replicate()
 
@@ -40,6 +42,14 @@ def make(mesh):
     partial = DTensor.from_local(local, mesh, [Partial()])
     whole = torch.arange(64.0).reshape(8, 8).sin()
     row, column = (distribute_tensor(whole, mesh, [S(dim)]) for dim in (0, 1))
+    tokens = distribute_tensor(torch.arange(8), mesh, [R])
+    image = distribute_tensor(torch.arange(128.0).sin().reshape(1, 2, 4, 16), mesh, [S(3)])
+    kernel = distribute_tensor(torch.arange(36.0).sin().reshape(2, 2, 3, 3), mesh, [R])
+
+    def loss():
+        with loss_parallel():
+            return F.cross_entropy(column, tokens).redistribute(placements=[R])
+
     return {
         "all_gather": lambda: row.redistribute(placements=[R]),
         "all_reduce": lambda: partial.redistribute(placements=[R]),
@@ -56,12 +66,18 @@ def make(mesh):
         "softmax": lambda: torch.softmax(row, 0),
         "in place": lambda: row.clone().add_(column),
         "random": lambda: torch.dropout(row, 0.5, train=True),
+        "masked partial": lambda: F.embedding(tokens, row).redistribute(placements=[R]),
+        "gathered indices": lambda: row.argmax(0).redistribute(placements=[R]),
+        "send and receive": lambda: F.conv2d(image, kernel, padding=1),
+        "parallel loss": loss,
+        "equal": lambda: torch.equal(row, column.redistribute(placements=[S(0)])),
     }
 
 NAMES = [
     *"all_gather all_reduce reduce_scatter all_to_all scatter broadcast uneven".split(),
     *("norm", "max", "softmax", "random", "in place"),
     *("op that gathers", "op that reshards", "op that reduces"),
+    *("masked partial", "gathered indices", "send and receive", "parallel loss", "equal"),
 ]
 
 @pytest.mark.filterwarnings("ignore:DTensor random operators")
@@ -79,7 +95,8 @@ def test_same(dtdispatch, device_mesh, name, way):
         else:
             with dtdispatch.capture():
                 result = run()
-        seen.append((result.to_local().clone(), torch.get_rng_state()))
+        values = torch.tensor(result) if isinstance(result, bool) else result.to_local().clone()
+        seen.append((values, torch.get_rng_state()))
     for ours, theirs in zip(*seen):
         assert torch.equal(ours, theirs)
 
@@ -163,7 +180,7 @@ def test_results_under_measurement_are_those_without(tmp_path: Path) -> None:
     (tmp_path / "test_same.py").write_text(IMPORTS + COLLECTIVES)
     run = run_ranks(tmp_path, 4)
     assert run.status == 0, run.text
-    assert "31 passed" in run.text
+    assert "41 passed" in run.text
 
 
 def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(tmp_path: Path) -> None:
