@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch import options
+from pytest_dtdispatch.obstacles import why_not_measured
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
@@ -25,8 +26,6 @@ def measuring_settings(config: pytest.Config) -> options.Settings | None:
 
     A mistake is told where the run is configured.
     """
-    from pytest_dtdispatch.session import why_not_measured
-
     if runs_nothing(config.option) or why_not_measured(config):
         return None
     try:

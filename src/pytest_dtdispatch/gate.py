@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch import options
+from pytest_dtdispatch.obstacles import why_not_measured
 from pytest_dtdispatch.records.world import read_world
 
 if TYPE_CHECKING:
@@ -151,8 +152,6 @@ class SavedRunGate:
         return judge_run(self._base.rows, self._rows, self._thresholds)
 
     def _why_disabled(self) -> str:
-        from pytest_dtdispatch.session import why_not_measured
-
         metric = self._settings.metric
         times_nothing = "" if metric == "time" else f"--dtdispatch-metric {metric} times nothing"
         return why_not_measured(self._config) or times_nothing

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from pytest_dtdispatch.errors import MeshError
-from pytest_dtdispatch.records.over_ranks import RANK_STATS
 from pytest_dtdispatch.records.threshold import Threshold
 from pytest_dtdispatch.records.world import World, read_world
 from pytest_dtdispatch.values import (
@@ -32,14 +30,14 @@ from pytest_dtdispatch.values import (
 BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
 DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
+RANK_STATS = ("median", "max")
 COUNT_INSTRUCTIONS = "--dtdispatch-metric instructions"
 # Counts hardly differ from call to call, and callgrind is slow.
 FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
 MARKER = "dtdispatch"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):  # which is made faster than a dataclass: every start of pytest pays for it
     """What is measured in a test, and where its ops run.
 
     Args:
@@ -112,7 +110,7 @@ class Settings:
     oss_json: Path | None = None
 
 
-class Option(NamedTuple):  # which is made faster than a dataclass: every start of pytest pays for it
+class Option(NamedTuple):
     """One setting, and every way to give it.
 
     Args:
@@ -278,6 +276,7 @@ STEP_GATES = tuple(option for option in OPTIONS if option.parse is read_most and
 RESULT_FILES = tuple(option for option in OPTIONS if option.parse is read_file)
 SAVED_RUN_GATE = next(option for option in OPTIONS if option.field == "threshold")
 _DEFAULTS = Settings()
+_SETTINGS = pytest.StashKey[Settings]()
 _BY_KEYWORD = {option.field: option for option in OPTIONS if option.in_marker}
 
 
@@ -307,6 +306,12 @@ def run_settings(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: a flag or an ini value is not valid.
     """
+    if _SETTINGS not in config.stash:
+        config.stash[_SETTINGS] = _resolve(config)
+    return config.stash[_SETTINGS]
+
+
+def _resolve(config: pytest.Config) -> Settings:
     given: dict[str, Any] = {}
     for option in OPTIONS:
         if option.flag is None:
@@ -369,14 +374,14 @@ def test_settings(item: pytest.Item) -> Settings:
         or _BY_KEYWORD[keyword].marker_wins
         or item.config.getoption(_BY_KEYWORD[keyword].dest) is None
     }
-    resolved = replace(settings, **given)
+    resolved = settings._replace(**given)
     if resolved.dim_names is not None and len(resolved.dim_names) != len(resolved.mesh):
         if item.config.getoption("dtdispatch_mesh") is None:
             raise pytest.UsageError(
                 f"{_where(item)}: marker dtdispatch: dim_names has {len(resolved.dim_names)} names "
                 f"for a mesh of {len(resolved.mesh)} dimensions"
             )
-        return replace(resolved, dim_names=None)
+        return resolved._replace(dim_names=None)
     return resolved
 
 

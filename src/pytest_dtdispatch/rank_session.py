@@ -14,7 +14,8 @@ import pytest
 
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.judging.outcomes import FAILED, SKIPPED, Outcome, complaints, is_one
-from pytest_dtdispatch.many import STACK_SIGNAL, TAIL, Rank, tail_of, test_number
+from pytest_dtdispatch.many import test_number
+from pytest_dtdispatch.rank import STACK_SIGNAL, TAIL, Rank, tail_of
 from pytest_dtdispatch.records.world import ENDED_ITS_RUN, lost_text
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.files import checked_target, write_whole
+from pytest_dtdispatch.obstacles import why_not_measured
 from pytest_dtdispatch.records.expected import ExpectedFile, read_expected, results_text
 from pytest_dtdispatch.records.metrics import Result, plain_name, run_results
 
@@ -122,7 +123,6 @@ class NamedResults:
         if self._expected is None or self._config.getoption("collectonly"):
             return None
         from pytest_dtdispatch.judging.expected import judge_results, not_judged
-        from pytest_dtdispatch.session import why_not_measured
 
         if why_not := why_not_measured(self._config):
             return not_judged(why_not)

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_dtdispatch import options
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
+from pytest_dtdispatch.obstacles import why_not_measured
 from pytest_dtdispatch.records.signature import mesh_text
 from pytest_dtdispatch.records.world import read_world
 from pytest_dtdispatch.section import Found, Section
@@ -278,21 +279,6 @@ def _whole_test(capture: AbstractContextManager[Book]) -> Iterator[None]:
         if not is_over:
             raise
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-
-
-def why_not_measured(config: pytest.Config) -> str:
-    """Say why nothing is measured in this run; empty where it is."""
-    if hasattr(config, "workerinput") or config.getoption("dist", "no") != "no":
-        return "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
-    codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
-    if getattr(codspeed, "is_codspeed_enabled", False):
-        return "pytest-codspeed measures this run; leave out --codspeed"
-    given = functools.partial(config.getoption, default=False)
-    if given("benchmark_disable") and not given("benchmark_enable"):
-        return "--benchmark-disable is given"
-    if given("benchmark_skip") and not given("benchmark_only"):
-        return "--benchmark-skip is given"
-    return ""
 
 
 def row_nodeid(item: pytest.Item) -> str:

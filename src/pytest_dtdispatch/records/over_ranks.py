@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from pytest_dtdispatch.records.measurement import Samples
 
-RANK_STATS = ("median", "max")
-
 
 @dataclass(frozen=True)
 class RankSamples(Samples):
