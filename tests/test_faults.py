@@ -125,7 +125,7 @@ def test_a_rank_that_raises_is_named_with_what_it_raised(tmp_path: Path, launche
 
 def test_a_rank_that_is_killed_is_named_with_its_signal_and_test(tmp_path: Path, results: Path) -> None:
     run = fail_on_ranks(tmp_path, DIES, f"--dtdispatch-csv={results}", ranks=3)
-    assert "ERROR: rank 1 was killed by SIGKILL in test_faults.py::test_bad" in run.text
+    assert "\nERROR: rank 1 was killed by SIGKILL in test_faults.py::test_bad" in run.text
     assert "Traceback" not in run.text
     assert results.read_text() == EARLIER
 
@@ -222,7 +222,7 @@ def test_ctrl_c_at_the_launcher_ends_every_rank(tmp_path: Path, launcher: Launch
     assert run.status == 1, run.text
     assert "KeyboardInterrupt" in run.text
     if launcher is by_pytest:
-        assert "ERROR: SIGINT: the 2 ranks were stopped" in run.text
+        assert "\nERROR: SIGINT: the 2 ranks were stopped" in run.text
 
 
 def run_one_of_two(folder: Path, rank: int, port: int) -> Finished:

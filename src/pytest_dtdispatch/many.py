@@ -122,14 +122,20 @@ def _launch(config: pytest.Config, ranks: int) -> int:
         try:
             ended = launch(ranks, same_command(config), {FOLDER: folder}, folder)
         except StoppedError as stopped:
-            print(f"ERROR: {stopped.name}: the {ranks} ranks were stopped", file=sys.stderr)
+            _complain(f"{stopped.name}: the {ranks} ranks were stopped")
             return int(pytest.ExitCode.TESTS_FAILED)
         status = _status_of_run(Path(folder))
         if status is not None:
             return status
-        for line in _lines(ended, Path(folder)):
-            print(f"ERROR: {line}", file=sys.stderr)
+        _complain(*_lines(ended, Path(folder)))
     return int(pytest.ExitCode.TESTS_FAILED)
+
+
+def _complain(*lines: str) -> None:
+    """Say what ended the ranks, on lines of their own: the first rank was in the middle of one."""
+    print(file=sys.stderr)
+    for line in lines:
+        print(f"ERROR: {line}", file=sys.stderr)
 
 
 def _status_of_run(folder: Path) -> int | None:
