@@ -157,7 +157,9 @@ def test_the_first_rank_that_hangs_is_named_by_the_next(tmp_path: Path) -> None:
     assert f"rank 0 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s" in run.text
 
 
-@pytest.mark.parametrize(("body", "phase"), [(SKIPS, "setup"), (SKIPS_INSIDE, "call")])
+@pytest.mark.parametrize(
+    ("body", "phase"), [(SKIPS, "setup"), (SKIPS_INSIDE, "call")], ids=["marked", "inside"]
+)
 def test_a_rank_that_skips_what_others_run_fails_the_test(tmp_path: Path, body: str, phase: str) -> None:
     run = fail_on_ranks(tmp_path, body, ranks=3)
     says = f"failed: test_faults.py::test_bad ({phase}): rank 1 skipped what ranks 0, 2 run: not on this one"
@@ -195,6 +197,7 @@ def test_a_conftest_that_one_rank_cannot_import_is_shown(tmp_path: Path) -> None
         (MEASURES_ELSE, "sub.Tensor(f32[8,8]S0, f32[8,8]S0)@2", "add"),
         (COMPILES_ELSE, "another", "one"),
     ],
+    ids=["dispatch", "compile"],
 )
 def test_ranks_that_measure_different_things_are_told_so_at_once(
     tmp_path: Path, body: str, first: str, other: str

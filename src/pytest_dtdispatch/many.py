@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_dtdispatch import options
-from pytest_dtdispatch.again import (
-    measuring_settings,
-    refuse_questions,
-    runs_nothing,
-    same_command,
-    uncaptured,
-)
+from pytest_dtdispatch.again import measuring_settings, refuse_questions, runs_nothing
 from pytest_dtdispatch.records.world import read_world
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.meshes.reach import Reach
     from pytest_dtdispatch.rank import Rank
     from pytest_dtdispatch.ranks.exchange import Exchange
-    from pytest_dtdispatch.ranks.launch import Ended
 
 PLUGIN = "dtdispatch-rank"
 _NUMBER = pytest.StashKey[int]()
@@ -65,7 +55,9 @@ def launch_or_join(config: pytest.Config) -> int | None:
     if settings is None or settings.nproc == 1:
         return None
     refuse_questions(config, "--dtdispatch-nproc")
-    return _launch(config, settings.nproc)
+    from pytest_dtdispatch.launching import launch_ranks
+
+    return launch_ranks(config, settings.nproc)
 
 
 def rank_of(config: pytest.Config) -> Rank | None:
@@ -112,49 +104,3 @@ def _measures(config: pytest.Config) -> bool:
         for name in ("dtdispatch", "dtdispatch_all")
     )
     return any(asked)
-
-
-def _launch(config: pytest.Config, ranks: int) -> int:
-    from pytest_dtdispatch.rank import FOLDER
-    from pytest_dtdispatch.ranks.launch import StoppedError, launch
-
-    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
-        try:
-            ended = launch(ranks, same_command(config), {FOLDER: folder}, folder)
-        except StoppedError as stopped:
-            _complain(f"{stopped.name}: the {ranks} ranks were stopped")
-            return int(pytest.ExitCode.TESTS_FAILED)
-        status = _status_of_run(Path(folder))
-        if status is not None:
-            return status
-        _complain(*_lines(ended, Path(folder)))
-    return int(pytest.ExitCode.TESTS_FAILED)
-
-
-def _complain(*lines: str) -> None:
-    """Say what ended the ranks, on lines of their own: the first rank was in the middle of one."""
-    print(file=sys.stderr)
-    for line in lines:
-        print(f"ERROR: {line}", file=sys.stderr)
-
-
-def _status_of_run(folder: Path) -> int | None:
-    """Read the exit status that the first rank left, if it came to its end."""
-    from pytest_dtdispatch.rank import STATUS
-
-    file = folder / STATUS
-    return int(file.read_text()) if file.exists() else None
-
-
-def _lines(ended: list[Ended], folder: Path) -> list[str]:
-    from pytest_dtdispatch.rank import AT, tail_of
-
-    lines = []
-    for one in ended[:1] or []:  # the launcher ended the others, because of this one
-        at = folder / f"{AT}-{one.rank}"
-        test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
-        lines.append(f"rank {one.rank} {one.how}{test}")
-        for log in folder.glob(f"dtdispatch-rank-{one.rank}-*.log"):
-            if said := tail_of(str(log)):
-                lines.append(f"the end of its output:\n{said}")
-    return lines or ["the ranks ended without a result"]
