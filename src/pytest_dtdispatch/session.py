@@ -106,10 +106,12 @@ class Session:
         from pytest_dtdispatch.judging.counts import Limits
         from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
+        from pytest_dtdispatch.measuring.precision import WITHIN
         from pytest_dtdispatch.measuring.rounds import Plan
 
         settings = options.test_settings(item)
-        plan = Plan(settings.rounds, settings.repeat, settings.max_time, settings.cold)
+        within = WITHIN if settings.stops_when_enough else None
+        plan = Plan(settings.most_rounds, settings.repeat, settings.max_time, settings.cold, within=within)
         try:
             plan = replace(plan, counting=self._counting)
             if self._ranks is not None:
@@ -122,7 +124,7 @@ class Session:
         compile_plan = CompilePlan(
             settings.compile_backend,
             settings.compile_rounds,
-            max(1, settings.rounds * settings.repeat // settings.compile_rounds),
+            max(1, settings.most_rounds * settings.repeat // settings.compile_rounds),
             settings.fake_tensor_cache or (),
             plan.counting.meter if plan.counting else None,
         )
