@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch.errors import CaptureError, GateError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
     from pytest_dtdispatch.measuring.rounds import Plan
     from pytest_dtdispatch.measuring.setup import Setup
+    from pytest_dtdispatch.waiting import Waiting
 
 T = TypeVar("T")
 
@@ -47,6 +49,10 @@ class MeasuringDtDispatch(DtDispatch):
         limits: the most that a counted step may have.
         compile_plan: how much is compiled.
         compile_limits: the most that a compiled function may have.
+        waiting: says how long it takes.
+
+    Attributes:
+        waiting: what was given.
     """
 
     enabled = True
@@ -58,8 +64,10 @@ class MeasuringDtDispatch(DtDispatch):
         limits: Limits,
         compile_plan: CompilePlan,
         compile_limits: CompileLimits,
+        waiting: Waiting,
     ) -> None:
         self.book = Book()
+        self.waiting = waiting
         self._plan = plan
         self._ops = ops
         self._limits = limits
@@ -74,9 +82,9 @@ class MeasuringDtDispatch(DtDispatch):
         from pytest_dtdispatch.measuring.capture import SignatureCapture
 
         self._refuse_inside("a capture")
-        return Capture(
-            SignatureCapture(self.book, self._plan, self._ops), self.book, _place_of_caller(), self._open
-        )
+        self.waiting.begin_capture()
+        capture = SignatureCapture(self.book, self._plan, self._ops, self.waiting.measured)
+        return Capture(capture, self.book, _place_of_caller(), self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -88,7 +96,8 @@ class MeasuringDtDispatch(DtDispatch):
 
         name = self._row_name("call(fn, name=...)", fn, name)
         self._begin_rows(name)
-        result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
+        foretell = partial(self.waiting.begin_call, name)
+        result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan, foretell)
         self.book.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
 
@@ -130,7 +139,8 @@ class MeasuringDtDispatch(DtDispatch):
         checked, limit = checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
         self._begin_rows(name, *(row_name(name, size) for size in checked))
-        taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan)
+        foretell = partial(self.waiting.begin_call, name)
+        taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
         for size, at_size in taken.items():
             self.book.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
         scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, limit)

@@ -17,6 +17,7 @@ from pytest_dtdispatch.obstacles import why_not_measured
 from pytest_dtdispatch.records.signature import mesh_text
 from pytest_dtdispatch.records.world import read_world
 from pytest_dtdispatch.section import Found, Section
+from pytest_dtdispatch.waiting import Waits
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
@@ -53,6 +54,7 @@ class Session:
         self._config = config
         self._settings = settings
         self._found = Found()
+        self._waits = Waits(config)
         self._books: dict[str, Book] = {}
 
     @property
@@ -130,7 +132,8 @@ class Session:
         )
         if settings.metric == "counts":
             compile_plan = replace(compile_plan, rounds=1, calls=1)
-        measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, compile_limits)
+        waiting = self._waits.of(item.nodeid, settings)
+        measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, compile_limits, waiting)
         self._books[item.nodeid] = measurer.book
         try:
             yield measurer
@@ -250,6 +253,7 @@ class Session:
             measurer.close()
         except CaptureError as error:
             complaint = str(error)
+        self._waits.remember(item.nodeid, measurer.waiting.captured_s)
         test = row_nodeid(item)
         measurements = measurer.book.measurements()
         if self._ranks is not None:

@@ -36,7 +36,7 @@ def test_fewer_rounds_are_asked_for_than_five() -> None:
 
 
 def test_hits_keep_a_tenth_of_the_time_where_misses_take_all_of_it() -> None:
-    assert fit(370 * MS, 2 * MS).repeat == 10
+    assert fit(370 * MS, 1 * MS).repeat == 10
     assert fit(370 * MS, 5 * MS).repeat == 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -511,13 +512,18 @@ def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
     assert bench.op.calls == 1 + 2 + 5 + 5
 
 
-@pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 1.5)])
+@pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 4)])
 def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_ms: float) -> None:
     bench = slow_bench(miss_ms, hit_ms)
     taken = bench.take(Plan())
     assert bench.clock.now <= 1.05e9
     assert bench.clock.now >= 0.6e9 or counts_of(taken) == {State.MISS: 20, State.HIT: 200}
     assert taken.rounds >= 5
+
+
+def test_what_has_no_limit_is_taken_however_long_it_lasts() -> None:
+    taken = slow_bench(200, 200).take(Plan(1, 10, math.inf))
+    assert counts_of(taken) == {State.MISS: 1, State.HIT: 10}
 
 
 def test_what_prepares_a_call_is_part_of_its_time(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,13 @@ from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
 from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.signature import place_text
+
+# Is told how many calls will be made, and how many seconds they may take.
+Foretell = Callable[[int, float], None]
+
+
+def nobody_waits(calls: int, seconds: float) -> None:
+    """Stand in for who is told how long the repetitions of a call may take."""
 
 
 class WriteWatch(UnnoticedMode):
@@ -89,19 +97,18 @@ class RanCall:
         subject: what is repeated; nothing where it runs once.
         replay: what puts back what the call changes.
         place: the mesh it ran on, as text.
-        once: why it runs once.
+        once: why it runs once; empty where it can be repeated.
+        took_ns: that the program's own call took.
     """
 
-    def __init__(self, subject: Subject | None, replay: Replay, place: str, once: str) -> None:
+    def __init__(
+        self, subject: Subject | None, replay: Replay, place: str, once: str, took_ns: int = 0
+    ) -> None:
         self.place = place
+        self.once = once
+        self.took_ns = took_ns
         self._subject = subject
         self._replay = replay
-        self._once = once
-
-    @property
-    def once(self) -> str:
-        """Why the call cannot be repeated; empty where it can."""
-        return self._once
 
     @contextmanager
     def repeating(self) -> Iterator[Callable[[], tuple[Any, ...]]]:
@@ -116,7 +123,7 @@ class RanCall:
     def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
         """Repeat the call, and leave behind what the program's own call left behind."""
         if self._subject is None:
-            return Figures(notes=(self._once,))
+            return Figures(notes=(self.once,))
         with torchapi.without_outer_modes():
             try:
                 with self._replay.repeating():
@@ -134,6 +141,7 @@ def run_and_measure_call(
     setup: Setup | None,
     caches: ShardingCaches,
     plan: Plan,
+    foretell: Foretell = nobody_waits,
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
 
@@ -146,12 +154,17 @@ def run_and_measure_call(
         setup: called before each call, untimed; what it returns, if anything, are the arguments.
         caches: the caches that are cleared and counted.
         plan: how much is measured.
+        foretell: is told, before the function is repeated, how often it will be and how many seconds that
+            may take.
 
     Returns:
         The result of the first call, the mesh it ran on as text, and the figures.
     """
     __tracebackhide__ = True
     result, ran = run_call(fn, args, setup)
+    if not ran.once and plan.counting is None:
+        calls = plan.foretold_calls(ran.took_ns)
+        foretell(calls, calls * ran.took_ns / 1e9)
     return result, ran.place, ran.measure(caches, plan)
 
 
@@ -168,11 +181,13 @@ def run_call(
         replay = Replay(torchapi.tree_leaves(args))
     first_args = given_arguments(args, setup)
     with WriteWatch(replay) as watch:
+        began = time.perf_counter_ns()
         result = fn(*first_args)
+        took_ns = time.perf_counter_ns() - began
     with torchapi.without_outer_modes():
         once = replay.settle() or watch.once
         subject = Subject(fn, _rewound(replay, args, setup), prepare_propagates=setup is not None)
-        return result, RanCall(None if once else subject, replay, _place(watch.mesh), once or "")
+        return result, RanCall(None if once else subject, replay, _place(watch.mesh), once or "", took_ns)
 
 
 def _rewound(replay: Replay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:

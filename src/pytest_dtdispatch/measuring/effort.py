@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MIN_ROUNDS = 5
-SLOW_NS = 1_000_000  # hits of less are never cut: all of them together take milliseconds
+SLOW_NS = 3_000_000  # hits of less are never cut: 20 rounds of them fit into a second
 # The first hit after a miss takes up to 0.5 ms more, however many ops it runs, and later ones do not: where
 # a hit takes 50 ms that is 1 %, and no hit is discarded.
 WARMUP_NS = 50_000_000
@@ -37,6 +37,22 @@ class Effort(NamedTuple):
     def ns(self, miss_ns: float, hit_ns: float) -> float:
         """Foretell how long all rounds take."""
         return self.rounds * miss_ns + (self.calls() - self.rounds) * hit_ns
+
+
+def foretold_calls(asked: Effort, call_ns: int, budget_ns: float) -> int:
+    """Foretell how many calls are made of what takes so long, whether it misses or hits.
+
+    Args:
+        asked: what is taken where there is time enough.
+        call_ns: that one call took.
+        budget_ns: time that there is.
+
+    Example:
+        >>> foretold_calls(Effort(20, 20, 10, 10), 140_000_000, 1e9)
+        12
+    """
+    rehearsal = 2
+    return rehearsal + fitted(asked, call_ns, call_ns, budget_ns, budget_ns).calls()
 
 
 def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pytest_dtdispatch.measuring.effort import MIN_ROUNDS, SLOW_NS, Effort, fitted
+from pytest_dtdispatch.measuring.effort import MIN_ROUNDS, SLOW_NS, Effort, fitted, foretold_calls
 from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough
 from pytest_dtdispatch.measuring.tally import Tally
 from pytest_dtdispatch.measuring.timing import (
@@ -103,6 +104,15 @@ class Plan:
     agreement: Agreement | None = None
     within: float | None = None
 
+    @property
+    def effort(self) -> Effort:
+        """The calls that are made of one subject, where there is time enough."""
+        return Effort(self.rounds, self.in_a_row, self.repeat, WARMUP_HITS)
+
+    def foretold_calls(self, call_ns: int) -> int:
+        """Foretell how many calls are made of what takes so long."""
+        return foretold_calls(self.effort, call_ns, self.max_time_s * 1e9)
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -172,7 +182,7 @@ class Rounds:
         self._readers = caches.readers()
         self._all: Reader = self._read_all
         self._hit_reader = self._all
-        self._effort = Effort(plan.rounds, plan.in_a_row, plan.repeat, WARMUP_HITS)
+        self._effort = plan.effort
         self._affordable = plan.rounds
         self._within = plan.within
         self._miss_ns = self._hit_ns = 0  # of the rehearsal, with all that is done around a call
@@ -277,7 +287,7 @@ class Rounds:
         for _ in range(REHEARSAL_CALLS):
             began = self._clock()
             [last] = yield from self._timed(row)
-            self._hit_ns = self._clock() - began
+            self._hit_ns = min(self._clock() - began, self._hit_ns or sys.maxsize)
             least_ns = MIN_ROUNDS * (self._miss_ns + self._hit_ns)
             has_time = self._hit_ns < SLOW_NS or least_ns <= self._plan.max_time_s * 1e9
             # Ranks must make the same number of calls, whatever the time each of them takes.
