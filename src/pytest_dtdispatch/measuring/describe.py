@@ -85,8 +85,12 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 
 def tensor_text(tensor: torchapi.TensorTraits) -> str:
-    """Write a tensor as dtype, global shape and, of a DTensor, placements: ``f32[512,512]S0``."""
-    return f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}{placements_text(tensor.placements)}"
+    """Write a tensor as dtype, global shape and, of a DTensor, placements: ``f32[512,512]S0``.
+
+    Where its local shard came from a collective that was not waited for, ``async`` follows.
+    """
+    text = f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}{placements_text(tensor.placements)}"
+    return f"{text} async" if tensor.is_async else text
 
 
 def shape_text(shape: Sequence[Any]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.tally import Tally
 from pytest_dtdispatch.measuring.timing import (
     Clock,
@@ -146,6 +147,7 @@ class Rounds:
         local: the same computation on plain tensors, where there is one.
         clock: returns nanoseconds.
         synchronize: waits for the device, called between rounds and never inside one.
+        signals: are let in while the subject runs.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class Rounds:
         local: Subject | None = None,
         clock: Clock = time.perf_counter_ns,
         synchronize: Callable[[], None] = nothing_to_do,
+        signals: Signals | None = None,
     ) -> None:
         self._subject = subject
         self._caches = caches
@@ -164,9 +167,9 @@ class Rounds:
         self._clock = clock
         self._meter = Meter(clock, clock)
         self._synchronize = synchronize
+        self._signals = signals or Signals()
         self._readers = caches.readers()
-        self._all: Reader = self._read_all
-        self._hit_reader = self._all
+        self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
         self._in_a_row = plan.in_a_row
         self._affordable = plan.rounds
         self._why_no_miss = NOT_PROPAGATED
@@ -188,7 +191,11 @@ class Rounds:
                 except StopIteration as end:
                     taken: Taken = end.value
                     return taken
-                raw = time_row(row, self._meter)
+                try:
+                    self._signals.let_in()
+                    raw = time_row(row, self._meter)
+                finally:
+                    self._signals.is_open = False
 
     def _rows(self) -> Rows[Taken]:
         start = self._clock()
@@ -229,10 +236,10 @@ class Rounds:
                 before[:] = [reader()[0] for reader in self._readers]
                 return args
 
-            [first] = yield from self._timed(Row(subject.fn, miss, subject.kwargs, self._all, 1))
+            [first] = yield from self._timed(Row(subject.fn, miss, subject.kwargs, self._read_all, 1))
             asked_at_first = first.hits or first.misses or uncached[0]
             *_, last = yield from self._timed(
-                Row(subject.fn, hit, subject.kwargs, self._all, REHEARSAL_CALLS)
+                Row(subject.fn, hit, subject.kwargs, self._read_all, REHEARSAL_CALLS)
             )
             after = [reader()[0] for reader in self._readers]
         self._rehearsed(first.figure, last.figure)
@@ -310,7 +317,7 @@ class Rounds:
                 is_clear.append(clear())
                 return args
 
-            row = Row(subject.fn, prepare, subject.kwargs, self._all, warmup + count)
+            row = Row(subject.fn, prepare, subject.kwargs, self._read_all, warmup + count)
             calls = yield from self._timed(row)
         for call, was_clear in list(zip(calls, is_clear, strict=True))[warmup:]:
             if not was_clear:
@@ -342,7 +349,7 @@ class Rounds:
         before = self._read_all()
         calls = yield from self._calls(self._subject, count)
         misses = moved(before, self._read_all())[1]
-        others_missed = self._hit_reader is not self._all and misses != sum(call.misses for call in calls)
+        others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
         for call in calls:
             if others_missed or call.misses:
                 self._refuse(State.HIT, PROPAGATED_AGAIN)
@@ -366,7 +373,8 @@ class Rounds:
             self._record(State.LOCAL, call.figure)
 
     def _calls(self, subject: Subject, count: int) -> Rows[list[TimedCall]]:
-        row = Row(subject.fn, subject.prepare, subject.kwargs, self._hit_reader, count)
+        read = self._hit_reader or self._read_all
+        row = Row(subject.fn, subject.prepare, subject.kwargs, read, count)
         return (yield from self._timed(row))
 
     def _timed(self, row: Row) -> Rows[list[TimedCall]]:

@@ -268,12 +268,16 @@ def returns_alias(func: Any) -> bool:
 
 
 class TensorTraits(NamedTuple):
-    """What the caches know of a tensor: ``placements`` is empty for a plain one."""
+    """What the caches know of a tensor: ``placements`` is empty for a plain one.
+
+    ``is_async``: the local shard comes from a collective that was not waited for; an op takes a longer way.
+    """
 
     dtype: torch.dtype
     shape: Sequence[int]
     stride: Sequence[int]
     placements: Sequence[Placement]
+    is_async: bool = False
 
 
 def tensor_traits(value: Any) -> TensorTraits | None:
@@ -281,9 +285,30 @@ def tensor_traits(value: Any) -> TensorTraits | None:
     if isinstance(value, torch.Tensor):
         placements = value.placements if isinstance(value, DTensor) else ()
         stride = value.stride() if value.layout is torch.strided else ()
-        return TensorTraits(value.dtype, value.shape, stride, placements)
+        return TensorTraits(value.dtype, value.shape, stride, placements, is_async(value))
     meta = getattr(value, "tensor_meta", None) if isinstance(value, spec_type()) else None
     return None if meta is None else TensorTraits(meta.dtype, meta.shape, meta.stride, value.placements)
+
+
+def is_async(tensor: torch.Tensor) -> bool:
+    """Tell whether a DTensor's local shard comes from a collective that torch waits for at its first use."""
+    return isinstance(tensor, DTensor) and isinstance(tensor._local_tensor, _async_type())
+
+
+@functools.cache
+def _async_type() -> Any:
+    return importlib.import_module("torch.distributed._functional_collectives").AsyncCollectiveTensor
+
+
+def wraps_dtensors(value: Any) -> bool:
+    """Tell a tensor of a subclass that keeps DTensors in its attributes, as a pair of two tensors may."""
+    plain = not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter)
+    if plain or isinstance(value, DTensor):
+        return False
+    flatten = getattr(value, "__tensor_flatten__", None)
+    names = [*vars(value), *(flatten()[0] if flatten else ())]
+    inner = [getattr(value, name) for name in names]
+    return any(isinstance(each, DTensor) or wraps_dtensors(each) for each in inner)
 
 
 def mesh_among(arguments: Any) -> Any:
