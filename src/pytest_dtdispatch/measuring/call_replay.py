@@ -19,7 +19,7 @@ from pytest_dtdispatch.measuring.contents import (
 )
 from pytest_dtdispatch.measuring.masks import Masks
 from pytest_dtdispatch.measuring.optimizers import OptimizerStates
-from pytest_dtdispatch.measuring.replay import RandomState, in_turn
+from pytest_dtdispatch.measuring.replay import RandomState, Specs, in_turn
 
 
 class Versions:
@@ -70,7 +70,7 @@ class SavedTensors:
         self._kept: list[Copy] = []
         self._before: list[Copy] = []
         self._after: list[Copy] = []
-        self._specs: list[tuple[torch.Tensor, Any]] = []
+        self._specs = Specs()
         self._versions = Versions()
 
     def save(self, tensor: torch.Tensor) -> None:
@@ -99,7 +99,7 @@ class SavedTensors:
         self._versions.save(tensor)
         if self._is_new(tensor):
             self._kept.append(Copy(tensor))
-            self._specs.append((tensor, torchstate.spec_of(tensor)))
+            self._specs.note(tensor)
 
     def settle(self) -> str:
         """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
@@ -115,7 +115,7 @@ class SavedTensors:
             except NoCopyError as error:
                 return str(error)
             self._before.append(before)
-            self._specs.append((tensor, torchstate.spec_of(tensor)))
+            self._specs.note(tensor)
         # The last saved goes first: a tensor may have been saved after a view of it was written to.
         self._before.reverse()
         self._saved.clear()
@@ -135,7 +135,7 @@ class SavedTensors:
         in_turn(
             *(copy.put_back for copy in (*self._kept, *self._after)),
             self._versions.restore,
-            *(lambda t=tensor, s=spec: torchstate.set_spec(t, s) for tensor, spec in self._specs),
+            self._specs.restore,
         )
 
     def _is_new(self, tensor: torch.Tensor) -> bool:

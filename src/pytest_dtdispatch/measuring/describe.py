@@ -40,7 +40,7 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
         args: its positional arguments, at least one DTensor among these and the keyword arguments.
         kwargs: its keyword arguments.
     """
-    mesh = torchapi.mesh_among((args, kwargs))
+    mesh = torchapi.mesh_among(torchapi.leaves_of(args, kwargs))
     shown = []
     for argument in torchapi.arguments_of(func, args, kwargs):
         text = _argument_text(argument)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring import torchapi, torchstate
 from pytest_dtdispatch.measuring.contents import (
@@ -21,8 +21,7 @@ from pytest_dtdispatch.measuring.contents import (
 from pytest_dtdispatch.measuring.masks import Masks
 
 
-@dataclass(frozen=True)
-class OpCall:
+class OpCall(NamedTuple):
     """An op with the arguments that a program called it with."""
 
     func: Any
@@ -36,8 +35,7 @@ class OpCall:
 
     def leaves(self) -> list[Any]:
         """Every argument, lists of tensors flattened."""
-        leaves: list[Any] = torchapi.tree_leaves((self.args, self.kwargs))
-        return leaves
+        return torchapi.leaves_of(self.args, self.kwargs)
 
     def written(self) -> list[torch.Tensor]:
         """Tensors that the op's schema says it writes to."""
@@ -67,7 +65,6 @@ class WrittenTensors:
         self._why_once = ""
         self._layouts: dict[int, tuple[torch.Tensor, tuple[Any, ...]]] = {}
         self._copies: list[Copy] = []
-        self._specs: list[tuple[torch.Tensor, Any]] = []
 
     def __bool__(self) -> bool:
         return bool(self._copies)
@@ -91,7 +88,6 @@ class WrittenTensors:
                 self._copies.append(Copy(tensor))
             except NoCopyError as error:
                 return str(error)
-            self._specs.append((tensor, torchstate.spec_of(tensor)))
         return ""
 
     def rewind(self) -> None:
@@ -99,9 +95,20 @@ class WrittenTensors:
         for copy in self._copies:
             copy.put_back()
 
+
+class Specs:
+    """What says where DTensors live, as the program's call left it."""
+
+    def __init__(self) -> None:
+        self._specs: list[tuple[DTensor, Any]] = []
+
+    def note(self, tensor: Any) -> None:
+        """Note what says where a tensor lives, if it is a DTensor."""
+        if isinstance(tensor, DTensor):
+            self._specs.append((tensor, torchstate.spec_of(tensor)))
+
     def restore(self) -> None:
-        """Put contents back, and the objects that say where the tensors live."""
-        self.rewind()
+        """Put it back."""
         for tensor, spec in self._specs:
             torchstate.set_spec(tensor, spec)
 
@@ -177,8 +184,10 @@ class OpReplay:
     """
 
     def __init__(self, call: OpCall) -> None:
+        self._leaves = call.leaves()
         self._tensors = WrittenTensors()
-        self._random = RandomState(call.leaves())
+        self._specs = Specs()
+        self._random = RandomState(self._leaves)
         self._masks = Masks()
         for tensor in call.written():
             self._tensors.note(tensor)
@@ -194,6 +203,8 @@ class OpReplay:
 
     def settle(self) -> str:
         """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
+        for leaf in self._leaves:
+            self._specs.note(leaf)
         self._random.settle()
         self._masks.settle()
         return self._tensors.settle()
@@ -209,7 +220,7 @@ class OpReplay:
 
     def restore(self) -> None:
         """Leave behind what the program's own call left behind."""
-        in_turn(self._masks.restore, self._random.restore, self._tensors.restore)
+        in_turn(self._masks.restore, self._random.restore, self._tensors.rewind, self._specs.restore)
 
 
 def in_turn(*put_back: Callable[[], object]) -> None:

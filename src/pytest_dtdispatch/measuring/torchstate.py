@@ -62,15 +62,22 @@ def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> No
             set_version(tensor, version)
 
 
-def spec_of(tensor: torch.Tensor) -> Any:
-    """Return the object that says where a DTensor lives, which some ops replace; None of a plain tensor."""
-    return tensor._spec if isinstance(tensor, DTensor) else None
+def spec_of(tensor: DTensor) -> tuple[Any, Any]:
+    """Return what says where a DTensor lives, and what it is made of there.
+
+    An op that writes to the DTensor may give it another; up to torch 2.9 a miss may give the one that it has
+    another shape.
+    """
+    return tensor._spec, tensor._spec.tensor_meta
 
 
-def set_spec(tensor: torch.Tensor, spec: Any) -> None:
-    """Give a DTensor back the object that says where it lives."""
-    if spec is not None and tensor._spec is not spec:  # type: ignore[attr-defined]
-        tensor._spec = spec  # type: ignore[attr-defined]
+def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
+    """Give a DTensor back what says where it lives."""
+    own, meta = spec
+    if tensor._spec is not own:
+        tensor._spec = own
+    if own.tensor_meta is not meta:
+        own.tensor_meta = meta
 
 
 def mask_of(buffer: Any) -> tuple[Any, int]:
