@@ -112,6 +112,11 @@ class MaskHook:
         self._listeners = _Listeners()
         self._kind = _mask_buffer_type()
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether the hook is in torch's place."""
+        return self._users > 0
+
     @contextmanager
     def telling(self, note: Callable[[Any], None]) -> Iterator[None]:
         """Call ``note`` with each buffer before it changes."""
