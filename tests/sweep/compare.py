@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import signal
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +26,6 @@ from tests.sweep.cases import Case, Sample, seed
 from tests.sweep.programs import Program, Programs
 
 PLAN = Plan(rounds=1, repeat=1, max_time_s=0.01)
-LIMIT_S = 3.0  # for a plain run; measured, every op propagates several times
 Seen = dict[str, Any]  # what a program can see, by kind
 Way = Callable[[Program, list[str]], Any]
 
@@ -149,20 +146,17 @@ class Compared:
     Args:
         cases: how many, by way, form, placement, and whether torch refused them.
         without: by what two plain runs differ in, and what therefore is not compared.
-        too_slow: names of cases of which a plain run alone took too long: they were not compared.
         differences: what differed.
     """
 
     cases: Counter[tuple[str, str, str, bool]] = field(default_factory=Counter)
     without: Counter[str] = field(default_factory=Counter)
-    too_slow: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
 
     def add(self, other: Compared) -> None:
         """Add what came of other cases."""
         self.cases.update(other.cases)
         self.without.update(other.without)
-        self.too_slow += other.too_slow
         self.differences += other.differences
 
 
@@ -171,14 +165,8 @@ def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) ->
 
     Where something differs it is run plainly once more: what two plain runs disagree on is not compared.
     """
-    try:
-        with at_most(LIMIT_S):
-            programs = Programs(case, sample, mesh)
-            first = observed(programs, case.number, run_plainly)
-    except TooSlowError:
-        compared.too_slow.append(case.name)
-        return
-    plain = observed(programs, case.number, run_plainly)
+    programs = Programs(case, sample, mesh)
+    first, plain = (observed(programs, case.number, run_plainly) for _ in range(2))
     unsteady = {kind for kind in ("values", "plain values", "gradients") if first[kind] != plain[kind]}
     compared.without[" and ".join(sorted(unsteady)) or "nothing"] += 1
     for way, run in MEASURED.items():
@@ -189,26 +177,6 @@ def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) ->
             third = observed(programs, case.number, run_plainly)
             kinds = [kind for kind in kinds if kind not in differing(plain, third)]
         compared.differences += [Difference(case, way, kind, plain[kind], measured[kind]) for kind in kinds]
-
-
-@contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Raise where a block takes longer: to decompose an op, torch may propagate for minutes."""
-
-    def stop(*_: object) -> None:
-        raise TooSlowError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-class TooSlowError(BaseException):
-    """A plain run took too long. No ``Exception``: torch itself catches those."""
 
 
 def differing(plain: Seen, measured: Seen) -> list[str]:

@@ -33,8 +33,8 @@ def contents(tensor: torch.Tensor) -> Any:
         return contents(local.to_dense())
     if local.is_quantized:
         return local.int_repr().numpy().tobytes(), str(local.qscheme())
-    plain = local.resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return bytes(plain.view(torch.uint8).numpy().data) if plain.numel() else b""
+    packed = torch.empty(local.shape, dtype=local.dtype).copy_(local.resolve_conj().resolve_neg())
+    return bytes(packed.view(-1).view(torch.uint8).numpy().data) if packed.numel() else b""
 
 
 def settled(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ KNOWN: dict[str, str] = {}
 def quiet() -> Iterator[None]:
     """Let nothing but the cases make, move or collect tensors, and let torch warn each time, not once.
 
-    Torch logs every shape function that raises, and calls random ops with a seed of their own, put back after.
+    Torch logs every shape function that raises, and gives random ops a seed of their own.
     """
     threads, always = torch.get_num_threads(), torch.is_warn_always_enabled()
     torch.set_num_threads(1)
@@ -113,7 +113,6 @@ def summary(compared: Compared) -> list[str]:
     kinds = Counter(f"{one.way}: {one.kind}" for one in compared.differences)
     lines.append(f"compared without what two plain runs differ in: {_listed(compared.without)}")
     lines.append(f"cases that differ: {len(different)} ({_listed(kinds)})")
-    lines.append(f"left out, because a plain run takes too long: {', '.join(compared.too_slow) or 'none'}")
     return lines
 
 

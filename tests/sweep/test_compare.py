@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.sweep import compare
 from tests.sweep.cases import OPS, Case, cases, sample_of
 from tests.sweep.compare import Compared, EmptyMode
 from tests.sweep.programs import Program
-from tests.sweep.sweeping import quiet, summary
+from tests.sweep.sweeping import KNOWN, quiet, summary
 
 pytestmark = pytest.mark.torch
 
@@ -107,6 +108,12 @@ def test_cases_are_many_each_has_one_name_and_the_order_is_fixed() -> None:
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) > 20_000
     assert names == [case.name for case in cases()]
+
+
+def test_the_docs_give_the_reason_of_each_op_that_may_differ() -> None:
+    limitations = Path("docs/limitations.md").read_text()
+    for op, reason in KNOWN.items():
+        assert f"`{op}`" in limitations, (op, reason)
 
 
 def test_the_figures_of_a_sweep_name_ways_forms_and_placements() -> None:
