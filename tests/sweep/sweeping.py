@@ -62,11 +62,10 @@ def unseeded(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def sweep(chosen: Iterator[Case], mesh: DeviceMesh) -> Compared:
     """Compare cases; those that have no such sample are left out."""
     compared = Compared()
-    with quiet():
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of samples and outputs being made: a case hears its own
         for n, case in enumerate(chosen):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                sample = sample_of(case)
+            sample = sample_of(case)
             if sample is not None:
                 compare(case, sample, mesh, compared)
             if n % ENOUGH == ENOUGH - 1:

@@ -22,10 +22,16 @@ def total() -> Iterator[Compared]:
     print("\nsweep over torch's op database:", *summary(compared), sep="\n  ", file=sys.__stdout__)
 
 
+def assert_nothing_differs(compared: Compared) -> None:
+    __tracebackhide__ = True
+    if differences := unexplained(compared):
+        pytest.fail("\n".join((*summary(compared), *differences[:40])), pytrace=False)
+
+
 def test_measuring_changes_no_op_of_a_sample(mesh: DeviceMesh) -> None:
     compared = sweep(sampled(every=48), mesh)
-    assert not unexplained(compared), summary(compared)
-    assert compared.cases.total() > 800
+    assert_nothing_differs(compared)
+    assert compared.cases.total() > 600
 
 
 @pytest.mark.sweep
@@ -33,4 +39,4 @@ def test_measuring_changes_no_op_of_a_sample(mesh: DeviceMesh) -> None:
 def test_measuring_changes_no_op(mesh: DeviceMesh, total: Compared, number: int) -> None:
     compared = sweep(sliced(number), mesh)
     total.add(compared)
-    assert not unexplained(compared), summary(compared)
+    assert_nothing_differs(compared)
