@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
 EXPECTED := benchmarks/instructions_torch-2.13.0-cpu_python-3.11.csv
 
-.PHONY: bench count test test-long lint docs clean
+.PHONY: bench count test test-long test-sweep lint docs clean
 
 # One thread: what is measured is dispatch, and a local op must not wait for a core that is busy.
 bench: export OMP_NUM_THREADS ?= 1
@@ -18,11 +18,15 @@ count: $(VENV)/ready
 	$(BIN)/python -m pytest $(SUITE) -k dispatch --dtdispatch-metric instructions --dtdispatch-expected $(EXPECTED) $(ARGS)
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -m "not long and not sweep" $(ARGS)
 
 # Faults of many ranks, profiles under callgrind, caches left on disk: .ci/run runs them too.
 test-long: $(VENV)/ready
-	$(BIN)/python -m pytest -m long $(ARGS)
+	$(BIN)/python -m pytest -m "long and not sweep" $(ARGS)
+
+# The whole of torch's op database takes about half an hour: `SWEEP_SHARD=1/2 make test-sweep` takes half of it.
+test-sweep: $(VENV)/ready
+	$(BIN)/python -m pytest -m sweep $(ARGS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

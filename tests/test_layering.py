@@ -20,9 +20,9 @@ FLOORS = {
     "meshes": {"records", "errors", "measuring", "ranks"},
     "ranks": {"records", "errors"},
     "ab": {"records", "judging", "reporting", "errors", "files", "values", "machine", "measuring", "session"},
-    "suite": {"records", "measuring", "meshes", "fixtures", "measurer"},
+    "suite": {"records", "errors", "measuring", "meshes", "fixtures", "measurer"},
 }
-PRIVATE_HOMES = {"torchapi.py", "torchhooks.py", "compilerapi.py"}
+PRIVATE_HOMES = {"torchapi.py", "torchstate.py", "torchhooks.py", "compilerapi.py"}
 TORCH_FLOORS = {"measuring", "meshes", "ranks", "suite"}
 PLAIN_FLOORS = {"records", "reporting", "judging"}
 

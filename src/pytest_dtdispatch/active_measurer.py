@@ -28,6 +28,7 @@ from pytest_dtdispatch.records.compiled import Compiled, CompiledVariant, varian
 from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.scaling import Scaling, row_name
 from pytest_dtdispatch.records.steps import StepCounts, Steps
+from pytest_dtdispatch.waiting import Waiting
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
     from pytest_dtdispatch.measuring.rounds import Plan
     from pytest_dtdispatch.measuring.setup import Setup
-    from pytest_dtdispatch.waiting import Waiting
 
 T = TypeVar("T")
 
@@ -49,10 +49,10 @@ class MeasuringDtDispatch(DtDispatch):
         limits: the most that a counted step may have.
         compile_plan: how much is compiled.
         compile_limits: the most that a compiled function may have.
-        waiting: says how long it takes.
+        waiting: says how long it takes; nobody does where not given.
 
     Attributes:
-        waiting: what was given.
+        waiting: says how long it takes.
     """
 
     enabled = True
@@ -64,10 +64,10 @@ class MeasuringDtDispatch(DtDispatch):
         limits: Limits,
         compile_plan: CompilePlan,
         compile_limits: CompileLimits,
-        waiting: Waiting,
+        waiting: Waiting | None = None,
     ) -> None:
         self.book = Book()
-        self.waiting = waiting
+        self.waiting = waiting or Waiting()
         self._plan = plan
         self._ops = ops
         self._limits = limits

@@ -49,3 +49,14 @@ class ProcessError(DtDispatchError):
 
 class DtDispatchWarning(UserWarning):
     """Something slows down or hides what is measured."""
+
+
+def first_line(error: BaseException) -> str:
+    """Name an error by its type and the first line of what it says.
+
+    Example:
+        >>> first_line(ValueError("no such op"))
+        'ValueError: no such op'
+    """
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

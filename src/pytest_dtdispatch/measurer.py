@@ -60,10 +60,12 @@ class DtDispatch:
 
         It is called once for the test, then again for each sample: on a miss, every sharding-propagation
         cache having been cleared, and on hits. Its result is that of the first call. Before each further
-        call, and at the end, these are put back to what they were: the contents of tensors that torch was
-        asked to write to, the ``grad`` of leaves that took part, and random states. A callable that changes
-        anything else (a Python counter, a list, a file) changes it once for each sample: give ``setup`` to
-        put such state back, or to make fresh arguments.
+        call, and at the end, these are put back to what they were: the contents and version counters of
+        tensors that torch was asked to write to, the ``grad`` of leaves that took part, what optimizers keep,
+        and random states. Tensors that the first call made and kept are put back to what it left in them.
+        A callable that writes to a tensor that cannot be put back, a sparse one, runs once, and its row says
+        so. One that changes anything else (a Python counter, a list, a file) changes it once for each
+        sample: give ``setup`` to put such state back, or to make fresh arguments.
 
         Args:
             fn: what is called.

@@ -84,7 +84,7 @@ def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shar
 
     def now_and_then() -> Any:
         calls[0] += 1
-        x = next(others) if calls[0] % 6 == 0 else a
+        x = next(others) if calls[0] % 7 == 0 else a
         return x + x
 
     _, figures = measure(now_and_then)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.experimental import register_sharding
 
 from pytest_dtdispatch.measuring import torchapi
@@ -18,60 +18,13 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.records.book import Book
 from pytest_dtdispatch.records.measurement import Measurement, State
+from tests.sweep.observe import aliases, seen
 
 pytestmark = pytest.mark.torch
 
 Make = Callable[..., Any]
 Capture = Callable[..., dict[str, Measurement]]
 Body = Callable[[Any, Any], Any]
-
-
-def seen(tensor: Any) -> Any:
-    """What a program can see of one value."""
-    if isinstance(tensor, torch.Generator):
-        return tensor.get_state()
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    local = torchapi.local_of(tensor.detach())
-    placements = tensor.placements if isinstance(tensor, DTensor) else ()
-    return {
-        "type": type(tensor),
-        "contents": local.clone(),
-        "layout": (tensor.shape, placements, local.stride(), local.storage_offset()),
-        "versions": () if tensor.is_inference() else (tensor._version, torchapi.local_of(tensor)._version),
-        "autograd": (tensor.requires_grad, tensor.is_leaf, type(tensor.grad_fn)),
-        "grad": seen(tensor.grad) if tensor.is_leaf else None,
-    }
-
-
-def aliases(values: list[Any]) -> list[tuple[int, int, bool]]:
-    """Which values are one object, and which share a storage."""
-    storages = {
-        n: torchapi.local_of(value).untyped_storage().data_ptr()
-        for n, value in enumerate(values)
-        if isinstance(value, torch.Tensor)
-    }
-    return [
-        (i, j, values[i] is values[j])
-        for i in storages
-        for j in storages
-        if i < j and storages[i] == storages[j]
-    ]
-
-
-def same(one: Any, other: Any) -> bool:
-    """Compare bit for bit: a not-a-number equals itself."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(bits(one), bits(other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).contiguous().view(torch.uint8)
 
 
 @dataclass
@@ -100,7 +53,7 @@ def run(body: Body, make: Callable[[], tuple[Any, Any]], captured: bool) -> Seen
 
 def assert_same(plain: Seen, captured: Seen) -> None:
     for before, after in zip(plain.values, captured.values, strict=True):
-        assert same(before, after), (before, after)
+        assert before == after
     assert captured.aliases == plain.aliases
     assert torch.equal(captured.random, plain.random)
     assert captured.error == plain.error

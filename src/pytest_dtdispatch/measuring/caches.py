@@ -43,6 +43,8 @@ class ShardingCaches:
             self._api.native_clear()
         if self._api.tensor_meta:
             self._api.tensor_meta.clear()
+        if self._api.transform_plans:
+            self._api.transform_plans.clear()
 
     def clear_cold(self) -> None:
         """Empty the caches that feed propagation too; they belong to the whole process."""

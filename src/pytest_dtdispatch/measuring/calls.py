@@ -11,13 +11,16 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.call_replay import CallReplay
+from pytest_dtdispatch.measuring.contents import NoCopyError
 from pytest_dtdispatch.measuring.counted import rounds_of
+from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
-from pytest_dtdispatch.measuring.ops import figures_of, first_line, synchronizer
-from pytest_dtdispatch.measuring.replay import OpCall, Replay
+from pytest_dtdispatch.measuring.ops import figures_of, synchronizer
+from pytest_dtdispatch.measuring.repeating import repeated
+from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
 from pytest_dtdispatch.records.measurement import Figures
@@ -32,19 +35,16 @@ def nobody_waits(calls: int, seconds: float) -> None:
 
 
 class WriteWatch(UnnoticedMode):
-    """Save every tensor that a callable writes to, as the write comes by; see which mesh it runs on.
-
-    What the callable itself creates is left out: nobody else can see it.
+    """Tell of every tensor that a callable is about to write to, less those that it makes itself.
 
     Args:
-        replay: where contents and gradients are saved.
+        save: is given each such tensor, before the write.
     """
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, save: Callable[[torch.Tensor], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.once: str | None = None
-        self.mesh: Any = None
-        self._replay = replay
+        self.once = ""
+        self._save = save
         self._created: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def __torch_dispatch__(
@@ -57,28 +57,21 @@ class WriteWatch(UnnoticedMode):
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
-        if self.mesh is None:
-            self.mesh = next((t.device_mesh for t in tensors if isinstance(t, DTensor)), None)
         if not torchapi.is_op(func):
             return call.run()
         with torchapi.without_outer_modes():
-            self._replay.random.watch(call.leaves())
-            self._save(call, tensors)
+            self._before(call, tensors)
         result = call.run()
         if not torchapi.returns_alias(func) or all(map(self._is_created, tensors)):
             self._note_created(result)
         return result
 
-    def _save(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
-        for tensor in tensors:
-            for leaf in self._replay.gradients.leaves_behind(tensor):
-                if leaf.grad is not None:
-                    self._replay.tensors.save(leaf.grad)
+    def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
+        """Look at an op that is about to run."""
         for tensor in call.written():
-            if self._is_created(tensor):
-                continue
-            self.once = self.once or call.once_because()
-            self._replay.tensors.save(tensor)
+            if not self._is_created(tensor):
+                self.once = self.once or call.once_because() or ""
+                self._save(tensor)
 
     def _is_created(self, tensor: torch.Tensor) -> bool:
         known = self._created.get(id(tensor))
@@ -90,20 +83,39 @@ class WriteWatch(UnnoticedMode):
                 self._created[id(leaf)] = weakref.ref(leaf)
 
 
+class CallWatch(WriteWatch):
+    """Save what the program's own call is about to change, as it comes by; see which mesh it runs on.
+
+    Args:
+        replay: where contents, gradients and random states are saved.
+    """
+
+    def __init__(self, replay: CallReplay) -> None:
+        super().__init__(replay.tensors.save)
+        self.mesh: Any = None
+        self._replay = replay
+
+    def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
+        if self.mesh is None:
+            self.mesh = next((t.device_mesh for t in tensors if isinstance(t, DTensor)), None)
+        self._replay.random.watch(call.leaves())
+        for tensor in tensors:
+            self._replay.gradients.note_leaves_behind(tensor)
+        super()._before(call, tensors)
+
+
 class RanCall:
     """A call that the program has made, and that can be repeated to measure it, as often as wanted.
 
     Args:
-        subject: what is repeated; nothing where it runs once.
+        subject: what is repeated.
         replay: what puts back what the call changes.
         place: the mesh it ran on, as text.
         once: why it runs once; empty where it can be repeated.
         took_ns: that the program's own call took.
     """
 
-    def __init__(
-        self, subject: Subject | None, replay: Replay, place: str, once: str, took_ns: int = 0
-    ) -> None:
+    def __init__(self, subject: Subject, replay: CallReplay, place: str, once: str, took_ns: int = 0) -> None:
         self.place = place
         self.once = once
         self.took_ns = took_ns
@@ -116,23 +128,30 @@ class RanCall:
 
         The call must be one that can be repeated.
         """
-        assert self._subject is not None
-        with torchapi.without_outer_modes(), self._replay.repeating():
-            yield self._subject.prepare
+        with Signals() as signals, torchapi.without_outer_modes():
+            try:
+                signals.let_in()
+                yield self._subject.prepare
+            finally:
+                signals.is_open = False
+                self._replay.restore()
 
     def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
         """Repeat the call, and leave behind what the program's own call left behind."""
-        if self._subject is None:
+        __tracebackhide__ = True
+        if self.once:
             return Figures(notes=(self.once,))
-        with torchapi.without_outer_modes():
-            try:
-                with self._replay.repeating():
-                    taken = rounds_of(self._subject, caches, plan, synchronize=synchronizer()).take()
-            except RanksError:  # without the others this rank cannot go on
-                raise
-            except Exception as error:  # the program's own call succeeded: it must not see this
-                return Figures(notes=(f"repeating it raised {first_line(error)}",))
-            return figures_of(taken)
+
+        def take(signals: Signals) -> Figures:
+            rounds = rounds_of(self._subject, caches, plan, None, synchronizer(), signals)
+            return figures_of(rounds.take())
+
+        def once_more() -> Any:
+            args = self._subject.prepare()
+            caches.clear()
+            return self._subject.fn(*args)
+
+        return repeated(self._replay, take, once_more)
 
 
 def run_and_measure_call(
@@ -145,8 +164,9 @@ def run_and_measure_call(
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
 
-    Put back are the contents of every tensor that torch was asked to write to, the gradients of every leaf
-    that took part, and random states. Anything else that the function changes, it changes in each repetition.
+    Put back are the contents and versions of every tensor that torch was asked to write to, the gradients of
+    every leaf that took part, the entries of optimizers' states, and random states. Anything else that the
+    function changes, it changes in each repetition.
 
     Args:
         fn: the function.
@@ -171,26 +191,50 @@ def run_and_measure_call(
 def run_call(
     fn: Callable[..., Any], args: tuple[Any, ...] = (), setup: Setup | None = None
 ) -> tuple[Any, RanCall]:
-    """Call a function for the program; arguments as of :func:`run_and_measure_call`.
+    """Call a function for the program, and once more to see what it keeps from one call to the next.
+
+    Arguments are those of :func:`run_and_measure_call`.
 
     Returns:
-        The result, and what measures it.
+        The result of the first call, and what measures it.
     """
     __tracebackhide__ = True
     with torchapi.without_outer_modes():
-        replay = Replay(torchapi.tree_leaves(args))
+        replay = CallReplay(torchapi.tree_leaves(args))
     first_args = given_arguments(args, setup)
-    with WriteWatch(replay) as watch:
+    with replay.watching(), CallWatch(replay) as watch:
         began = time.perf_counter_ns()
         result = fn(*first_args)
         took_ns = time.perf_counter_ns() - began
+    subject = Subject(fn, _rewound(replay, args, setup), prepare_propagates=setup is not None)
+    once = _settled(replay, watch, subject)
+    return result, RanCall(subject, replay, _place(watch.mesh), once, took_ns)
+
+
+def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
+    """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
+    __tracebackhide__ = True
     with torchapi.without_outer_modes():
-        once = replay.settle() or watch.once
-        subject = Subject(fn, _rewound(replay, args, setup), prepare_propagates=setup is not None)
-        return result, RanCall(None if once else subject, replay, _place(watch.mesh), once or "", took_ns)
+        if once := replay.settle() or watch.once:
+            return once
+
+    def watched(signals: Signals) -> Figures:
+        args = subject.prepare()
+        with WriteWatch(replay.tensors.save_kept) as second:
+            try:
+                signals.let_in()
+                subject.fn(*args)
+            except NoCopyError as error:
+                return Figures(notes=(str(error),))
+            finally:
+                signals.is_open = False
+        return Figures(notes=(second.once,) if second.once else ())
+
+    figures = repeated(replay, watched, lambda: subject.fn(*subject.prepare()))
+    return figures.notes[0] if figures.notes else ""
 
 
-def _rewound(replay: Replay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:
+def _rewound(replay: CallReplay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:
     def prepare() -> tuple[Any, ...]:
         replay.rewind()
         return given_arguments(args, setup)

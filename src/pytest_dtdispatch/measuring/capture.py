@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch.distributed.tensor import DTensor
+
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
@@ -82,7 +84,10 @@ class DispatchCapture(UnnoticedMode):
     ) -> Any:
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
-        on_dtensors = has_dtensor(call.leaves())
+        leaves = call.leaves()
+        if types != (DTensor,) and any(map(torchapi.wraps_dtensors, leaves)):
+            return NotImplemented  # its own dispatch comes down to ops on the DTensors inside, seen here
+        on_dtensors = has_dtensor(leaves)
         if not on_dtensors:
             self._hiding.look()
         try:

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.errors import CompileError
+from pytest_dtdispatch.errors import CompileError, first_line
 from pytest_dtdispatch.measuring import compilerapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import RanCall, run_call
 from pytest_dtdispatch.measuring.compile_rounds import CompilePlan, CompileRounds
-from pytest_dtdispatch.measuring.ops import first_line, synchronizer
+from pytest_dtdispatch.measuring.ops import synchronizer
 from pytest_dtdispatch.measuring.rounds import Subject
 from pytest_dtdispatch.measuring.setup import Setup
 from pytest_dtdispatch.records.compiled import CompileCounts, Compiled, CompiledVariant, variant_name

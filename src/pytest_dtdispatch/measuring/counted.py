@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.rounds import Caches, Plan, Propagation, Rounds, Rows, Subject, Taken
 from pytest_dtdispatch.measuring.tally import NOT_COUNTED
 from pytest_dtdispatch.measuring.timing import Meter, gc_paused, nothing_to_do
@@ -71,6 +72,7 @@ class CountedRounds(Rounds):
         counting: how.
         local: the same computation on plain tensors, where there is one.
         synchronize: waits for the device, called between rounds and never inside one.
+        signals: are let in while the subject runs.
     """
 
     def __init__(
@@ -81,9 +83,10 @@ class CountedRounds(Rounds):
         counting: Counting,
         local: Subject | None = None,
         synchronize: Callable[[], None] = nothing_to_do,
+        signals: Signals | None = None,
     ) -> None:
         all_in_a_row = replace(plan, max_time_s=math.inf, in_a_row=plan.rounds)
-        super().__init__(subject, caches, all_in_a_row, local, synchronize=synchronize)
+        super().__init__(subject, caches, all_in_a_row, local, synchronize=synchronize, signals=signals)
         self._counting = counting
         self._meter = counting.meter
         self._warmup_misses = self._affordable_calls = 0
@@ -148,8 +151,9 @@ def rounds_of(
     plan: Plan,
     local: Subject | None = None,
     synchronize: Callable[[], None] = nothing_to_do,
+    signals: Signals | None = None,
 ) -> Rounds:
     """Make the rounds that a plan asks for; arguments as of :class:`CountedRounds`."""
     if plan.counting is None:
-        return Rounds(subject, caches, plan, local, synchronize=synchronize)
-    return CountedRounds(subject, caches, plan, plan.counting, local, synchronize)
+        return Rounds(subject, caches, plan, local, synchronize=synchronize, signals=signals)
+    return CountedRounds(subject, caches, plan, plan.counting, local, synchronize, signals)

@@ -40,7 +40,7 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
         args: its positional arguments, at least one DTensor among these and the keyword arguments.
         kwargs: its keyword arguments.
     """
-    mesh = torchapi.mesh_among((args, kwargs))
+    mesh = torchapi.mesh_among(torchapi.leaves_of(args, kwargs))
     shown = []
     for argument in torchapi.arguments_of(func, args, kwargs):
         text = _argument_text(argument)
@@ -85,8 +85,12 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 
 def tensor_text(tensor: torchapi.TensorTraits) -> str:
-    """Write a tensor as dtype, global shape and, of a DTensor, placements: ``f32[512,512]S0``."""
-    return f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}{placements_text(tensor.placements)}"
+    """Write a tensor as dtype, global shape and, of a DTensor, placements: ``f32[512,512]S0``.
+
+    Where its local shard came from a collective that was not waited for, ``async`` follows.
+    """
+    text = f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}{placements_text(tensor.placements)}"
+    return f"{text} async" if tensor.is_async else text
 
 
 def shape_text(shape: Sequence[Any]) -> str:

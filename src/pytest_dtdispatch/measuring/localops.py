@@ -9,6 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.replay import OpCall
 
@@ -37,7 +38,7 @@ class LocalOps(UnnoticedMode):
         return call.run()
 
 
-def local_call_of(call: OpCall, rewind: Callable[[], None]) -> tuple[OpCall | None, str]:
+def local_call_of(call: OpCall, rewind: Callable[[], None], signals: Signals) -> tuple[OpCall | None, str]:
     """Find the op on the local shards that a steady call comes down to.
 
     The call is made once more, on a hit, and what it runs below is recorded: nothing is guessed from rules.
@@ -46,13 +47,18 @@ def local_call_of(call: OpCall, rewind: Callable[[], None]) -> tuple[OpCall | No
     Args:
         call: an op on DTensors that was just called, and may be repeated.
         rewind: puts everything that the op changes back to what it was.
+        signals: are let in while the op runs.
 
     Returns:
         The op on the local shards, where it is the same computation; else nothing, and the reason.
     """
     rewind()
     with LocalOps() as below:
-        call.run()
+        try:
+            signals.let_in()
+            call.run()
+        finally:
+            signals.is_open = False
     collectives = [c for c in below.calls if getattr(c.func, "namespace", "").startswith(("c10d", "_c10d"))]
     if collectives:
         return None, f"redistributes ({', '.join(dict.fromkeys(c.func.__name__ for c in collectives))})"

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.counted import rounds_of
+from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.localops import local_call_of
-from pytest_dtdispatch.measuring.replay import OpCall, Replay
-from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Rounds, Subject, Taken
+from pytest_dtdispatch.measuring.repeating import repeated
+from pytest_dtdispatch.measuring.replay import OpCall, OpReplay
+from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Subject, Taken
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.records.measurement import Figures
 
@@ -36,30 +37,27 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
     once = call.once_because()
     if once:
         return call.run(), Figures(notes=(once,))
-    leaves = call.leaves()
     with torchapi.without_outer_modes():
-        replay = Replay(leaves)
-        for tensor in call.written():
-            replay.tensors.save(tensor)
-    result = call.run()
+        replay = OpReplay(call)
+    with replay.watching():
+        result = call.run()
     with torchapi.without_outer_modes():
         once = replay.settle()
-        if once:
-            return result, Figures(notes=(once,))
-        try:
-            with replay.repeating():
-                local, why_no_local = local_call_of(call, replay.rewind)
-                taken = _rounds(call, local, replay, caches, plan).take()
-        except RanksError:  # without the others this rank cannot go on
-            raise
-        except Exception as error:  # the program's own call succeeded: it must not see this
-            return result, Figures(notes=(f"repeating it raised {first_line(error)}",))
-        return result, figures_of(taken, () if local else (f"no local row: {why_no_local}",))
+    if once:
+        return result, Figures(notes=(once,))
 
+    def take(signals: Signals) -> Figures:
+        local, why_no_local = local_call_of(call, replay.rewind, signals)
+        local_subject = _subject(local, replay) if local else None
+        rounds = rounds_of(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
+        return figures_of(rounds.take(), () if local else (f"no local row: {why_no_local}",))
 
-def _rounds(call: OpCall, local: OpCall | None, replay: Replay, caches: ShardingCaches, plan: Plan) -> Rounds:
-    local_subject = _subject(local, replay) if local else None
-    return rounds_of(_subject(call, replay), caches, plan, local_subject, synchronizer())
+    def once_more() -> Any:
+        replay.rewind()
+        caches.clear()
+        return call.run()
+
+    return result, repeated(replay, take, once_more)
 
 
 def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:
@@ -73,13 +71,13 @@ def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:
     return Figures(taken.rounds, taken.samples, notes, remarks, taken.instructions, taken.profiles)
 
 
-def _subject(call: OpCall, replay: Replay) -> Subject:
+def _subject(call: OpCall, replay: OpReplay) -> Subject:
     args = call.args
-    if not replay.tensors:
+    if not replay.rewinds:
         return Subject(call.func, lambda: args, call.kwargs)
 
     def rewound() -> tuple[Any, ...]:
-        replay.tensors.rewind()  # random states need not be: no plan of propagation depends on a draw
+        replay.rewind()
         return args
 
     return Subject(call.func, rewound, call.kwargs)
@@ -93,9 +91,3 @@ def synchronizer() -> Any:
 def has_dtensor(leaves: list[Any]) -> bool:
     """Tell whether there is a DTensor among the arguments of a call."""
     return any(isinstance(leaf, DTensor) for leaf in leaves)
-
-
-def first_line(error: BaseException) -> str:
-    """Name an error by its type and the first line of what it says."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

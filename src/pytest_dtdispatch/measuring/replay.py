@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring import torchapi, torchstate
+from pytest_dtdispatch.measuring.contents import (
+    CHANGED_LAYOUT,
+    Copy,
+    NoCopyError,
+    is_freed,
+    layout_of,
+    why_no_copy,
+)
+from pytest_dtdispatch.measuring.masks import Masks
 
 
-@dataclass(frozen=True)
-class OpCall:
+class OpCall(NamedTuple):
     """An op with the arguments that a program called it with."""
 
     func: Any
@@ -28,8 +35,7 @@ class OpCall:
 
     def leaves(self) -> list[Any]:
         """Every argument, lists of tensors flattened."""
-        leaves: list[Any] = torchapi.tree_leaves((self.args, self.kwargs))
-        return leaves
+        return torchapi.leaves_of(self.args, self.kwargs)
 
     def written(self) -> list[torch.Tensor]:
         """Tensors that the op's schema says it writes to."""
@@ -48,56 +54,63 @@ class OpCall:
         return None
 
 
-class SavedTensors:
-    """Contents of tensors before the program's own call and after it.
+class WrittenTensors:
+    """Contents of the tensors that one op writes to, as the program's call left them.
 
-    Contents are copied to and from ``tensor.data``, which leaves version counters alone.
+    One copy is held, and taken after the call: each repetition starts from what the program's call left
+    behind, as dispatch does not depend on what tensors hold.
     """
 
     def __init__(self) -> None:
-        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[Any, ...]]] = {}
-        # Bound methods: this runs between timed calls, and the less there is of it the better.
-        self._rewinds: list[tuple[Callable[[torch.Tensor], object], torch.Tensor]] = []
-        self._after: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._why_once = ""
+        self._layouts: dict[int, tuple[torch.Tensor, tuple[Any, ...]]] = {}
+        self._copies: list[Copy] = []
 
     def __bool__(self) -> bool:
-        return bool(self._rewinds)
+        return bool(self._copies)
 
-    def save(self, tensor: torch.Tensor) -> None:
-        """Save what a tensor holds, before it is written to."""
-        local = torchapi.local_of(tensor)
-        if id(local) not in self._saved:
-            self._saved[id(local)] = (tensor, local.data.clone(), _layout(tensor))
+    def note(self, tensor: torch.Tensor) -> None:
+        """Note how a tensor lies in memory, before it is written to."""
+        self._why_once = self._why_once or why_no_copy(tensor)
+        if not self._why_once:
+            self._layouts[id(tensor)] = (tensor, layout_of(tensor))
 
-    def settle(self) -> str | None:
-        """Save what the program's call left behind.
-
-        Returns:
-            Why the call cannot be repeated, where it changed more than contents.
-        """
-        for tensor, before, layout in self._saved.values():
-            target = torchapi.local_of(tensor).data
-            if target.untyped_storage().nbytes() == 0 and before.numel():
-                continue  # freed by the program: nobody can see what it held
-            if _layout(tensor) != layout:
-                return "runs once: it changed the layout of a tensor that it wrote to"
-            self._after.append((target, target.clone()))
-            self._rewinds.append((target.copy_, before))
-        self._rewinds.reverse()
-        return None
+    def settle(self) -> str:
+        """Copy what the program's call left behind; say why the call cannot be repeated, where it cannot."""
+        if self._why_once:
+            return self._why_once
+        for tensor, layout in self._layouts.values():
+            if is_freed(tensor):
+                continue
+            if layout_of(tensor) != layout:
+                return CHANGED_LAYOUT
+            try:
+                self._copies.append(Copy(tensor))
+            except NoCopyError as error:
+                return str(error)
+        return ""
 
     def rewind(self) -> None:
-        """Put contents back to what they were before the call.
+        """Put contents back to what the program's call left behind."""
+        for copy in self._copies:
+            copy.put_back()
 
-        The last saved goes first: a tensor may have been saved after a view of it was written to.
-        """
-        for put, contents in self._rewinds:
-            put(contents)
+
+class Specs:
+    """What says where DTensors live, as the program's call left it."""
+
+    def __init__(self) -> None:
+        self._specs: list[tuple[DTensor, Any]] = []
+
+    def note(self, tensor: Any) -> None:
+        """Note what says where a tensor lives, if it is a DTensor."""
+        if isinstance(tensor, DTensor):
+            self._specs.append((tensor, torchstate.spec_of(tensor)))
 
     def restore(self) -> None:
-        """Put contents back to what the program's call left behind."""
-        for target, contents in self._after:
-            target.copy_(contents)
+        """Put it back."""
+        for tensor, spec in self._specs:
+            torchstate.set_spec(tensor, spec)
 
 
 class RandomState:
@@ -163,96 +176,60 @@ class RandomState:
                 tracked[name] = state.clone()
 
 
-class Gradients:
-    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
-
-    A tensor that retains its gradient is treated as a leaf, where an op of the call takes it.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        self._after: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        self._visited: dict[int, Any] = {}
-
-    def leaves_behind(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Walk the autograd graph from a tensor to leaves not met before, and note their gradients."""
-        if not tensor.requires_grad:
-            return
-        if tensor.is_leaf or tensor.retains_grad:
-            yield from self._meet(tensor)
-        nodes = [tensor.grad_fn]
-        while nodes:
-            node = nodes.pop()
-            if node is None or id(node) in self._visited:
-                continue
-            self._visited[id(node)] = node  # held, so that no other node takes its id
-            if hasattr(node, "variable"):
-                yield from self._meet(node.variable)
-            nodes.extend(parent for parent, _ in node.next_functions)
-
-    def settle(self) -> None:
-        """Note the gradients that the program's call left behind."""
-        self._visited.clear()
-        self._after = [(leaf, leaf.grad) for leaf, _ in self._before.values()]
-
-    def rewind(self) -> None:
-        """Give every leaf the gradient that it had before the call."""
-        for leaf, grad in self._before.values():
-            leaf.grad = grad
-
-    def restore(self) -> None:
-        """Give every leaf the gradient that the program's call left behind."""
-        for leaf, grad in self._after:
-            leaf.grad = grad
-
-    def _meet(self, leaf: torch.Tensor) -> Iterator[torch.Tensor]:
-        if id(leaf) not in self._before:
-            self._before[id(leaf)] = (leaf, leaf.grad)
-            yield leaf
-
-
-class Replay:
-    """What a program could notice of a call that is made again: saved before, put back after.
+class OpReplay:
+    """What a program could notice of an op that is made again: noted before, put back after.
 
     Args:
-        leaves: every argument of the call, in which generators and devices are looked for.
-
-    Example:
-        >>> replay = Replay(leaves=[])
-        >>> with torchapi.without_outer_modes(), replay.repeating():
-        ...     replay.rewind()
+        call: the op with its arguments.
     """
 
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self.tensors = SavedTensors()
-        self.gradients = Gradients()
-        self.random = RandomState(leaves)
+    def __init__(self, call: OpCall) -> None:
+        self._leaves = call.leaves()
+        self._tensors = WrittenTensors()
+        self._specs = Specs()
+        self._random = RandomState(self._leaves)
+        self._masks = Masks()
+        for tensor in call.written():
+            self._tensors.note(tensor)
 
-    def settle(self) -> str | None:
+    @property
+    def rewinds(self) -> bool:
+        """Whether anything must be put back before each repetition; random states need not be."""
+        return bool(self._tensors) or bool(self._masks)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Note what the program's call changes beside its arguments."""
+        return self._masks.watching()
+
+    def settle(self) -> str:
         """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
-        self.random.settle()
-        self.gradients.settle()
-        return self.tensors.settle()
+        for leaf in self._leaves:
+            self._specs.note(leaf)
+        self._random.settle()
+        self._masks.settle()
+        return self._tensors.settle()
+
+    def repeating(self) -> AbstractContextManager[None]:
+        """Note what repetitions change."""
+        return self._masks.watching_repetitions()
 
     def rewind(self) -> None:
-        """Put everything back to what it was before the call."""
-        self.tensors.rewind()
-        self.gradients.rewind()
-        self.random.rewind()
+        """Put back what a repetition must find; no plan of propagation depends on a random draw."""
+        self._masks.rewind()
+        self._tensors.rewind()
 
-    @contextmanager
-    def repeating(self) -> Iterator[None]:
-        """Leave behind, at the end, what the program's own call left behind."""
+    def restore(self) -> None:
+        """Leave behind what the program's own call left behind."""
+        in_turn(self._masks.restore, self._random.restore, self._tensors.rewind, self._specs.restore)
+
+
+def in_turn(*put_back: Callable[[], object]) -> None:
+    """Call each, whatever another raises; then raise the first error, if there was one."""
+    errors = []
+    for each in put_back:
         try:
-            yield
-        finally:
-            self.tensors.restore()
-            self.gradients.restore()
-            self.random.restore()
-
-
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    local = torchapi.local_of(tensor)
-    placements = tuple(tensor.placements) if isinstance(tensor, DTensor) else ()
-    storage = local.untyped_storage().nbytes()
-    return tensor.shape, placements, local.shape, local.stride(), local.storage_offset(), storage
+            each()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

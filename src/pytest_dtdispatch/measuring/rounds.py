@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytest_dtdispatch.measuring.effort import MIN_ROUNDS, SLOW_NS, Effort, fitted, foretold_calls
+from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough
 from pytest_dtdispatch.measuring.tally import Tally
 from pytest_dtdispatch.measuring.timing import (
@@ -161,6 +162,7 @@ class Rounds:
         local: the same computation on plain tensors, where there is one.
         clock: returns nanoseconds.
         synchronize: waits for the device, called between rounds and never inside one.
+        signals: are let in while the subject runs.
     """
 
     def __init__(
@@ -171,6 +173,7 @@ class Rounds:
         local: Subject | None = None,
         clock: Clock = time.perf_counter_ns,
         synchronize: Callable[[], None] = nothing_to_do,
+        signals: Signals | None = None,
     ) -> None:
         self._subject = subject
         self._caches = caches
@@ -179,9 +182,9 @@ class Rounds:
         self._clock = clock
         self._meter = Meter(clock, clock)
         self._synchronize = synchronize
+        self._signals = signals or Signals()
         self._readers = caches.readers()
-        self._all: Reader = self._read_all
-        self._hit_reader = self._all
+        self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
         self._effort = plan.effort
         self._affordable = plan.rounds
         self._within = plan.within
@@ -205,7 +208,11 @@ class Rounds:
                 except StopIteration as end:
                     taken: Taken = end.value
                     return taken
-                raw = time_row(row, self._meter)
+                try:
+                    self._signals.let_in()
+                    raw = time_row(row, self._meter)
+                finally:
+                    self._signals.is_open = False
 
     def _rows(self) -> Rows[Taken]:
         start = self._clock()
@@ -261,11 +268,11 @@ class Rounds:
                 return args
 
             began = self._clock()
-            [first] = yield from self._timed(Row(subject.fn, miss, subject.kwargs, self._all, 1))
+            [first] = yield from self._timed(Row(subject.fn, miss, subject.kwargs, self._read_all, 1))
             self._miss_ns = self._clock() - began
             asked_at_first = first.hits or first.misses or uncached[0]
             last = yield from self._rehearse_hits(
-                Row(subject.fn, hit, subject.kwargs, self._all, 1), uncached
+                Row(subject.fn, hit, subject.kwargs, self._read_all, 1), uncached
             )
             after = [reader()[0] for reader in self._readers]
         self._rehearsed(first.figure, last.figure)
@@ -395,7 +402,7 @@ class Rounds:
             while taken < count and not (taken and self._is_enough(state)):
                 more = self._at_first(state, count - taken)
                 warmup = 0 if taken else self._warmup_of_misses(more)
-                row = Row(subject.fn, prepare, subject.kwargs, self._all, warmup + more)
+                row = Row(subject.fn, prepare, subject.kwargs, self._read_all, warmup + more)
                 calls = yield from self._timed(row)
                 self._enter_cleared(state, calls[warmup:], is_clear[warmup:])
                 is_clear.clear()
@@ -433,7 +440,7 @@ class Rounds:
         before = self._read_all()
         calls = yield from self._calls(self._subject, count)
         misses = moved(before, self._read_all())[1]
-        others_missed = self._hit_reader is not self._all and misses != sum(call.misses for call in calls)
+        others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
         for call in calls:
             if others_missed or call.misses:
                 self._refuse(State.HIT, PROPAGATED_AGAIN)
@@ -457,7 +464,8 @@ class Rounds:
             self._record(State.LOCAL, call.figure)
 
     def _calls(self, subject: Subject, count: int) -> Rows[list[TimedCall]]:
-        row = Row(subject.fn, subject.prepare, subject.kwargs, self._hit_reader, count)
+        read = self._hit_reader or self._read_all
+        row = Row(subject.fn, subject.prepare, subject.kwargs, read, count)
         return (yield from self._timed(row))
 
     def _timed(self, row: Row) -> Rows[list[TimedCall]]:

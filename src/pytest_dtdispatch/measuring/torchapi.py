@@ -43,6 +43,8 @@ class PropagatorApi:
         native_clear: empties the cache of the native dispatcher, where torch has one.
         native_stats: hits and misses of that cache, this thread's.
         tensor_meta: the tensor-meta cache, which old dispatchers ask on a miss, where torch has one.
+        transform_plans: plans of redistribution that hold placements of sharding plans, and must go with
+            them: of a torch that takes one masked partial placement for another.
         propagator: the object whose uncached entry can be watched.
     """
 
@@ -50,6 +52,7 @@ class PropagatorApi:
     native_clear: Callable[[], None] | None
     native_stats: Callable[[], tuple[int, int]] | None
     tensor_meta: NamedCache | None
+    transform_plans: NamedCache | None
     propagator: Any
 
     @property
@@ -86,7 +89,23 @@ def propagator_api() -> PropagatorApi:
         ),
         None,
     )
-    return PropagatorApi(python_cache, native_clear, native_stats, meta, propagator)
+    plans = _transform_plans() if _masks_are_confused() else None
+    return PropagatorApi(python_cache, native_clear, native_stats, meta, plans, propagator)
+
+
+def _transform_plans() -> NamedCache | None:
+    cache = _follow(redistribute_module(), "_gen_transform_infos")
+    if _follow(cache, "cache_clear") is MISSING:
+        return None
+    return NamedCache("transform plans", cache.cache_clear, _lru_size(cache))
+
+
+@functools.cache
+def _masks_are_confused() -> bool:
+    """Tell a torch whose masked partial placements are equal though each keeps a mask of its own."""
+    home = importlib.import_module("torch.distributed.tensor._ops._embedding_ops")
+    kind = getattr(home, "_MaskPartial", None) or getattr(home, "MaskPartial", None)
+    return kind is not None and kind() == kind()
 
 
 def cold_caches() -> tuple[NamedCache, ...]:
@@ -97,13 +116,11 @@ def cold_caches() -> tuple[NamedCache, ...]:
     found = [
         NamedCache("FakeTensor", fake_tensor.cache_clear, lambda: len(fake_tensor.cache)),
     ]
-    for name, owner, path in (
-        ("transform plans", redistribute, "_gen_transform_infos"),
-        ("mesh topology", collectives, "MeshTopoInfo.build_from_mesh"),
-    ):
-        cache = _follow(owner, path)
-        if _follow(cache, "cache_clear") is not MISSING:
-            found.append(NamedCache(name, cache.cache_clear, _lru_size(cache)))
+    if (plans := _transform_plans()) is not None:
+        found.append(plans)
+    topology = _follow(collectives, "MeshTopoInfo.build_from_mesh")
+    if _follow(topology, "cache_clear") is not MISSING:
+        found.append(NamedCache("mesh topology", topology.cache_clear, _lru_size(topology)))
     planner_clear = _follow(redistribute, "clear_redistribute_planner_cache")
     planners = _follow(redistribute, "_planner_cache")
     if planner_clear is not MISSING and planners is not MISSING:
@@ -177,8 +194,7 @@ def op_name(func: Any) -> str:
     return str(func.__name__) if namespace == "aten" else f"{namespace}.{func.__name__}"
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """One argument of an op call, beside what the op's schema says of it."""
 
     name: str
@@ -191,17 +207,38 @@ class Argument:
 def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Argument]:
     """Pair the arguments of a call with the op's schema, those given and no others."""
     paired = []
-    for position, argument in enumerate(func._schema.arguments):
+    for position, (name, kind, default, is_written) in enumerate(_declared(func)):
         if position < len(args):
             value = args[position]
-        elif argument.name in kwargs:
-            value = kwargs[argument.name]
+        elif name in kwargs:
+            value = kwargs[name]
         else:
             continue
-        declared = argument.alias_info is not None and argument.alias_info.is_write
-        is_written = declared or argument.name in UNDECLARED_WRITES
-        paired.append(Argument(argument.name, str(argument.type), value, argument.default_value, is_written))
+        paired.append(Argument(name, kind, value, default, is_written))
     return paired
+
+
+@functools.lru_cache(maxsize=1024)  # asked for every captured op, and slow to read
+def _declared(func: Any) -> tuple[tuple[str, str, Any, bool], ...]:
+    """Read the arguments that an op declares: name, type, default, whether it is written to."""
+    return tuple(
+        (
+            argument.name,
+            str(argument.type),
+            argument.default_value,
+            (argument.alias_info is not None and argument.alias_info.is_write)
+            or argument.name in UNDECLARED_WRITES,
+        )
+        for argument in func._schema.arguments
+    )
+
+
+def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Return every argument of an op call, lists of tensors flattened."""
+    values = [*args, *kwargs.values()]
+    if any(isinstance(value, (list, tuple, dict)) for value in values):
+        return tree_leaves(values)
+    return values  # of most ops, and torch's own function takes ten times as long
 
 
 @dataclass(frozen=True)
@@ -268,27 +305,58 @@ def returns_alias(func: Any) -> bool:
 
 
 class TensorTraits(NamedTuple):
-    """What the caches know of a tensor: ``placements`` is empty for a plain one."""
+    """What the caches know of a tensor: ``placements`` is empty for a plain one.
+
+    ``is_async``: the local shard comes from a collective that was not waited for; an op takes a longer way.
+    """
 
     dtype: torch.dtype
     shape: Sequence[int]
-    stride: Sequence[int]
     placements: Sequence[Placement]
+    is_async: bool = False
 
 
 def tensor_traits(value: Any) -> TensorTraits | None:
     """Describe a tensor, a DTensor, or the spec that stands for one in propagation; nothing else."""
     if isinstance(value, torch.Tensor):
         placements = value.placements if isinstance(value, DTensor) else ()
-        stride = value.stride() if value.layout is torch.strided else ()
-        return TensorTraits(value.dtype, value.shape, stride, placements)
+        return TensorTraits(value.dtype, value.shape, placements, is_async(value))
     meta = getattr(value, "tensor_meta", None) if isinstance(value, spec_type()) else None
-    return None if meta is None else TensorTraits(meta.dtype, meta.shape, meta.stride, value.placements)
+    return None if meta is None else TensorTraits(meta.dtype, meta.shape, value.placements)
 
 
-def mesh_among(arguments: Any) -> Any:
+def stride_of(value: Any) -> Sequence[int]:
+    """Return the strides of a tensor, or of a spec that stands for one; none of a tensor without strides."""
+    if isinstance(value, torch.Tensor):
+        return value.stride() if value.layout is torch.strided else ()
+    stride: Sequence[int] = value.tensor_meta.stride
+    return stride
+
+
+def is_async(tensor: torch.Tensor) -> bool:
+    """Tell whether a DTensor's local shard comes from a collective that torch waits for at its first use."""
+    return isinstance(tensor, DTensor) and isinstance(tensor._local_tensor, _async_type())
+
+
+@functools.cache
+def _async_type() -> Any:
+    return importlib.import_module("torch.distributed._functional_collectives").AsyncCollectiveTensor
+
+
+def wraps_dtensors(value: Any) -> bool:
+    """Tell a tensor of a subclass that keeps DTensors in its attributes, as a pair of two tensors may."""
+    plain = not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter)
+    if plain or isinstance(value, DTensor):
+        return False
+    flatten = getattr(value, "__tensor_flatten__", None)
+    names = [*vars(value), *(flatten()[0] if flatten else ())]
+    inner = [getattr(value, name) for name in names]
+    return any(isinstance(each, DTensor) or wraps_dtensors(each) for each in inner)
+
+
+def mesh_among(leaves: Sequence[Any]) -> Any:
     """Find the mesh of the first DTensor, or of the first spec that stands for one; None if none."""
-    for leaf in tree_leaves(arguments):
+    for leaf in leaves:
         if isinstance(leaf, DTensor):
             return leaf.device_mesh
         if isinstance(leaf, spec_type()):

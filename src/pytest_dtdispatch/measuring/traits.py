@@ -29,7 +29,7 @@ class Describer:
             kwargs: keyword arguments.
         """
         traits: dict[Trait, str] = {}
-        mesh = torchapi.mesh_among((args, kwargs))
+        mesh = torchapi.mesh_among(torchapi.leaves_of(args, kwargs))
         if mesh is not None:
             traits.update(self._mesh_traits(mesh))
         for argument in torchapi.arguments_of(func, args, kwargs):
@@ -44,7 +44,7 @@ class Describer:
             traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
             traits[Trait(of, "shape")] = shape_text(tensor.shape)
             traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
-            traits[Trait(of, "stride")] = shape_text(tensor.stride)
+            traits[Trait(of, "stride")] = shape_text(torchapi.stride_of(value))
         elif isinstance(value, (list, tuple)):
             traits[Trait(of, "kind")] = "a list"
             traits[Trait(of, "length")] = str(len(value))

@@ -13,9 +13,9 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.describe import DTYPES
-from pytest_dtdispatch.measuring.ops import first_line
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.suite.atlas.layouts import Layout
 from pytest_dtdispatch.suite.atlas.needs import MOULDS, NAMED, NAMED_OUTPUTS, NEEDS, OUTPUT_DTYPES

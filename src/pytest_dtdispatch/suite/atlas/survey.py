@@ -10,9 +10,9 @@ from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh
 
+from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.describe import signature_of
-from pytest_dtdispatch.measuring.ops import first_line
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.records.atlas import AtlasRow, Outcome

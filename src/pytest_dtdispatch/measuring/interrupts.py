@@ -1,0 +1,94 @@
+"""Signals while an op is repeated: let in where the op runs, held back where state is put back.
+
+A handler that raises must reach the program, at the place of its own call: never as a failure of a
+repetition, and never between two things that are put back.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class Signals:
+    """Stands between the program's signal handlers and what is repeated, as a context manager.
+
+    Python runs signal handlers in the main thread alone; in any other this does nothing.
+
+    Attributes:
+        is_open: whether a signal that comes is handled at once. Set it to false in the first statement of a
+            ``finally``: Python looks for signals where functions begin and end, not before an assignment.
+
+    Raises:
+        BaseException: at the end, what a handler raised in between.
+
+    Example:
+        >>> with Signals() as signals:
+        ...     signals.let_in()
+        ...     signals.is_open
+        True
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._held_back: list[int] = []
+        self._raised: BaseException | None = None
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in signal.valid_signals():
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        __tracebackhide__ = True
+        self.is_open = True
+        raised, self._raised = self._raised, None
+        try:
+            self._put_handlers_back()
+        finally:
+            self._handlers = {}
+        if raised is not None:
+            raise raised.with_traceback(None)
+        self._deliver()
+
+    def let_in(self) -> None:
+        """Handle signals at once from now on, those that were held back first."""
+        self.is_open = True
+        self._deliver()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.is_open:
+            self._held_back.append(number)
+            return
+        try:
+            self._handlers[number](number, frame)
+        except BaseException as error:
+            self._raised = error
+            raise
+
+    def _deliver(self) -> None:
+        __tracebackhide__ = True
+        while self._held_back:
+            signal.raise_signal(self._held_back.pop(0))
+
+    def _put_handlers_back(self) -> None:
+        """Give every signal its handler again, also where one of them is called meanwhile and raises."""
+        handlers = list(self._handlers.items())
+        while handlers:
+            number, handler = handlers.pop()
+            try:
+                if signal.getsignal(number) == self._on_signal:  # else the program has set another
+                    signal.signal(number, handler)
+            except BaseException as error:
+                self._raised = error
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised.with_traceback(None)

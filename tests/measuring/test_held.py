@@ -1,0 +1,175 @@
+"""What measuring holds: nothing once an op has returned, and one copy of what it writes until then."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.records.measurement import State
+
+pytestmark = pytest.mark.torch
+
+Make = Callable[..., Any]
+UNARY = ("sin", "cos", "tanh", "sigmoid", "exp", "neg", "abs", "relu", "square", "sqrt", "ceil", "floor")
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def capture() -> SignatureCapture:
+    return SignatureCapture(Book(), Plan(2, 3))
+
+
+@pytest.mark.usefixtures("no_collection")
+@pytest.mark.parametrize("mode", [nullcontext, capture, TimeCaptureMode])
+def test_of_a_chain_the_last_result_alone_is_alive(mode: Callable[[], Any], shard: Make) -> None:
+    x, results = shard(8, 8), []
+    with mode():
+        for name in UNARY:
+            x = getattr(x, name)()
+            results.append(weakref.ref(x))
+    assert [each() is not None for each in results] == [False] * (len(UNARY) - 1) + [True]
+
+
+class Ops(TorchDispatchMode):
+    """List the ops that come by."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_backward_runs_no_op_that_it_does_not_run_uncaptured(shard: Make) -> None:
+    def leaves() -> Any:
+        return shard(8, 8, requires_grad=True), shard(8, 8, requires_grad=True)
+
+    def run(w: Any, v: Any) -> None:
+        ((w - v) * 2).sum().backward()
+
+    one, other, book = leaves(), leaves(), Book()
+    with Ops() as plain:
+        run(*one)
+    with SignatureCapture(book, Plan(2, 3)):
+        run(*other)
+    calls: Counter[str] = Counter()
+    for each in book.measurements():
+        calls[each.op] += each.calls
+    assert calls == Counter(plain.names)
+
+
+PEAKS = """
+import os, sys
+import torch
+from torch.distributed.tensor import DTensor, Shard
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.records.book import Book
+
+mesh = ProcessGroupOwner().mesh(Place((4,), "cpu", "fake"))
+MB = 2**20
+
+def make(megabytes):
+    return DTensor.from_local(torch.ones(megabytes * MB // 4), mesh, [Shard(0)], run_check=False)
+
+def peak(run):
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    run()
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+
+def captured(op):
+    with SignatureCapture(Book(), Plan(1, 1)):
+        op()
+
+a, b, c, pair = make(100), make(100), make(100), [make(50), make(50)]
+ops = {
+    "in place": lambda: a.add_(1),
+    "out": lambda: torch.add(a, b, out=c),
+    "foreach": lambda: torch._foreach_mul_(pair, 1.0),
+}
+for name, op in ops.items():
+    op()
+    print(name, round(peak(lambda: captured(op)) - peak(op)), sep=":")
+"""
+
+
+def test_one_copy_at_most_is_held_of_what_an_op_writes() -> None:
+    ran = subprocess.run([sys.executable, "-c", PEAKS], capture_output=True, text=True, check=True)
+    over = {
+        name: int(megabytes)
+        for name, megabytes in (line.split(":") for line in ran.stdout.split("\n") if line)
+    }
+    assert over.keys() == {"in place", "out", "foreach"}
+    assert all(megabytes <= 110 for megabytes in over.values()), over
+
+
+LIMITED = """
+import resource
+import torch
+from torch.distributed.tensor import DTensor, Shard
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.records.book import Book
+
+mesh = ProcessGroupOwner().mesh(Place((4,), "cpu", "fake"))
+a = DTensor.from_local(torch.zeros(500 * 2**18), mesh, [Shard(0)], run_check=False)
+a.add_(1)
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 300 * 2**20, -1))
+book = Book()
+with SignatureCapture(book, Plan(1, 1)):
+    a.add_(1)
+[measured] = book.measurements()
+print(*measured.notes)
+print(a.to_local().min().item(), a.to_local().max().item())
+"""
+
+
+def test_an_op_for_whose_copy_there_is_no_memory_runs_once() -> None:
+    ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == [
+        "runs once: no copy could be made of the 524,288,000 bytes that it writes",
+        "2.0 2.0",
+    ]
+
+
+def test_captured_calls_of_a_known_signature_hold_nothing(shard: Make) -> None:
+    a, book = shard(8, 8), Book()
+    with SignatureCapture(book, Plan(2, 3)):
+        for _ in range(100):
+            a + a
+        gc.collect()
+        before = len(gc.get_objects())
+        for _ in range(3000):
+            a + a
+        gc.collect()
+        assert len(gc.get_objects()) - before < 100
+    [measured] = book.measurements()
+    assert measured.calls == 3100
+    assert measured.of(State.HIT)

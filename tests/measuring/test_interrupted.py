@@ -1,0 +1,146 @@
+"""A captured program that a signal interrupts at a random moment: it sees the exception, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.torchstate import mask_hook
+from pytest_dtdispatch.records.book import Book
+
+pytestmark = pytest.mark.torch
+
+INTERRUPTS = 100  # of each kind
+CALLS = 4
+
+
+class LateError(Exception):
+    """What a handler raises: an error as any other, which repetitions may raise too."""
+
+
+class Program:
+    """Adds to a tensor in place and draws random numbers; tells whether both are as after whole calls.
+
+    Args:
+        shard: makes DTensors.
+    """
+
+    def __init__(self, shard: Callable[..., DTensor]) -> None:
+        self._sum, self._noise = shard(8, 8), shard(4, 4)
+        self._sum.zero_()
+        torch.manual_seed(7)
+        self._states = [torch.get_rng_state()]
+        for _ in range(CALLS):
+            torch.rand_like(self._noise)
+            self._states.append(torch.get_rng_state())
+        self.begin()
+
+    def begin(self) -> None:
+        self._sum.zero_()
+        torch.set_rng_state(self._states[0])
+
+    def step(self) -> None:
+        for _ in range(CALLS):
+            self._sum.add_(1)
+            torch.rand_like(self._noise)
+
+    def is_whole(self) -> bool:
+        """Each op ran a whole number of times, and the second as often as the first, or once less."""
+        local = torchapi.local_of(self._sum)
+        added = int(local.flatten()[0])
+        drawn = [n for n, state in enumerate(self._states) if torch.equal(state, torch.get_rng_state())]
+        return torch.equal(local, torch.full_like(local, added)) and drawn in ([added], [added - 1])
+
+
+def captured(program: Program) -> None:
+    with SignatureCapture(Book(), Plan(2, 3)):
+        program.step()
+
+
+def called(program: Program) -> None:
+    run_and_measure_call(program.step, (), None, ShardingCaches(), Plan(2, 3))
+
+
+def raise_late(number: int, frame: FrameType | None) -> None:
+    raise LateError("now")
+
+
+@contextmanager
+def handling(number: int, handler: Any) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, before)
+
+
+def interrupt(number: int, after_s: float) -> None:
+    threading.Timer(after_s, lambda: os.kill(os.getpid(), number)).start()
+
+
+def nothing_stays() -> None:
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    assert torchapi.open_modes() == []
+    assert "propagate_op_sharding_non_cached" not in vars(propagator)
+    assert not mask_hook.is_installed
+    assert gc.isenabled()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [captured, called])
+@pytest.mark.parametrize(
+    ("number", "handler", "error"),
+    [
+        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+        (signal.SIGALRM, raise_late, LateError),
+    ],
+    ids=["SIGINT", "SIGALRM"],
+)
+def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
+    run: Callable[[Program], None],
+    number: int,
+    handler: Any,
+    error: type[BaseException],
+    shard: Callable[..., DTensor],
+) -> None:
+    program = Program(shard)
+    run(program)
+    start = time.perf_counter()
+    run(program)
+    longest = time.perf_counter() - start
+    chance, came = random.Random(number), 0
+    filters = list(warnings.filters)
+    with handling(number, handler):
+        for _ in range(INTERRUPTS // 2):
+            program.begin()
+            after = chance.uniform(0.02, 0.9) * longest
+            try:
+                interrupt(number, after)
+                run(program)
+                time.sleep(10)  # it comes here where it comes too late for the program
+            except (KeyboardInterrupt, LateError, RuntimeError) as raised:
+                # Propagation makes a RuntimeError of any other: that of the program's own call too.
+                came += isinstance(raised, error) or isinstance(raised.__cause__, error)
+            nothing_stays()
+            assert program.is_whole()
+    assert came == INTERRUPTS // 2
+    assert list(warnings.filters) == filters

@@ -1,0 +1,108 @@
+"""Signals are held back where state is put back, let in where the program's op runs, and never lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.measuring.interrupts import Signals
+
+NUMBER = signal.SIGUSR1
+
+
+class LateError(Exception):
+    pass
+
+
+@pytest.fixture
+def handled() -> Iterator[list[int]]:
+    """Signals that the program's handler was called with."""
+    calls: list[int] = []
+    before = signal.signal(NUMBER, lambda number, frame: calls.append(number))
+    yield calls
+    signal.signal(NUMBER, before)
+
+
+@pytest.fixture
+def raising() -> Iterator[Any]:
+    """A handler that raises."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise LateError("too late")
+
+    before = signal.signal(NUMBER, handler)
+    yield handler
+    signal.signal(NUMBER, before)
+
+
+def test_a_signal_waits_until_signals_are_let_in(handled: list[int]) -> None:
+    with Signals() as signals:
+        signal.raise_signal(NUMBER)
+        assert handled == []
+        signals.let_in()
+        assert handled == [NUMBER]
+        signal.raise_signal(NUMBER)
+        assert handled == [NUMBER] * 2
+
+
+def test_a_signal_that_waits_at_the_end_comes_then(handled: list[int]) -> None:
+    with Signals():
+        signal.raise_signal(NUMBER)
+    assert handled == [NUMBER]
+
+
+def test_what_a_handler_raises_comes_out_at_the_end_though_it_was_swallowed(raising: Any) -> None:
+    went_on = []
+
+    def swallow(signals: Signals) -> None:
+        try:
+            signals.let_in()
+            signal.raise_signal(NUMBER)
+        except LateError:
+            went_on.append(True)
+        finally:
+            signals.is_open = False
+
+    with pytest.raises(LateError, match="too late"), Signals() as signals:
+        swallow(signals)
+    assert went_on
+    assert signal.getsignal(NUMBER) is raising
+
+
+def test_an_error_that_another_was_made_of_comes_out_as_it_was(raising: Any) -> None:
+    def swallow(signals: Signals) -> None:
+        try:
+            signals.let_in()
+            signal.raise_signal(NUMBER)
+        except LateError as error:
+            raise RuntimeError("propagation failed") from error
+
+    with pytest.raises(LateError, match="too late"), Signals() as signals:
+        swallow(signals)
+
+
+def test_a_handler_that_was_set_meanwhile_stays(handled: list[int]) -> None:
+    def other(number: int, frame: FrameType | None) -> None:
+        handled.append(-number)
+
+    with Signals():
+        signal.signal(NUMBER, other)
+    assert signal.getsignal(NUMBER) is other
+
+
+def test_outside_the_main_thread_handlers_stay(raising: Any) -> None:
+    seen = []
+
+    def look() -> None:
+        with Signals():
+            seen.append(signal.getsignal(NUMBER))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [raising]

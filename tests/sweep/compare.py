@@ -1,0 +1,185 @@
+"""Run a case plainly and measured, and name what a program could tell the two apart by."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
+from pytest_dtdispatch.judging.compiled import CompileLimits
+from pytest_dtdispatch.judging.counts import Limits
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.records.book import Book
+from tests.sweep import observe
+from tests.sweep.cases import Case, Sample, seed
+from tests.sweep.programs import Program, Programs
+
+PLAN = Plan(rounds=1, repeat=1, max_time_s=0.01)
+Seen = dict[str, Any]  # what a program can see, by kind
+Way = Callable[[Program, list[str]], Any]
+
+
+class EmptyMode(TorchDispatchMode):
+    """A mode that does nothing but name the ops that come by: a capture, too, is a mode that is open."""
+
+    def __init__(self, ops: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ops = ops
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._ops.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class NamingCapture(SignatureCapture):
+    """A capture that names the ops that come by."""
+
+    def __init__(self, ops: list[str]) -> None:
+        super().__init__(Book(), PLAN)
+        self._named = ops
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._named.append(str(func))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def run_plainly(program: Program, ops: list[str]) -> Any:
+    """Run a program with nothing measured."""
+    with EmptyMode(ops):
+        result = program.measured(*program.given.args, **program.given.kwargs)
+        return result, program.after(result)
+
+
+def run_in_capture(program: Program, ops: list[str]) -> Any:
+    """Run a program in a capture."""
+    with NamingCapture(ops):
+        result = program.measured(*program.given.args, **program.given.kwargs)
+        return result, program.after(result)
+
+
+def run_as_call(program: Program, ops: list[str]) -> Any:
+    """Measure the first part of a program as a whole call."""
+    measurer = MeasuringDtDispatch(PLAN, (), Limits(), CompilePlan(), CompileLimits())
+
+    def whole(*args: Any) -> Any:
+        return program.measured(*args, **program.given.kwargs)
+
+    with EmptyMode(ops):
+        result = measurer.call(whole, *program.given.args, name="case")
+        return result, program.after(result)
+
+
+MEASURED: dict[str, Way] = {"capture": run_in_capture, "call": run_as_call}
+
+
+def observed(programs: Programs, number: int, way: Way) -> Seen:
+    """Run a program and return what it can see, without a garbage collection until the end."""
+    program = programs.make()
+    gc.collect()
+    gc.freeze()  # from here on the collector knows only what the program made
+    seed(number)
+    seen, result = _watched(program, way)
+    seen["random"] = observe.random_state()
+    seen["alive"] = observe.living()
+    seen.update(_seen_of(program, result))
+    del program, result
+    seen["alive after"] = observe.living()
+    return seen
+
+
+def _watched(program: Program, way: Way) -> tuple[Seen, Any]:
+    ops: list[str] = []
+    error, result = None, None
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            result = way(program, ops)
+        except Exception as raised:  # whatever torch says, it must say when measured as well
+            error = (type(raised).__name__, observe.without_addresses(str(raised)))
+    said = [(w.category.__name__, observe.without_addresses(str(w.message))) for w in warned]
+    return {"error": error, "warnings": said, "ops": ops}, result
+
+
+def _seen_of(program: Program, result: Any) -> Seen:
+    given = torchapi.tree_leaves((program.given.args, program.given.kwargs, program.later))
+    values = [*given, *torchapi.tree_leaves(result)]
+    gradients = [observe.gradient(value) for value in values if isinstance(value, torch.Tensor)]
+    seen = [observe.seen(value) for value in values]
+    tensors = [one for one in seen if isinstance(one, dict)]
+    return {
+        "aliasing": observe.aliases([*values, *gradients]),
+        "plain values": [one for one in seen if not isinstance(one, dict)],
+        "values": [one["contents"] for one in tensors],
+        "layouts": [one["layout"] for one in tensors],
+        "versions": [one["versions"] for one in tensors],
+        "autograd": [one["autograd"] for one in tensors],
+        "gradients": [one["grad"] for one in tensors],
+    }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a program could tell a measured run from a plain one by."""
+
+    case: Case
+    way: str
+    kind: str
+    plain: Any
+    measured: Any
+
+
+@dataclass
+class Compared:
+    """What came of some cases.
+
+    Args:
+        cases: how many, by way, form, placement, and whether torch refused them.
+        without: by what two plain runs differ in, and what therefore is not compared.
+        differences: what differed.
+    """
+
+    cases: Counter[tuple[str, str, str, bool]] = field(default_factory=Counter)
+    without: Counter[str] = field(default_factory=Counter)
+    differences: list[Difference] = field(default_factory=list)
+
+    def add(self, other: Compared) -> None:
+        """Add what came of other cases."""
+        self.cases.update(other.cases)
+        self.without.update(other.without)
+        self.differences += other.differences
+
+
+def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) -> None:
+    """Run a case plainly, twice, and measured in each way; note what differs.
+
+    Where something differs it is run plainly once more: what two plain runs disagree on is not compared.
+    """
+    programs = Programs(case, sample, mesh)
+    first, plain = (observed(programs, case.number, run_plainly) for _ in range(2))
+    unsteady = {kind for kind in ("values", "plain values", "gradients") if first[kind] != plain[kind]}
+    compared.without[" and ".join(sorted(unsteady)) or "nothing"] += 1
+    for way, run in MEASURED.items():
+        measured = observed(programs, case.number, run)
+        compared.cases[way, case.form, case.placed, plain["error"] is not None] += 1
+        kinds = [kind for kind in differing(plain, measured) if kind not in unsteady]
+        if kinds:
+            third = observed(programs, case.number, run_plainly)
+            kinds = [kind for kind in kinds if kind not in differing(plain, third)]
+        compared.differences += [Difference(case, way, kind, plain[kind], measured[kind]) for kind in kinds]
+
+
+def differing(plain: Seen, measured: Seen) -> list[str]:
+    """Name the kinds of things that differ; a tensor less alive than in the plain run is no difference."""
+    kinds = [kind for kind in plain if not kind.startswith("alive") and plain[kind] != measured[kind]]
+    return kinds + [kind for kind in ("alive", "alive after") if measured[kind] - plain[kind]]

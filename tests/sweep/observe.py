@@ -1,0 +1,153 @@
+"""What a program can see of its tensors and of the state around them, as plain data to compare."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.measuring import torchapi
+
+SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def contents(tensor: torch.Tensor) -> Any:
+    """Return what a tensor holds, bit for bit, so that a not-a-number equals itself."""
+    local = settled(tensor)
+    if local.layout in SPARSE:
+        return [contents(getattr(local, part)()) for part in SPARSE[local.layout]]
+    if local.is_nested:
+        return [contents(part) for part in local.unbind()]
+    if local.layout is not torch.strided:
+        return contents(local.to_dense())
+    if local.is_quantized:
+        return local.int_repr().numpy().tobytes(), str(local.qscheme())
+    packed = torch.empty(local.shape, dtype=local.dtype).copy_(local.resolve_conj().resolve_neg())
+    return bytes(packed.view(-1).view(torch.uint8).numpy().data) if packed.numel() else b""
+
+
+def settled(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the local tensor outside autograd; one that a collective still fills is waited for."""
+    local = torchapi.local_of(tensor).detach()
+    waited = getattr(local, "wait", None)
+    return waited() if callable(waited) else local
+
+
+def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return how a tensor lies: kinds, dtype, shapes, placements, and for the local strides and offset."""
+    local = torchapi.local_of(tensor)
+    placements = tuple(map(str, tensor.placements)) if isinstance(tensor, DTensor) else ()
+    outer = (type(tensor), tensor.dtype, _plain(tensor.shape), placements)
+    if local.layout is not torch.strided or local.is_nested:
+        return (*outer, type(local), str(local.layout), _plain(local.shape))
+    lazy = (local.is_conj(), local.is_neg())
+    strides = (tensor.stride(), local.stride(), local.storage_offset())
+    return (*outer, type(local), local.dtype, _plain(local.shape), strides, lazy)
+
+
+def versions(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the version counters of a tensor and of its local."""
+    return () if tensor.is_inference() else (tensor._version, torchapi.local_of(tensor)._version)
+
+
+def autograd(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what autograd knows of a tensor."""
+    return tensor.requires_grad, tensor.is_leaf, type(tensor.grad_fn).__name__, tensor._is_view()
+
+
+def gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient of a leaf; torch warns of those of others."""
+    return tensor.grad if tensor.is_leaf else None
+
+
+def seen(value: Any) -> Any:
+    """Return what a program can see of one value."""
+    if isinstance(value, torch.Generator):
+        return state_of(value.get_state())
+    if not isinstance(value, torch.Tensor):
+        return without_addresses(repr(value))
+    return {
+        "contents": contents(value),
+        "layout": layout(value),
+        "versions": versions(value),
+        "autograd": autograd(value),
+        "grad": seen(gradient(value)),
+    }
+
+
+def aliases(values: Sequence[Any]) -> list[tuple[int, int, bool]]:
+    """Return which values share a storage, and whether they are one object."""
+    storages = {n: address for n, value in enumerate(values) if (address := _address(value))}
+    return [
+        (i, j, values[i] is values[j])
+        for i in storages
+        for j in storages
+        if i < j and (storages[i] == storages[j] or values[i] is values[j])
+    ]
+
+
+def random_state() -> list[bytes]:
+    """Return the states that random ops advance, of torch and of DTensor's tracker."""
+    tracked = sorted(torchapi.random_tracker_states().items())
+    return [state_of(torch.get_rng_state()), *(state_of(state) for _, state in tracked)]
+
+
+def state_of(state: torch.Tensor) -> bytes:
+    """Return the state of a generator."""
+    return bytes(state.numpy().data)
+
+
+def without_addresses(text: str) -> str:
+    """Return a message without what differs from one process, or object, to the next."""
+    return re.sub(r"0x[0-9a-f]+", "0x", text)
+
+
+def living() -> Counter[str]:
+    """Count tensors that Python can reach, and that were made since the last ``gc.freeze()``.
+
+    Those that the propagator computes shapes with are left out: torch leaves them in cycles of its own.
+    """
+    return Counter(map(_kind, _tensors(gc.get_objects())))
+
+
+def _tensors(objects: list[Any]) -> Iterator[torch.Tensor]:
+    for value in objects:
+        if issubclass(type(value), torch.Tensor) and not _is_fake(value):
+            yield value
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return "Fake" in type(tensor).__name__ or tensor.device.type == "meta" or _is_fake_inside(tensor)
+
+
+def _is_fake_inside(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, DTensor) and _is_fake(torchapi.local_of(tensor))
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return type(tensor).__name__
+
+
+def _address(value: Any) -> int:
+    """Return where the storage of a value begins; 0 where it has none."""
+    if not isinstance(value, torch.Tensor):
+        return 0
+    local = torchapi.local_of(value)
+    if local.layout is not torch.strided or local.is_nested:
+        return id(local)
+    return local.untyped_storage().data_ptr()
+
+
+def _plain(shape: Sequence[int]) -> tuple[str, ...]:
+    return tuple(map(str, shape))

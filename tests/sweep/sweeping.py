@@ -1,0 +1,126 @@
+"""Go through cases, and say what came of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import gc
+import logging
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from pytest_dtdispatch.measuring import rounds
+from pytest_dtdispatch.measuring.torchapi import replaced
+from tests.sweep.cases import OPS, Case, cases, sample_of
+from tests.sweep.compare import Compared, compare
+
+SLICES = 32
+ENOUGH = 400  # cases between two full collections: what is frozen is out of reach of the small ones
+
+# Ops whose difference has a reason that docs/limitations.md gives, by their names in torch's database.
+KNOWN: dict[str, str] = {}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let nothing but the cases make, move or collect tensors, and let torch warn each time, not once.
+
+    Torch logs every shape function that raises, and gives random ops a seed of their own.
+    """
+    threads, always = torch.get_num_threads(), torch.is_warn_always_enabled()
+    torch.set_num_threads(1)
+    torch.set_warn_always(True)
+    logging.disable()
+    gc.disable()
+    seeding = [module for module in list(sys.modules.values()) if hasattr(module, "wrapper_set_seed")]
+    try:
+        with ExitStack() as stack:
+            for module in seeding:
+                stack.enter_context(replaced(module, "wrapper_set_seed", unseeded))
+            stack.enter_context(replaced(rounds, "WARMUP_HITS", 1))  # no figure is looked at
+            yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
+        logging.disable(logging.NOTSET)
+        torch.set_warn_always(always)
+        torch.set_num_threads(threads)
+
+
+def unseeded(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call an op that draws random numbers as a program does."""
+    return op(*args, **kwargs)
+
+
+def sweep(chosen: Iterator[Case], mesh: DeviceMesh) -> Compared:
+    """Compare cases; those that have no such sample are left out."""
+    compared = Compared()
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of samples and outputs being made: a case hears its own
+        for n, case in enumerate(chosen):
+            sample = sample_of(case)
+            if sample is not None:
+                compare(case, sample, mesh, compared)
+            if n % ENOUGH == ENOUGH - 1:
+                gc.unfreeze()
+                gc.collect()
+    return compared
+
+
+def sampled(every: int) -> Iterator[Case]:
+    """Name one case of so many, the same in every run."""
+    return (case for case in cases() if case.number % every == 0)
+
+
+def sliced(number: int) -> Iterator[Case]:
+    """Name the cases of every so many-th op; of those, the ones that ``SWEEP_CASES`` asks for, a glob."""
+    names = set(list(OPS)[number::SLICES])
+    glob = os.environ.get("SWEEP_CASES", "*")
+    return (case for case in cases() if case.op in names and fnmatch.fnmatchcase(case.name, glob))
+
+
+def slices() -> range:
+    """Return the slices that this process goes through: ``SWEEP_SHARD=1/2`` takes half of them."""
+    shard, _, shards = os.environ.get("SWEEP_SHARD", "1/1").partition("/")
+    return range(int(shard) - 1, SLICES, int(shards or 1))
+
+
+def unexplained(compared: Compared) -> list[str]:
+    """Describe the differences that have no reason yet, one a line."""
+    return [
+        f"{one.way}: {one.kind}: {one.case.name}: {_shortened(one.plain)} became {_shortened(one.measured)}"
+        for one in compared.differences
+        if one.case.op not in KNOWN
+    ]
+
+
+def summary(compared: Compared) -> list[str]:
+    """Say how many cases there were, by way, form and placement, and how many differ in what."""
+    lines = []
+    for title, at in (("way", 0), ("form", 1), ("placed", 2), ("raises", 3)):
+        counts: Counter[str] = Counter()
+        for key, count in compared.cases.items():
+            if title == "way" or key[0] == "capture":
+                counts[str(key[at])] += count
+        lines.append(f"{title}: " + ", ".join(f"{name} {counts[name]}" for name in sorted(counts)))
+    different = {(one.way, one.case.name) for one in compared.differences}
+    kinds = Counter(f"{one.way}: {one.kind}" for one in compared.differences)
+    lines.append(f"compared without what two plain runs differ in: {_listed(compared.without)}")
+    lines.append(f"cases that differ: {len(different)} ({_listed(kinds)})")
+    return lines
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+
+
+def _shortened(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 400 else text[:400] + "..."
