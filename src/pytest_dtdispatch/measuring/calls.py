@@ -136,10 +136,10 @@ class RanCall:
             rounds = rounds_of(self._subject, caches, plan, None, synchronizer(), signals)
             return figures_of(rounds.take())
 
-        def once_more() -> Any:
+        def once_more() -> None:
             args = self._subject.prepare()
             caches.clear()
-            return self._subject.fn(*args)
+            self._subject.drop(self._subject.fn(*args))
 
         return repeated(self._replay, take, once_more)
 
@@ -188,7 +188,12 @@ def run_call(
     first_args = given_arguments(args, setup)
     with replay.watching(), CallWatch(replay) as watch:
         result = fn(*first_args)
-    subject = Subject(fn, _rewound(replay, args, setup), prepare_propagates=setup is not None)
+    subject = Subject(
+        fn,
+        _rewound(replay, args, setup),
+        prepare_propagates=setup is not None,
+        release=torchapi.release_of(result),
+    )
     once = _settled(replay, watch, subject)
     return result, RanCall(subject, replay, _place(watch.mesh), once)
 
@@ -205,14 +210,15 @@ def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
         with WriteWatch(replay.tensors.save_kept) as second:
             try:
                 signals.let_in()
-                subject.fn(*args)
+                result = subject.fn(*args)
             except NoCopyError as error:
                 return Figures(notes=(str(error),))
             finally:
                 signals.is_open = False
+        subject.drop(result)
         return Figures(notes=(second.once,) if second.once else ())
 
-    figures = repeated(replay, watched, lambda: subject.fn(*subject.prepare()))
+    figures = repeated(replay, watched, lambda: subject.drop(subject.fn(*subject.prepare())))
     return figures.notes[0] if figures.notes else ""
 
 

@@ -109,12 +109,23 @@ class Subject:
         prepare: called before each call, untimed; returns the positional arguments.
         kwargs: keyword arguments.
         prepare_propagates: whether ``prepare`` may itself ask the caches.
+        release: is given each result before it is dropped, untimed, where results are not just dropped.
     """
 
     fn: Callable[..., Any]
     prepare: Callable[[], tuple[Any, ...]]
     kwargs: dict[str, Any] = field(default_factory=dict)
     prepare_propagates: bool = False
+    release: Callable[[Any], object] | None = None
+
+    def row(self, prepare: Callable[[], tuple[Any, ...]], read: Reader, calls: int) -> Row:
+        """Make the row of so many calls, each prepared as is said here."""
+        return Row(self.fn, prepare, self.kwargs, read, calls, self.release)
+
+    def drop(self, result: Any) -> None:
+        """Release a result of a call that is not timed."""
+        if self.release is not None:
+            self.release(result)
 
 
 class Propagation(Enum):
@@ -236,11 +247,9 @@ class Rounds:
                 before[:] = [reader()[0] for reader in self._readers]
                 return args
 
-            [first] = yield from self._timed(Row(subject.fn, miss, subject.kwargs, self._read_all, 1))
+            [first] = yield from self._timed(subject.row(miss, self._read_all, 1))
             asked_at_first = first.hits or first.misses or uncached[0]
-            *_, last = yield from self._timed(
-                Row(subject.fn, hit, subject.kwargs, self._read_all, REHEARSAL_CALLS)
-            )
+            *_, last = yield from self._timed(subject.row(hit, self._read_all, REHEARSAL_CALLS))
             after = [reader()[0] for reader in self._readers]
         self._rehearsed(first.figure, last.figure)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
@@ -317,8 +326,7 @@ class Rounds:
                 is_clear.append(clear())
                 return args
 
-            row = Row(subject.fn, prepare, subject.kwargs, self._read_all, warmup + count)
-            calls = yield from self._timed(row)
+            calls = yield from self._timed(subject.row(prepare, self._read_all, warmup + count))
         for call, was_clear in list(zip(calls, is_clear, strict=True))[warmup:]:
             if not was_clear:
                 self._refuse(state, NOT_COLD)
@@ -374,8 +382,7 @@ class Rounds:
 
     def _calls(self, subject: Subject, count: int) -> Rows[list[TimedCall]]:
         read = self._hit_reader or self._read_all
-        row = Row(subject.fn, subject.prepare, subject.kwargs, read, count)
-        return (yield from self._timed(row))
+        return (yield from self._timed(subject.row(subject.prepare, read, count)))
 
     def _timed(self, row: Row) -> Rows[list[TimedCall]]:
         raw = yield row

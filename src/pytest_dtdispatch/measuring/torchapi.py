@@ -7,7 +7,7 @@ import importlib
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -407,6 +407,30 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the local shard of a DTensor, itself and no view of it; any other tensor as it is."""
     local: torch.Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     return local
+
+
+def wait_for(result: Any) -> None:
+    """Wait for the collectives that fill the tensors of a result, where the program has not yet.
+
+    Torch keeps each of them until somebody waits for it, and counts those that nobody did at its end.
+    """
+    for tensor in _unwaited(tree_leaves(result)):
+        tensor.trigger_wait()
+
+
+def release_of(result: Any) -> Callable[[Any], None] | None:
+    """Return what results like this one must be given to before they are dropped; None if nothing."""
+    return wait_for if next(_unwaited(tree_leaves(result)), None) is not None else None
+
+
+def _unwaited(values: Iterable[Any]) -> Iterator[Any]:
+    """Find tensors that a collective may not have filled yet, also inside of other tensors."""
+    for value in values:
+        if isinstance(value, _async_type()):
+            yield value
+        elif isinstance(value, torch.Tensor) and hasattr(value, "__tensor_flatten__"):
+            names, _ = value.__tensor_flatten__()
+            yield from _unwaited(getattr(value, name) for name in names)
 
 
 def shards_of_simulated_ranks(local: torch.Tensor) -> list[torch.Tensor]:
