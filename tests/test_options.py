@@ -84,11 +84,12 @@ INI = {
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin")
 LIMIT = "is not a whole number of at least 0"
 COUNT = "is not a whole number of at least 1"
+ROUNDS = COUNT + ", or auto"
 MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
 MISTAKES = [
-    ("rounds", "0", COUNT),
-    ("rounds", "-1", COUNT),
-    ("rounds", "x", COUNT),
+    ("rounds", "0", ROUNDS),
+    ("rounds", "-1", ROUNDS),
+    ("rounds", "x", ROUNDS),
     ("repeat", "1.5", COUNT),
     ("nproc", "0", COUNT),
     ("max_time", "0", "is not a number of seconds above 0"),
@@ -244,7 +245,7 @@ def test_an_ini_value_that_is_not_valid_names_its_file_and_what_is_valid(
 @pytest.mark.parametrize("ini", ["", "dtdispatch_rounds = 9"])
 def test_an_ini_value_given_as_an_override_names_that(pytester: pytest.Pytester, ini: str) -> None:
     line = mistake(pytester, "-o", "dtdispatch_rounds=x", ini=ini)
-    assert line == f"-o dtdispatch_rounds: 'x' {COUNT}"
+    assert line == f"-o dtdispatch_rounds: 'x' {ROUNDS}"
 
 
 def test_ranks_are_not_started_where_nothing_is_measured(pytester: pytest.Pytester) -> None:
@@ -278,6 +279,7 @@ def test_the_default_mesh_of_many_ranks_has_all_of_them(
     ("keyword", "value"),
     [
         ("rounds", 7),
+        ("rounds", "auto"),
         ("repeat", 3),
         ("max_time", 0.25),
         ("cold", True),
@@ -345,9 +347,9 @@ def test_the_closest_marker_wins_keyword_by_keyword(pytester: pytest.Pytester) -
         ),
         ("measure=True", "marker dtdispatch has no keyword 'measure'; valid: rounds, "),
         ("nproc=2", "marker dtdispatch has no keyword 'nproc'; valid: rounds, "),
-        ("rounds=0", f"marker dtdispatch: rounds=0 {COUNT}"),
-        ("rounds=True", f"marker dtdispatch: rounds=True {COUNT}"),
-        ('rounds="x"', f"marker dtdispatch: rounds='x' {COUNT}"),
+        ("rounds=0", f"marker dtdispatch: rounds=0 {ROUNDS}"),
+        ("rounds=True", f"marker dtdispatch: rounds=True {ROUNDS}"),
+        ('rounds="x"', f"marker dtdispatch: rounds='x' {ROUNDS}"),
         ("max_time=-1", "marker dtdispatch: max_time=-1 is not a number of seconds above 0"),
         ('mesh="0x4"', f"marker dtdispatch: mesh='0x4' {MESH}"),
         ("mesh=()", f"marker dtdispatch: mesh=() {MESH}"),
@@ -405,6 +407,34 @@ def test_a_value_given_in_python_is_checked() -> None:
     with pytest.raises(MeshError) as raised:
         options.checked("backend", "mpi")
     assert str(raised.value) == "backend='mpi' is not one of auto, fake, gloo, nccl, local"
+
+
+# Rounds that are enough
+
+
+@pytest.mark.parametrize(
+    ("args", "most", "stops"),
+    [
+        ([], 20, False),
+        (["--dtdispatch-rounds=7"], 7, False),
+        (["--dtdispatch-rounds=auto"], 20, True),
+        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=instructions"], 5, False),
+        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=counts"], 20, False),
+    ],
+)
+def test_auto_is_twenty_rounds_at_the_most(
+    pytester: pytest.Pytester, args: list[str], most: int, stops: bool
+) -> None:
+    settings = run_settings(config_of(pytester, *args))
+    assert (settings.most_rounds, settings.stops_when_enough) == (most, stops)
+
+
+@pytest.mark.parametrize(("flag", "rounds"), [(["--dtdispatch-rounds=auto"], "auto"), ([], 9)])
+def test_auto_as_a_flag_beats_the_marker(
+    pytester: pytest.Pytester, flag: list[str], rounds: int | str
+) -> None:
+    item = item_of(pytester, marked(rounds=9), *flag, ini="dtdispatch_rounds = auto")
+    assert options.test_settings(item).rounds == rounds
 
 
 # What a user sees

@@ -21,6 +21,7 @@ from pytest_dtdispatch.values import (
     read_limit,
     read_mesh,
     read_names,
+    read_rounds,
     read_seconds,
     read_sizes,
     read_switch,
@@ -46,6 +47,17 @@ def test_a_count_is_a_whole_number_of_at_least_one(value: Any, count: int) -> No
 def test_anything_else_is_no_count(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^a whole number of at least 1$"):
         read_count(value)
+
+
+@pytest.mark.parametrize(("value", "rounds"), [("auto", "auto"), ("20", 20), (7, 7)])
+def test_rounds_are_a_count_or_auto(value: Any, rounds: int | str) -> None:
+    assert read_rounds(value) == rounds
+
+
+@pytest.mark.parametrize("value", ["AUTO", "automatic", " auto", "0", "", 0, 1.5, True, None, ["auto"]])
+def test_anything_else_is_no_number_of_rounds(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a whole number of at least 1, or auto$"):
+        read_rounds(value)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +252,7 @@ def refusal(read: Callable[[Any], Any], value: Any) -> str:
 @given(JUNK)
 def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> None:
     assert refusal(read_count, value) in ("", "a whole number of at least 1")
+    assert refusal(read_rounds, value) in ("", "a whole number of at least 1, or auto")
     assert refusal(read_seconds, value) in ("", "a number of seconds above 0")
     assert refusal(read_switch, value) in ("", "true or false")
     assert refusal(read_mesh, value) in (

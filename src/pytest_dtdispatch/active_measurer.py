@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch.errors import CaptureError, GateError
@@ -27,6 +28,7 @@ from pytest_dtdispatch.records.compiled import Compiled, CompiledVariant, varian
 from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.scaling import Scaling, row_name
 from pytest_dtdispatch.records.steps import StepCounts, Steps
+from pytest_dtdispatch.waiting import Waiting
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -47,6 +49,10 @@ class MeasuringDtDispatch(DtDispatch):
         limits: the most that a counted step may have.
         compile_plan: how much is compiled.
         compile_limits: the most that a compiled function may have.
+        waiting: says how long it takes; nobody does where not given.
+
+    Attributes:
+        waiting: says how long it takes.
     """
 
     enabled = True
@@ -58,8 +64,10 @@ class MeasuringDtDispatch(DtDispatch):
         limits: Limits,
         compile_plan: CompilePlan,
         compile_limits: CompileLimits,
+        waiting: Waiting | None = None,
     ) -> None:
         self.book = Book()
+        self.waiting = waiting or Waiting()
         self._plan = plan
         self._ops = ops
         self._limits = limits
@@ -75,9 +83,9 @@ class MeasuringDtDispatch(DtDispatch):
 
         _refuse_elsewhere()
         self._refuse_inside("a capture")
-        return Capture(
-            SignatureCapture(self.book, self._plan, self._ops), self.book, _place_of_caller(), self._open
-        )
+        self.waiting.begin_capture()
+        capture = SignatureCapture(self.book, self._plan, self._ops, self.waiting.measured)
+        return Capture(capture, self.book, _place_of_caller(), self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -90,8 +98,11 @@ class MeasuringDtDispatch(DtDispatch):
 
         name = self._row_name("call(fn, name=...)", fn, name)
         self._begin_rows(name)
+        foretell = partial(self.waiting.begin_call, name)
         with Measuring(f"the call {name!r} is measured"):
-            result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
+            result, place, figures = run_and_measure_call(
+                fn, args, setup, ShardingCaches(), self._plan, foretell
+            )
         self.book.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
 
@@ -135,8 +146,9 @@ class MeasuringDtDispatch(DtDispatch):
         checked, limit = checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
         self._begin_rows(name, *(row_name(name, size) for size in checked))
+        foretell = partial(self.waiting.begin_call, name)
         with Measuring(f"the scaling {name!r} is measured"):
-            taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan)
+            taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
         for size, at_size in taken.items():
             self.book.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
         scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, limit)

@@ -13,6 +13,7 @@ from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.records.threshold import Threshold
 from pytest_dtdispatch.records.world import World, read_world
 from pytest_dtdispatch.values import (
+    AUTO,
     read_cache_settings,
     read_choice,
     read_count,
@@ -21,6 +22,7 @@ from pytest_dtdispatch.values import (
     read_mesh,
     read_most,
     read_names,
+    read_rounds,
     read_seconds,
     read_switch,
     read_thresholds,
@@ -34,6 +36,7 @@ RANK_STATS = ("median", "max")
 COUNT_INSTRUCTIONS = "--dtdispatch-metric instructions"
 # Counts hardly differ from call to call, and callgrind is slow.
 FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
+MOST_ROUNDS = 20  # where as many are taken as are enough
 MARKER = "dtdispatch"
 
 
@@ -43,7 +46,7 @@ class Settings(NamedTuple):  # which is made faster than a dataclass: every star
     Args:
         measure: whether tests that use the fixture are measured.
         measure_all: whether every test is measured.
-        rounds: proved misses for each signature.
+        rounds: proved misses for each signature; ``auto`` for as many as are enough.
         repeat: hits recorded after each miss.
         max_time: seconds after which no round is added to a signature.
         cold: whether cold rows are taken too.
@@ -78,7 +81,7 @@ class Settings(NamedTuple):  # which is made faster than a dataclass: every star
 
     measure: bool = False
     measure_all: bool = False
-    rounds: int = 20
+    rounds: int | str = 20
     repeat: int = 10
     max_time: float = 1.0
     cold: bool = False
@@ -108,6 +111,19 @@ class Settings(NamedTuple):  # which is made faster than a dataclass: every star
     expected: Path | None = None
     csv: Path | None = None
     oss_json: Path | None = None
+
+    @property
+    def most_rounds(self) -> int:
+        """The most rounds that are taken of a signature."""
+        if isinstance(self.rounds, int):
+            return self.rounds
+        # A count of instructions hardly differs from call to call: few are always enough.
+        return FEW["rounds"] if self.metric == "instructions" else MOST_ROUNDS
+
+    @property
+    def stops_when_enough(self) -> bool:
+        """Whether no round is added once the median is known closely."""
+        return self.rounds == AUTO and self.metric == "time"
 
 
 class Option(NamedTuple):
@@ -154,7 +170,13 @@ OPTIONS = (
         "--dtdispatch-all",
         in_marker=False,
     ),
-    Option("rounds", read_count, "proved misses for each signature", "--dtdispatch-rounds", "N"),
+    Option(
+        "rounds",
+        read_rounds,
+        "proved misses for each signature; auto: 8 to 20, no more once each median is known to a tenth",
+        "--dtdispatch-rounds",
+        "N|auto",
+    ),
     Option("repeat", read_count, "hits recorded after each miss", "--dtdispatch-repeat", "N"),
     Option(
         "max_time",

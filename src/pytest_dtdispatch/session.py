@@ -17,6 +17,7 @@ from pytest_dtdispatch.obstacles import why_not_measured
 from pytest_dtdispatch.records.signature import mesh_text
 from pytest_dtdispatch.records.world import read_world
 from pytest_dtdispatch.section import Found, Section
+from pytest_dtdispatch.waiting import Waits
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
@@ -53,6 +54,7 @@ class Session:
         self._config = config
         self._settings = settings
         self._found = Found()
+        self._waits = Waits(config)
         self._books: dict[str, Book] = {}
 
     @property
@@ -106,10 +108,12 @@ class Session:
         from pytest_dtdispatch.judging.counts import Limits
         from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
+        from pytest_dtdispatch.measuring.precision import WITHIN
         from pytest_dtdispatch.measuring.rounds import Plan
 
         settings = options.test_settings(item)
-        plan = Plan(settings.rounds, settings.repeat, settings.max_time, settings.cold)
+        within = WITHIN if settings.stops_when_enough else None
+        plan = Plan(settings.most_rounds, settings.repeat, settings.max_time, settings.cold, within=within)
         try:
             plan = replace(plan, counting=self._counting)
             if self._ranks is not None:
@@ -122,13 +126,14 @@ class Session:
         compile_plan = CompilePlan(
             settings.compile_backend,
             settings.compile_rounds,
-            max(1, settings.rounds * settings.repeat // settings.compile_rounds),
+            max(1, settings.most_rounds * settings.repeat // settings.compile_rounds),
             settings.fake_tensor_cache or (),
             plan.counting.meter if plan.counting else None,
         )
         if settings.metric == "counts":
             compile_plan = replace(compile_plan, rounds=1, calls=1)
-        measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, compile_limits)
+        waiting = self._waits.of(item.nodeid, settings)
+        measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, compile_limits, waiting)
         self._books[item.nodeid] = measurer.book
         try:
             yield measurer
@@ -248,6 +253,7 @@ class Session:
             measurer.close()
         except CaptureError as error:
             complaint = str(error)
+        self._waits.remember(item.nodeid, measurer.waiting.captured_s)
         test = row_nodeid(item)
         measurements = measurer.book.measurements()
         if self._ranks is not None:

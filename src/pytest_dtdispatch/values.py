@@ -9,6 +9,8 @@ from typing import Any
 
 from pytest_dtdispatch.records.threshold import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 
+AUTO = "auto"
+
 
 def read_count(value: Any) -> int:
     """Read a whole number of at least 1."""
@@ -19,6 +21,16 @@ def read_count(value: Any) -> int:
     if count < 1 or isinstance(value, (bool, float)):
         raise ValueError("a whole number of at least 1")
     return count
+
+
+def read_rounds(value: Any) -> int | str:
+    """Read a number of rounds, or ``auto`` for as many as are enough."""
+    if isinstance(value, str) and value == AUTO:
+        return AUTO
+    try:
+        return read_count(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {AUTO}") from None
 
 
 def read_most(value: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -403,7 +404,8 @@ def test_only_the_call_is_timed(bench: Bench) -> None:
 
     bench.caches.reading = lambda: bench.clock.passes(second)
     subject = Subject(op, prepare, {"keyword": "keyword"})
-    taken = Rounds(subject, bench.caches, plan(rounds=2, repeat=3), clock=bench.clock).take()
+    unhurried_plan = plan(rounds=2, repeat=3, max_time_s=1e9)
+    taken = Rounds(subject, bench.caches, unhurried_plan, clock=bench.clock).take()
     assert by_state(taken)[State.MISS].ns == (7, 7)
     assert by_state(taken)[State.HIT].ns == (7,) * 6
     assert log == ["prepare", "call", "release"] * (REHEARSAL + 2 * (1 + WARMUP + 3))
@@ -424,7 +426,8 @@ def test_each_result_is_released_outside_of_what_is_timed_where_that_is_asked_fo
         released.append(result)
 
     subject = Subject(op, tuple, release=release)
-    taken = Rounds(subject, bench.caches, plan(rounds=2, repeat=3), clock=bench.clock).take()
+    unhurried_plan = plan(rounds=2, repeat=3, max_time_s=1e9)
+    taken = Rounds(subject, bench.caches, unhurried_plan, clock=bench.clock).take()
     assert by_state(taken)[State.MISS].ns == (7, 7)
     assert by_state(taken)[State.HIT].ns == (7,) * 6
     assert released == results
@@ -489,6 +492,175 @@ def test_the_rehearsal_is_part_of_the_time_budget(bench: Bench) -> None:
 
     bench.op_that(effect)
     assert rounds_done(bench, plan(rounds=20, repeat=1, max_time_s=9.0)) == 5
+
+
+# Calls that take long: what is planned is cut to what fits
+
+
+def slow_bench(miss_ms: float, hit_ms: float) -> Bench:
+    bench = Bench()
+
+    def effect(number: int) -> None:
+        bench.clock.passes(int(1e6 * (hit_ms if bench.caches.native.is_filled else miss_ms)))
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    return bench
+
+
+def counts_of(taken: Taken) -> dict[State, int]:
+    return {samples.state: len(samples.ns) for samples in taken.samples}
+
+
+def test_of_calls_too_slow_for_the_time_five_misses_and_five_hits_are_taken_and_no_more() -> None:
+    bench = slow_bench(145, 140)
+    taken = bench.take(Plan())
+    assert counts_of(taken) == {State.MISS: 5, State.HIT: 5}
+    assert taken.rounds == 5
+    assert bench.op.calls == 1 + 1 + 5 + 5, "the rehearsal is one of each"
+
+
+def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
+    bench = slow_bench(200, 200)
+    effect = bench.op._effect
+
+    def second_propagates(number: int) -> None:
+        bench.caches.native.is_filled = bench.caches.native.is_filled and number != 1
+        effect(number)
+
+    bench.op_that(second_propagates)
+    taken = bench.take(Plan())
+    assert taken.propagation is Propagation.CACHED
+    assert bench.op.calls == 1 + 2 + 5 + 5
+
+
+@pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 4)])
+def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_ms: float) -> None:
+    bench = slow_bench(miss_ms, hit_ms)
+    taken = bench.take(Plan())
+    assert bench.clock.now <= 1.05e9
+    assert bench.clock.now >= 0.6e9 or counts_of(taken) == {State.MISS: 20, State.HIT: 200}
+    assert taken.rounds >= 5
+
+
+def test_what_has_no_limit_is_taken_however_long_it_lasts() -> None:
+    taken = slow_bench(200, 200).take(Plan(1, 10, math.inf))
+    assert counts_of(taken) == {State.MISS: 1, State.HIT: 10}
+
+
+def test_what_prepares_a_call_is_part_of_its_time(bench: Bench) -> None:
+    def prepare() -> tuple[()]:
+        bench.clock.passes(140 * 10**6)
+        return ()
+
+    subject = Subject(bench.op, prepare)
+    taken = Rounds(subject, bench.caches, Plan(), clock=bench.clock).take()
+    assert counts_of(taken) == {State.MISS: 5, State.HIT: 5}
+
+
+def test_slow_misses_leave_fast_hits_as_they_are() -> None:
+    taken = slow_bench(370, 0.02).take(Plan())
+    assert counts_of(taken) == {State.MISS: 5, State.HIT: 50}
+
+
+def test_a_slow_unpropagated_call_is_taken_five_times(bench: Bench) -> None:
+    bench.op_that(lambda number: bench.clock.passes(300 * 10**6))
+    taken = bench.take(Plan())
+    assert counts_of(taken) == {State.CALL: 5}
+    assert bench.op.calls == 2 + 5
+
+
+def test_slow_local_calls_are_cut_with_the_hits() -> None:
+    bench = slow_bench(30, 30)
+    local = FakeOp(bench.clock, lambda number: bench.clock.passes(29 * 10**6))
+    taken = bench.take(Plan(), local=Subject(local, tuple))
+    assert counts_of(taken) == {State.MISS: 5, State.HIT: 10, State.LOCAL: 10}
+    assert bench.clock.now <= 1.1e9
+
+
+def test_ranks_rehearse_alike_and_settle_hits_and_warm_up_too() -> None:
+    bench = slow_bench(145, 140)
+    settled = Settled((6, 3, 2, 1))
+    taken = bench.take(Plan(agreement=settled))
+    assert settled.proposed == [((5, 5, 1, 0), "cached")]
+    assert counts_of(taken) == {State.MISS: 6, State.HIT: 12}
+    assert bench.op.calls == REHEARSAL + 6 * (1 + 2) + 2 * 1
+
+
+# Rounds that are enough
+
+
+def noisy_bench(noise: Sequence[float]) -> Bench:
+    """A bench whose calls take 100 us, more by so many percent, in turn."""
+    bench = Bench()
+
+    def effect(number: int) -> None:
+        bench.clock.passes(int(100_000 * (1 + noise[number % len(noise)] / 100)))
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    return bench
+
+
+def test_rounds_end_once_the_median_of_each_state_is_known_closely_enough() -> None:
+    taken = noisy_bench([0, 1, 2, 3]).take(Plan(within=0.05))
+    assert counts_of(taken) == {State.MISS: 8, State.HIT: 80}
+    assert taken.rounds == 8
+
+
+def test_the_first_fifth_of_a_short_row_is_discarded_too() -> None:
+    bench = noisy_bench([0])
+    bench.take(Plan(within=0.05))
+    assert bench.op.calls == REHEARSAL + 2 + 8 + WARMUP + 80
+
+
+def test_noisy_misses_are_added_one_by_one_in_their_row() -> None:
+    bench = noisy_bench(
+        [0, 0, 0, 0, 0, 0, 0, 0, 30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    )
+    taken = bench.take(Plan(within=0.05))
+    assert counts_of(taken) == {State.MISS: 9, State.HIT: 90}
+    assert bench.caches.log == ["clear"] * (1 + 2 + 9)
+
+
+def test_rounds_that_are_never_enough_are_as_many_as_planned() -> None:
+    taken = noisy_bench([0, 50, 100]).take(Plan(within=0.05))
+    assert counts_of(taken) == {State.MISS: 20, State.HIT: 200}
+    assert taken.rounds == 20
+
+
+def test_rounds_that_are_to_be_enough_keep_to_the_time() -> None:
+    taken = slow_bench(370, 0.02).take(Plan(within=0.05))
+    assert counts_of(taken) == {State.MISS: 5, State.HIT: 50}
+
+
+def test_short_rows_end_at_eight_rounds_too() -> None:
+    taken = slow_bench(10, 0.02).take(Plan(within=0.05, max_time_s=0.5))
+    assert counts_of(taken) == {State.MISS: 8, State.HIT: 80}
+
+
+def test_unpropagated_calls_are_enough_or_more_are_made(bench: Bench) -> None:
+    bench.op_that(lambda number: None)
+    taken = bench.take(Plan(within=0.5))
+    assert (counts_of(taken), taken.rounds) == ({State.CALL: 80}, 8)
+    bench = Bench()
+    bench.op_that(lambda number: bench.clock.passes(number % 2 * 10_000))
+    taken = bench.take(Plan(within=0.05))
+    assert (counts_of(taken), taken.rounds) == ({State.CALL: 200}, 20)
+
+
+def test_cold_and_local_calls_are_as_many_as_misses_and_hits() -> None:
+    bench = noisy_bench([0])
+    local = Subject(FakeOp(bench.clock, lambda number: None), tuple)
+    taken = bench.take(Plan(within=0.05, cold=True), local=local)
+    assert counts_of(taken) == {State.MISS: 8, State.HIT: 80, State.COLD: 8, State.LOCAL: 80}
+
+
+def test_ranks_that_settle_take_ten_rounds_where_others_take_enough() -> None:
+    settled = Settled((10, 20, 10, 10))
+    taken = noisy_bench([0]).take(Plan(within=0.05, agreement=settled))
+    assert settled.proposed == [((10, 20, 10, 10), "cached")]
+    assert taken.rounds == 10
 
 
 # Garbage collection
@@ -680,29 +852,29 @@ def test_a_proved_hit_is_always_recorded(plan: Plan, noise: list[bool]) -> None:
 class Settled:
     """Other ranks that settle for given numbers."""
 
-    def __init__(self, numbers: tuple[int, int] | None) -> None:
+    def __init__(self, numbers: tuple[int, ...] | None) -> None:
         self.numbers = numbers
-        self.proposed: list[tuple[int, int, str]] = []
+        self.proposed: list[tuple[Sequence[int], str]] = []
 
     def come_to(self, subject: str) -> None:
         raise AssertionError("rounds come to nothing: who names the subject does")
 
-    def rounds(self, rounds: int, in_a_row: int, propagation: str) -> tuple[int, int] | None:
-        self.proposed.append((rounds, in_a_row, propagation))
+    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
+        self.proposed.append((numbers, propagation))
         return self.numbers
 
 
 @pytest.mark.parametrize("max_time_s", [1e-9, 1e9])
 def test_ranks_take_the_rounds_that_were_settled_whatever_their_own_time(max_time_s: float) -> None:
-    settled = Settled((7, 3))
+    settled = Settled((7, 3, 2, 4))
     bench = Bench()
     taken = bench.take(Plan(20, 2, max_time_s, agreement=settled))
     assert taken.rounds == 7
     assert {samples.state: len(samples.ns) for samples in taken.samples} == {State.MISS: 7, State.HIT: 14}
-    [(proposed, in_a_row, propagation)] = settled.proposed
-    assert proposed == (20 if max_time_s == 1e9 else 5)
-    assert in_a_row == (20 if max_time_s == 1e9 else 5)
-    assert propagation == "cached"
+    rounds = 20 if max_time_s == 1e9 else 5
+    assert settled.proposed == [((rounds, rounds, 2, WARMUP), "cached")]
+    rows = 3
+    assert bench.op.calls == REHEARSAL + 7 * (1 + 2) + rows * 4
 
 
 def test_a_rank_that_waits_for_none_keeps_its_own_time() -> None:

@@ -39,7 +39,7 @@ def said_by(pair: list[Agreement], *subjects: str) -> set[str]:
 def test_ranks_take_the_least_that_any_of_them_proposes(pair: list[Agreement]) -> None:
     assert said_by(pair, "add", "add") == {""}
     with ThreadPoolExecutor(2) as threads:
-        settled = list(threads.map(Agreement.rounds, pair, (20, 7), (5, 20), ("cached", "cached")))
+        settled = list(threads.map(Agreement.rounds, pair, [(20, 5), (7, 20)], ("cached", "cached")))
     assert settled == [(7, 5), (7, 5)]
 
 
@@ -52,7 +52,7 @@ def test_different_uses_of_the_propagator_are_an_error(pair: list[Agreement]) ->
     said_by(pair, "add", "add")
     with ThreadPoolExecutor(2) as threads:
         both = [
-            threads.submit(one.rounds, 5, 5, how) for one, how in zip(pair, ("cached", "none"), strict=True)
+            threads.submit(one.rounds, (5, 5), how) for one, how in zip(pair, ("cached", "none"), strict=True)
         ]
     for one in both:
         assert "rank 1 at the rounds of add (propagation: none)" in str(one.exception())
@@ -66,4 +66,4 @@ def test_a_rank_that_does_not_come_is_named(pair: list[Agreement]) -> None:
 def test_nothing_is_agreed_on_without_a_real_group() -> None:
     agreement = Agreement(Exchange(HashStore(), World(0, 2), 0.3), "1")
     agreement.come_to("add")
-    assert agreement.rounds(20, 5, "cached") is None
+    assert agreement.rounds((20, 5), "cached") is None

@@ -184,7 +184,11 @@ def _judge_row(base: Row | None, head: Row | None, threshold: Threshold) -> RowV
 
 def _too_few(state: State) -> str:
     compiles = (State.COMPILE_COLD, State.COMPILE_WARM)
-    return TOO_FEW.format(flag="--dtdispatch-compile-rounds" if state in compiles else "--dtdispatch-rounds")
+    return TOO_FEW.format(
+        flag="--dtdispatch-compile-rounds"
+        if state in compiles
+        else "--dtdispatch-rounds or --dtdispatch-max-time"
+    )
 
 
 def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:

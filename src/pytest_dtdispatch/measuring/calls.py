@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,13 @@ from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
 from pytest_dtdispatch.records.measurement import Figures
 from pytest_dtdispatch.records.signature import place_text
+
+# Is told how many calls will be made, and how many seconds they may take.
+Foretell = Callable[[int, float], None]
+
+
+def nobody_waits(calls: int, seconds: float) -> None:
+    """Stand in for who is told how long the repetitions of a call may take."""
 
 
 class WriteWatch(UnnoticedMode):
@@ -104,11 +112,13 @@ class RanCall:
         replay: what puts back what the call changes.
         place: the mesh it ran on, as text.
         once: why it runs once; empty where it can be repeated.
+        took_ns: that the program's own call took.
     """
 
-    def __init__(self, subject: Subject, replay: CallReplay, place: str, once: str) -> None:
+    def __init__(self, subject: Subject, replay: CallReplay, place: str, once: str, took_ns: int = 0) -> None:
         self.place = place
         self.once = once
+        self.took_ns = took_ns
         self._subject = subject
         self._replay = replay
 
@@ -150,6 +160,7 @@ def run_and_measure_call(
     setup: Setup | None,
     caches: ShardingCaches,
     plan: Plan,
+    foretell: Foretell = nobody_waits,
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
 
@@ -163,12 +174,17 @@ def run_and_measure_call(
         setup: called before each call, untimed; what it returns, if anything, are the arguments.
         caches: the caches that are cleared and counted.
         plan: how much is measured.
+        foretell: is told, before the function is repeated, how often it will be and how many seconds that
+            may take.
 
     Returns:
         The result of the first call, the mesh it ran on as text, and the figures.
     """
     __tracebackhide__ = True
     result, ran = run_call(fn, args, setup)
+    if not ran.once and plan.counting is None:
+        calls = plan.foretold_calls(ran.took_ns)
+        foretell(calls, calls * ran.took_ns / 1e9)
     return result, ran.place, ran.measure(caches, plan)
 
 
@@ -187,7 +203,9 @@ def run_call(
         replay = CallReplay(torchapi.tree_leaves(args))
     first_args = given_arguments(args, setup)
     with replay.watching(), CallWatch(replay) as watch:
+        began = time.perf_counter_ns()
         result = fn(*first_args)
+        took_ns = time.perf_counter_ns() - began
     subject = Subject(
         fn,
         _rewound(replay, args, setup),
@@ -195,7 +213,7 @@ def run_call(
         release=torchapi.release_of(result),
     )
     once = _settled(replay, watch, subject)
-    return result, RanCall(subject, replay, _place(watch.mesh), once)
+    return result, RanCall(subject, replay, _place(watch.mesh), once, took_ns)
 
 
 def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import threading
+import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from logging import DEBUG
@@ -169,7 +171,7 @@ class TimeCaptureMode(DispatchCapture):
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
         __tracebackhide__ = True
-        plan = Plan(rounds=1, repeat=self.repeat_count)
+        plan = Plan(rounds=1, repeat=self.repeat_count, max_time_s=math.inf)  # what is asked for is taken
         result, figures = run_and_measure_op(call, self._caches, plan)
         ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
         misses, hits = ns.get(State.MISS, ()), ns.get(State.HIT) or ns.get(State.CALL, ())
@@ -180,6 +182,10 @@ class TimeCaptureMode(DispatchCapture):
         return result
 
 
+def nobody_waits(seconds: float) -> None:
+    """Stand in for who is told how long measuring took."""
+
+
 class SignatureCapture(DispatchCapture):
     """Measure every signature of a region at its first call, and count its further calls.
 
@@ -187,10 +193,18 @@ class SignatureCapture(DispatchCapture):
         book: where measurements are kept; several captures of one test share it.
         plan: how much is measured of each signature.
         ops: globs of op names; every op where empty.
+        measured: is told of each signature how many seconds it took to measure it.
     """
 
-    def __init__(self, book: Book, plan: Plan, ops: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        book: Book,
+        plan: Plan,
+        ops: Sequence[str] = (),
+        measured: Callable[[float], None] = nobody_waits,
+    ) -> None:
         super().__init__(ops)
+        self._measured = measured
         self._book = book
         self._plan = plan
 
@@ -202,8 +216,10 @@ class SignatureCapture(DispatchCapture):
             return call.run()
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
+        began = time.perf_counter()
         result, figures = run_and_measure_op(call, self._caches, self._plan)
         self._book.enter(signature, figures)
+        self._measured(time.perf_counter() - began)
         return result
 
 

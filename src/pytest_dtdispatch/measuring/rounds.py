@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing
@@ -10,7 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pytest_dtdispatch.measuring.effort import MIN_ROUNDS, SLOW_NS, Effort, fitted, foretold_calls
 from pytest_dtdispatch.measuring.interrupts import Signals
+from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough
 from pytest_dtdispatch.measuring.tally import Tally
 from pytest_dtdispatch.measuring.timing import (
     Clock,
@@ -29,10 +32,10 @@ from pytest_dtdispatch.records.profile import Profile
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.counted import Counting
 
-MIN_ROUNDS = 5
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 WARMUP_LOCALS = 2
 REHEARSAL_CALLS = 3
+ROUNDS_TOGETHER = 10  # on ranks that repeat a collective, where rounds are to be enough: they stop as one
 
 NOT_PROPAGATED = "propagation did not run"
 PROPAGATED_AGAIN = "propagation ran again"
@@ -71,8 +74,8 @@ class Agreement(Protocol):
     def come_to(self, subject: str) -> None:
         """Meet them at what is measured next."""
 
-    def rounds(self, rounds: int, in_a_row: int, propagation: str) -> tuple[int, int] | None:
-        """Settle both numbers; nothing where no rank waits for another."""
+    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
+        """Settle each number; nothing where no rank waits for another."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,15 @@ class Plan:
     Args:
         rounds: proved misses for each signature.
         repeat: hits recorded after each miss.
-        max_time_s: seconds after which no round is added, once five are done.
+        max_time_s: seconds after which no round is added, once five are done. Of what has slow hits fewer are
+            recorded and discarded, so that it ends in time.
         cold: also take cold calls.
         in_a_row: rounds that take their misses one after the other, each of a cleared cache, before their
             hits, where that takes no more than a tenth of the time; else five. Hits between two misses
             make the second one up to 20 % slower, as its code has gone cold.
         counting: counts instructions, in place of looking at the clock.
         agreement: settles rounds with other ranks, where there are any.
+        within: share of the median; no round is added once the median of each state is known that closely.
     """
 
     rounds: int = 20
@@ -98,6 +103,16 @@ class Plan:
     in_a_row: int = 20
     counting: Counting | None = None
     agreement: Agreement | None = None
+    within: float | None = None
+
+    @property
+    def effort(self) -> Effort:
+        """The calls that are made of one subject, where there is time enough."""
+        return Effort(self.rounds, self.in_a_row, self.repeat, WARMUP_HITS)
+
+    def foretold_calls(self, call_ns: int) -> int:
+        """Foretell how many calls are made of what takes so long."""
+        return foretold_calls(self.effort, call_ns, self.max_time_s * 1e9)
 
 
 @dataclass(frozen=True)
@@ -181,8 +196,10 @@ class Rounds:
         self._signals = signals or Signals()
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
-        self._in_a_row = plan.in_a_row
+        self._effort = plan.effort
         self._affordable = plan.rounds
+        self._within = plan.within
+        self._miss_ns = self._hit_ns = 0  # of the rehearsal, with all that is done around a call
         self._why_no_miss = NOT_PROPAGATED
         self._tally = Tally()
 
@@ -217,14 +234,28 @@ class Rounds:
             Propagation.NEVER_CACHED: self._never_cached_rounds,
             Propagation.NONE: self._unpropagated_rounds,
         }[propagation]
-        planned, deadline = self._settled(propagation, start + self._plan.max_time_s * 1e9)
-        done = 0
-        while done < planned and (done < MIN_ROUNDS or self._clock() < deadline):
-            count = min(self._in_a_row, planned - done)
+        deadline = start + self._plan.max_time_s * 1e9
+        self._fit(propagation, deadline)
+        planned, deadline = self._settled(propagation, deadline)
+        began, done = self._clock(), 0
+        while count := self._next_rounds(done, planned, began, deadline):
             self._synchronize()
-            yield from some_rounds(count)
-            done += count
+            taken = yield from some_rounds(count)
+            done += taken
+            if taken < count:  # they are enough
+                break
         return self._taken(propagation, done)
+
+    def _next_rounds(self, done: int, planned: int, began: int, deadline: float) -> int:
+        """How many rounds are taken next; 0 where there is no time for more."""
+        count = min(self._effort.in_a_row, planned - done)
+        if done < MIN_ROUNDS:
+            return count
+        if (now := self._clock()) >= deadline:
+            return 0
+        if not self._effort.is_paced:
+            return count
+        return min(count, int((deadline - now) * done / max(now - began, 1)))
 
     def _taken(self, propagation: Propagation, done: int) -> Taken:
         return Taken(propagation, done, self._tally.recorded(Samples))
@@ -247,9 +278,11 @@ class Rounds:
                 before[:] = [reader()[0] for reader in self._readers]
                 return args
 
+            began = self._clock()
             [first] = yield from self._timed(subject.row(miss, self._read_all, 1))
+            self._miss_ns = self._clock() - began
             asked_at_first = first.hits or first.misses or uncached[0]
-            *_, last = yield from self._timed(subject.row(hit, self._read_all, REHEARSAL_CALLS))
+            last = yield from self._rehearse_hits(subject.row(hit, self._read_all, 1), uncached)
             after = [reader()[0] for reader in self._readers]
         self._rehearsed(first.figure, last.figure)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
@@ -265,12 +298,37 @@ class Rounds:
                     self._hit_reader = reader
         return Propagation.CACHED
 
+    def _rehearse_hits(self, row: Row, uncached: Sequence[int]) -> Rows[TimedCall]:
+        """Make a few hits; where there is no time for them, end at the first that is one."""
+        for _ in range(REHEARSAL_CALLS):
+            began = self._clock()
+            [last] = yield from self._timed(row)
+            self._hit_ns = min(self._clock() - began, self._hit_ns or sys.maxsize)
+            least_ns = MIN_ROUNDS * (self._miss_ns + self._hit_ns)
+            has_time = self._hit_ns < SLOW_NS or least_ns <= self._plan.max_time_s * 1e9
+            # Ranks must make the same number of calls, whatever the time each of them takes.
+            if not (has_time or last.misses or uncached[0] or self._plan.agreement):
+                break
+        return last
+
+    def _fit(self, propagation: Propagation, deadline: float) -> None:
+        """Cut what is planned, where the rehearsal showed that it would not end in time."""
+        miss_ns = 0 if propagation is Propagation.NONE else self._miss_ns * (2 if self._plan.cold else 1)
+        hit_ns = 0 if propagation is Propagation.NEVER_CACHED else self._hit_ns * (2 if self._local else 1)
+        left_ns, budget_ns = deadline - self._clock(), self._plan.max_time_s * 1e9
+        self._effort = fitted(self._effort, miss_ns, hit_ns, left_ns, budget_ns)
+        self._affordable = min(self._affordable, self._effort.rounds)
+
     def _settled(self, propagation: Propagation, deadline: float) -> tuple[int, float]:
         """How many rounds are taken, and until when: with other ranks a number alone, the same on all."""
         if self._plan.agreement is not None:
-            settled = self._plan.agreement.rounds(self._affordable, self._in_a_row, propagation.value)
+            rounds = self._affordable if self._within is None else min(self._affordable, ROUNDS_TOGETHER)
+            effort = self._effort
+            numbers = (rounds, effort.in_a_row, effort.repeat, effort.warmup)
+            settled = self._plan.agreement.rounds(numbers, propagation.value)
             if settled is not None:
-                rounds, self._in_a_row = settled
+                rounds, in_a_row, repeat, warmup = settled
+                self._effort, self._within = Effort(rounds, in_a_row, repeat, warmup), None
                 return rounds, math.inf
         return self._plan.rounds, deadline
 
@@ -285,38 +343,62 @@ class Rounds:
         """Plan by what a first miss and a later call took."""
         self._affordable = self._affordable_rounds(miss, hit)
         affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / 10 / max(miss, 1))
-        self._in_a_row = min(self._plan.in_a_row, max(affordable, MIN_ROUNDS))
+        self._effort = self._effort._replace(in_a_row=min(self._plan.in_a_row, max(affordable, MIN_ROUNDS)))
 
-    def _cached_rounds(self, count: int) -> Rows[None]:
-        yield from self._propagating_calls(count)
+    def _cached_rounds(self, count: int) -> Rows[int]:
+        taken = yield from self._propagating_calls(count)
         with gc_paused():
-            yield from self._steady(count, self._hits)
-            yield from self._locals(count * self._plan.repeat)
+            yield from self._steady(taken, self._hits)
+            yield from self._until_enough(State.HIT, taken, count, self._hits)
+            yield from self._locals(taken * self._effort.repeat)
+        return taken
 
-    def _never_cached_rounds(self, count: int) -> Rows[None]:
-        yield from self._propagating_calls(count)
+    def _never_cached_rounds(self, count: int) -> Rows[int]:
+        taken = yield from self._propagating_calls(count)
         with gc_paused():
-            yield from self._locals(count * self._plan.repeat)
+            yield from self._locals(taken * self._effort.repeat)
+        return taken
 
-    def _unpropagated_rounds(self, count: int) -> Rows[None]:
+    def _unpropagated_rounds(self, count: int) -> Rows[int]:
+        taken = self._at_first(State.CALL, count)
         with gc_paused():
-            yield from self._steady(count, self._unpropagated_calls)
-            yield from self._locals(count * self._plan.repeat)
+            yield from self._steady(taken, self._unpropagated_calls)
+            taken = yield from self._until_enough(State.CALL, taken, count, self._unpropagated_calls)
+            yield from self._locals(taken * self._effort.repeat)
+        return taken
+
+    def _at_first(self, state: State, count: int) -> int:
+        """How many of so many rounds are taken before it is looked whether they are enough."""
+        if self._within is None:
+            return count
+        return min(count, max(ENOUGH_TO_TRY - len(self._tally.figures(state)), 1))
+
+    def _is_enough(self, state: State) -> bool:
+        return self._within is not None and is_enough(self._tally.figures(state), self._within)
+
+    def _until_enough(
+        self, state: State, taken: int, most: int, take: Callable[[int], Rows[None]]
+    ) -> Rows[int]:
+        """Add calls, a round's at a time, to those of the rounds taken; give the rounds there are then."""
+        while self._within is not None and taken < most and not self._is_enough(state):
+            yield from take(self._effort.repeat)
+            taken += 1
+        return taken
 
     def _steady(self, count: int, take: Callable[[int], Rows[None]]) -> Rows[None]:
         """Take the calls of so many rounds, once the state is steady."""
-        yield from self._calls(self._subject, WARMUP_HITS)
-        yield from take(count * self._plan.repeat)
+        yield from self._calls(self._subject, self._effort.warmup)
+        yield from take(count * self._effort.repeat)
 
-    def _propagating_calls(self, count: int) -> Rows[None]:
+    def _propagating_calls(self, count: int) -> Rows[int]:
         if self._plan.cold:
             yield from self._after_clearing(State.COLD, self._clear_all, count)
-        yield from self._after_clearing(State.MISS, self._clear, count)
+        return (yield from self._after_clearing(State.MISS, self._clear, count))
 
-    def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> Rows[None]:
+    def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> Rows[int]:
         """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
         subject = self._subject
-        warmup = self._warmup_of_misses(count)
+        taken = 0
         is_clear: list[bool] = []
         with gc_paused() as collect:
 
@@ -326,8 +408,18 @@ class Rounds:
                 is_clear.append(clear())
                 return args
 
-            calls = yield from self._timed(subject.row(prepare, self._read_all, warmup + count))
-        for call, was_clear in list(zip(calls, is_clear, strict=True))[warmup:]:
+            while taken < count and not (taken and self._is_enough(state)):
+                more = self._at_first(state, count - taken)
+                warmup = 0 if taken else self._warmup_of_misses(more)
+                row = subject.row(prepare, self._read_all, warmup + more)
+                calls = yield from self._timed(row)
+                self._enter_cleared(state, calls[warmup:], is_clear[warmup:])
+                is_clear.clear()
+                taken += more
+        return taken
+
+    def _enter_cleared(self, state: State, calls: Sequence[TimedCall], is_clear: Sequence[bool]) -> None:
+        for call, was_clear in zip(calls, is_clear, strict=True):
             if not was_clear:
                 self._refuse(state, NOT_COLD)
             elif not call.misses:
@@ -337,7 +429,7 @@ class Rounds:
 
     def _warmup_of_misses(self, count: int) -> int:
         """Discard the first of a long row, which are slow; a short one has calls that take long anyway."""
-        return count // 4 if self._in_a_row == self._plan.in_a_row else 0
+        return count // 4 if self._effort.in_a_row == self._plan.in_a_row else 0
 
     def _clear(self) -> bool:
         self._caches.clear()

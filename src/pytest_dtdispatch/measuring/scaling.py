@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.measuring.calls import RanCall, run_call
+from pytest_dtdispatch.measuring.calls import Foretell, RanCall, nobody_waits, run_call
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.measuring.setup import callable_at
 from pytest_dtdispatch.records.measurement import Figures
@@ -27,7 +27,11 @@ class AtSize:
 
 
 def run_and_measure_sizes(
-    make: Callable[[int], Callable[[], Any]], sizes: Sequence[int], caches: ShardingCaches, plan: Plan
+    make: Callable[[int], Callable[[], Any]],
+    sizes: Sequence[int],
+    caches: ShardingCaches,
+    plan: Plan,
+    foretell: Foretell = nobody_waits,
 ) -> dict[int, AtSize]:
     """Make and run a callable at each size for the program, the largest first; then measure them in turn.
 
@@ -39,6 +43,8 @@ def run_and_measure_sizes(
         sizes: in any order.
         caches: the caches that are cleared and counted.
         plan: how much is measured at each size, in all passes together.
+        foretell: is told, before anything is repeated, how many calls that will be in all and how many
+            seconds they may take.
 
     Returns:
         What was measured, by size, the smallest first.
@@ -49,6 +55,8 @@ def run_and_measure_sizes(
         result, ran[size] = run_call(callable_at(make, size))
         torchapi.wait_for(result)
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
+    calls = {size: PASSES * share.foretold_calls(one.took_ns) for size, one in ran.items() if not one.once}
+    foretell(sum(calls.values()), sum(count * ran[size].took_ns for size, count in calls.items()) / 1e9)
     figures: dict[int, list[Figures]] = {size: [] for size in ran}
     for number in range(PASSES):
         for size in reversed(ran) if number % 2 else ran:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from pytest_dtdispatch.records.measurement import Refused, State
@@ -42,6 +42,10 @@ class Tally:
     def has(self, state: State) -> bool:
         """Whether a figure of a state was recorded."""
         return bool(self._figures.get(state))
+
+    def figures(self, state: State) -> Sequence[int]:
+        """Give what was recorded of a state so far."""
+        return self._figures.get(state, ())
 
     def recorded(self, kind: Callable[[State, tuple[int, ...], tuple[Refused, ...]], T]) -> tuple[T, ...]:
         """Give what was tried, state by state, as samples or as counts of instructions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -47,16 +47,15 @@ class Agreement:
         if _is_real():
             self._settle(["at the start of", subject])
 
-    def rounds(self, rounds: int, in_a_row: int, propagation: str) -> tuple[int, int] | None:
-        """Settle how many rounds are taken, and how many in a row: the least that any rank proposes.
+    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
+        """Settle how many rounds are taken, how many in a row, and so on: the least of all proposals.
 
         Args:
-            rounds: that this rank proposes.
-            in_a_row: rounds in a row that this rank proposes.
+            numbers: that this rank proposes, each rank as many.
             propagation: how the subject uses the propagator, which decides the calls of a round.
 
         Returns:
-            Both numbers, the same on every rank; nothing where each rank may go on by itself.
+            The numbers, the same on every rank; nothing where each rank may go on by itself.
 
         Raises:
             RanksError: ranks found different uses of the propagator, or one does not come.
@@ -64,10 +63,8 @@ class Agreement:
         __tracebackhide__ = True
         if not _is_real():
             return None
-        proposed = self._settle(
-            ["at the rounds of", f"{self._subject} (propagation: {propagation})"], rounds, in_a_row
-        )
-        return min(each[0] for each in proposed), min(each[1] for each in proposed)
+        what = ["at the rounds of", f"{self._subject} (propagation: {propagation})"]
+        return tuple(map(min, *self._settle(what, *numbers)))
 
     def _settle(self, what: list[str], *numbers: int) -> list[list[int]]:
         __tracebackhide__ = True

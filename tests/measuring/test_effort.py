@@ -1,0 +1,61 @@
+"""What is left of a plan where its calls take long."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.measuring.effort import MIN_ROUNDS, SLOW_NS, Effort, fitted
+
+ASKED = Effort(20, 20, 10, 10)
+SECOND, MS = 10**9, 10**6
+
+
+def fit(miss_ns: int, hit_ns: int, asked: Effort = ASKED, seconds: float = 1.0) -> Effort:
+    return fitted(asked, miss_ns, hit_ns, seconds * SECOND, seconds * SECOND)
+
+
+def test_an_ordinary_op_is_measured_as_it_was_asked() -> None:
+    assert fit(miss_ns=MS, hit_ns=10_000) == ASKED
+    assert fit(miss_ns=MS, hit_ns=10_000, seconds=1e-9) == ASKED, "its hits are not what takes time"
+
+
+def test_where_five_of_each_do_not_fit_just_these_are_taken() -> None:
+    assert fit(140 * MS, 140 * MS) == Effort(5, 5, 1, 0, is_paced=True)
+    assert fit(100 * SECOND, 100 * SECOND) == Effort(5, 5, 1, 0, is_paced=True)
+
+
+def test_hits_are_cut_before_rounds_are() -> None:
+    cut = fit(15 * MS, 15 * MS)
+    assert cut == Effort(5, 5, 10, 3, is_paced=True)
+    assert fit(30 * MS, 30 * MS) == Effort(5, 5, 5, 1, is_paced=True)
+
+
+def test_fewer_rounds_are_asked_for_than_five() -> None:
+    assert fit(SECOND, SECOND, Effort(3, 20, 10, 10)) == Effort(3, 3, 1, 0, is_paced=True)
+
+
+def test_hits_keep_a_tenth_of_the_time_where_misses_take_all_of_it() -> None:
+    assert fit(370 * MS, 1 * MS).repeat == 10
+    assert fit(370 * MS, 5 * MS).repeat == 4
+
+
+@given(
+    asked=st.builds(Effort, *[st.integers(1, 50)] * 3, st.integers(0, 20)),
+    miss_ns=st.integers(1, 10**11),
+    hit_ns=st.integers(1, 10**11),
+    seconds=st.floats(1e-9, 1e6),
+)
+def test_what_is_cut_fits_or_is_the_least(asked: Effort, miss_ns: int, hit_ns: int, seconds: float) -> None:
+    left = fit(miss_ns, hit_ns, asked, seconds)
+    least = min(MIN_ROUNDS, asked.rounds)
+    assert all(1 <= one <= most for one, most in zip(left[:3], asked[:3], strict=True))
+    assert 0 <= left.warmup <= asked.warmup
+    assert least <= left.rounds
+    if left == asked:
+        assert hit_ns < SLOW_NS or asked.ns(miss_ns, hit_ns) <= seconds * SECOND
+    # With one row more or less a warm-up is: rounds that go on look at the clock.
+    one_row = left._replace(in_a_row=left.rounds)
+    is_least = left.rounds == least and least * (miss_ns + left.repeat * hit_ns) > 0.9 * seconds * SECOND
+    fits = one_row.ns(miss_ns, hit_ns) <= seconds * SECOND * 1.001
+    assert fits or is_least or left == asked
