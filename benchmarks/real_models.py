@@ -1,19 +1,20 @@
-"""Does a program notice? Real models from elsewhere, run plainly and captured, and compared bit for bit.
+r"""Does a program notice? Real models from elsewhere, run plainly and captured, and compared bit for bit.
 
 It needs more than this project installs, so give it a virtual environment of its own, from the root of a
 checkout::
 
     python3.11 -m venv /tmp/models
     /tmp/models/bin/pip install "torch==2.13.*"
-    /tmp/models/bin/pip install "torchtitan==0.3.*" "transformers==5.*" "torch==2.13.*" numpy pytest pytest-benchmark
+    /tmp/models/bin/pip install "torchtitan==0.3.*" triton "transformers==5.*" "torch==2.13.*" \
+        numpy pytest pytest-benchmark
     PYTHONPATH=src:. OMP_NUM_THREADS=1 /tmp/models/bin/python benchmarks/real_models.py
 
 It runs on fake process groups on the CPU, and takes some minutes. Names of programs may follow, to run
 those alone: ``torchtitan``, ``torchtitan-full``, ``llama-trained``, ``llama-decoding``.
 
-For each it prints what differs between two plain runs, which is nothing where the program can be repeated
-at all; what differs between a plain run and a captured one; the rows of the capture; and seconds of both.
-The exit status is 1 where anything differs.
+Each is run plainly, and then once more plainly, with its ops counted, captured, and with its embedding alone
+measured in two ways. For each run it prints what differs from the plain one, and seconds. The exit status is
+1 where anything differs.
 """
 
 from __future__ import annotations
@@ -37,14 +38,23 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.optim import AdamW
 
-from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.records.book import Book
-from tests.models.watching import Watch, differences, watched
+from tests.models.watching import (
+    CountedOps,
+    Watch,
+    calls_by_op,
+    differences,
+    differences_of_counts,
+    watched,
+)
 
 STEPS, TOKENS, SHOWN = 3, 6, 30
+PLAN = Plan(rounds=1, repeat=2)
+EMBEDDING = ("embedding.default",)  # when no other op is measured, nothing clears what its repetitions leave
 
 Open = Callable[[], AbstractContextManager[Any]]
 Program = Callable[[Watch, Open], None]
@@ -53,7 +63,8 @@ Program = Callable[[Watch, Open], None]
 def train(watch: Watch, capturing: Open, model: Any, step_of: Callable[[], Any], clip: Any) -> None:
     """Three steps: forward and backward, clipping, AdamW; everything of each is noted."""
     # Plain tensors and DTensors cannot be in one group: each op of the optimizer takes a group whole.
-    sharded, plain = [], []
+    sharded: list[Any] = []
+    plain: list[Any] = []
     for parameter in model.parameters():
         (sharded if isinstance(parameter, DTensor) else plain).append(parameter)
     groups = [{"params": group} for group in (sharded, plain) if group]
@@ -74,22 +85,27 @@ def torchtitan_llama(spmd_backend: str) -> Program:
     """Llama 3's debug model of torchtitan, FSDP2 over 2 ranks and tensor parallelism over 4."""
     titan = importlib.import_module("torchtitan.models.llama3")
     registry = importlib.import_module("torchtitan.models.llama3.config_registry")
-    dims = importlib.import_module("torchtitan.distributed.parallel_dims")
+    attention = importlib.import_module("torchtitan.models.common.attention")
+    dims: Any = importlib.import_module("torchtitan.distributed.parallel_dims")
     utils = importlib.import_module("torchtitan.distributed.utils")
+    full = importlib.import_module("torchtitan.distributed.full_dtensor")
     losses = importlib.import_module("torchtitan.components.loss")
     dims.device_type = "cpu"
     utils.set_spmd_backend(spmd_backend)
     config = registry.llama3_debugmodel()
-    # torchtitan's own attention is compiled for a GPU: the CPU takes torch's.
-    config.model_spec = spec = titan.model_registry("debugmodel", attn_backend="sdpa")
+    config.model_spec = spec = titan.model_registry("debugmodel")
+    for layer in spec.model.layers:  # torchtitan compiles its attention for a GPU: the CPU takes torch's
+        layer.attention.inner_attention = attention.ScaledDotProductAttention.Config()
     config.training.seq_len, config.training.local_batch_size = 64, 2
     config.parallelism.tensor_parallel_degree = 4
     config.parallelism.data_parallel_shard_degree = 2
     config.parallelism.spmd_backend = spmd_backend
     spec.model.update_from_config(config=config)
 
-    def made() -> tuple[Any, Any]:
-        parallel = dims.ParallelDims.from_config(config.parallelism, 8)
+    parallel = dims.ParallelDims.from_config(config.parallelism, 8)
+    context = utils.get_spmd_context(parallel_dims=parallel)
+
+    def made() -> Any:
         with torch.device("meta"):
             model = spec.model.build()
         model = spec.parallelize_fn(
@@ -104,17 +120,19 @@ def torchtitan_llama(spmd_backend: str) -> Program:
         model.to_empty(device="cpu")
         with torch.no_grad():
             model.init_weights(buffer_device=None)
-        return model.train(), utils.get_spmd_context(parallel_dims=parallel)
+        return model.train()
 
     def program(watch: Watch, capturing: Open) -> None:
         torch.manual_seed(0)
-        model, context = made()
+        model = made()
 
         def step() -> Any:
             ids = torch.randint(0, 2048, (2, 65))
+            inputs, labels = ids[:, :-1], ids[:, 1:]
+            if spmd_backend == "full_dtensor":
+                inputs, labels, _ = full.parallelize_inputs(parallel, inputs, labels, {})
             with context():
-                loss = losses.cross_entropy_loss(model(ids[:, :-1]), ids[:, 1:], global_vocab_size=2048)
-                loss = loss / ids.numel()
+                loss = losses.cross_entropy_loss(model(inputs), labels, global_vocab_size=2048) / ids.numel()
                 loss.backward()
             return loss
 
@@ -191,25 +209,25 @@ def transformers_decoding(mesh: Any) -> Program:
 
 
 def compare(name: str, program: Program) -> bool:
-    """Run a program plainly twice and captured once; print what differs, and say whether nothing does."""
+    """Run a program plainly and captured; print what differs, and say whether nothing does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program(Watch(), nullcontext)
     plain, plain_s = timed(program, nullcontext)
-    again, _ = timed(program, nullcontext)
-    print(f"\n{name}: {len(plain.facts)} tensors seen")
-    control = report("two plain runs", differences(plain, again))
-    book = Book()
-    try:
-        captured, captured_s = timed(program, lambda: SignatureCapture(book, Plan(rounds=1, repeat=2)))
-    except Exception as error:  # that a capture breaks a program is what this script is there to say
-        print(f"  captured: raised {type(error).__name__}: {str(error).splitlines()[0]}")
-        return False
-    equal = report("plain and captured", differences(plain, captured))
-    rows = book.measurements()
-    print(f"  {len(rows)} rows of {sum(row.calls for row in rows)} calls")
-    print(f"  plain {plain_s:.2f} s, captured {captured_s:.2f} s")
-    return control and equal
+    print(f"\n{name}: {len(plain.facts)} tensors seen, {plain_s:.2f} s")
+    counted, book = CountedOps(), Book()
+    equal = [
+        report("plain again", plain, program, nullcontext),
+        report("ops counted alone", plain, program, lambda: counted),
+        report("captured", plain, program, lambda: SignatureCapture(book, PLAN)),
+        report("embedding captured", plain, program, lambda: SignatureCapture(Book(), PLAN, EMBEDDING)),
+        report("embedding timed", plain, program, lambda: TimeCaptureMode(2, EMBEDDING)),
+    ]
+    calls = calls_by_op(book)
+    print(f"  {len(book.measurements())} rows of {calls.total()} calls; {counted.calls.total()} ops were run")
+    if found := differences_of_counts(counted.calls, calls):
+        print(f"    {found}")
+    return all(equal) and not found
 
 
 def timed(program: Program, capturing: Open) -> tuple[Watch, float]:
@@ -218,12 +236,17 @@ def timed(program: Program, capturing: Open) -> tuple[Watch, float]:
     return watch, perf_counter() - start
 
 
-def report(what: str, found: list[str]) -> bool:
-    print(f"  {what}: " + (f"{len(found)} differences" if found else "equal bit for bit"))
+def report(what: str, plain: Watch, program: Program, capturing: Open) -> bool:
+    """Run a program again; print what differs from its plain run, and say whether nothing does."""
+    try:
+        other, other_s = timed(program, capturing)
+    except Exception as error:  # that a capture breaks a program is what this script is there to say
+        print(f"  {what}: raised {type(error).__name__}: {str(error).splitlines()[0]}")
+        return False
+    found = differences(plain, other)
+    print(f"  {what}: {len(found)} differences, {other_s:.2f} s")
     for line in found[:SHOWN]:
         print(f"    {line}")
-    if len(found) > SHOWN:
-        print(f"    and {len(found) - SHOWN} more")
     return not found
 
 

@@ -86,7 +86,7 @@ class Block(nn.Module):
     def forward(self, hidden: torch.Tensor, *context: Any) -> torch.Tensor:
         """Add both to what came in."""
         hidden = hidden + self.attention(self.attention_norm(hidden), *context)
-        return hidden + self.dropout(self.feed_forward(self.ffn_norm(hidden)))
+        return hidden + self.dropout(self.feed_forward(self.ffn_norm(hidden)))  # type: ignore[no-any-return]
 
 
 class Llama(nn.Module):

@@ -17,14 +17,13 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from pytest_dtdispatch.measuring import torchapi
-from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture, TimeCaptureMode
-from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.records.book import Book
 from tests.models.llama import VOCABULARY, Cache, parallel_llama
-from tests.models.watching import Watch, differences, watched
+from tests.models.watching import CountedOps, Watch, calls_by_op, differences, watched
 
 pytestmark = pytest.mark.torch
 
@@ -34,20 +33,11 @@ Open = Callable[[], AbstractContextManager[Any]]
 Program = Callable[[Watch, Open], None]
 
 
-class CountedOps(DispatchCapture):
-    """Count the DTensor ops of a program, and repeat none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[str] = Counter()
-
-    def on_op(self, call: OpCall) -> Any:
-        self.calls[torchapi.op_name(call.func)] += 1
-        return call.run()
-
-
 def train(
-    watch: Watch, capturing: Open, model: nn.Module, loss_of: Callable[[nn.Module, torch.Tensor], torch.Tensor]
+    watch: Watch,
+    capturing: Open,
+    model: nn.Module,
+    loss_of: Callable[[nn.Module, torch.Tensor], torch.Tensor],
 ) -> None:
     optimizer = AdamW(model.parameters(), lr=0.01, foreach=True)
     with capturing():
@@ -85,11 +75,11 @@ def transformer(mesh: DeviceMesh) -> nn.Module:
     from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
 
     plain = Transformer(ModelArgs(vocab_size=VOCABULARY))
-    model = Transformer.parallelize(plain, mesh["tp"], use_seq_parallel=True, local_output_for_attn=True)
+    model: Any = Transformer.parallelize(plain, mesh["tp"], use_seq_parallel=True, local_output_for_attn=True)
     for layer in model.layers:
         torchapi.fully_shard()(layer, mesh=mesh["dp"])
     torchapi.fully_shard()(model, mesh=mesh["dp"])
-    return model
+    return model  # type: ignore[no-any-return]
 
 
 def training_of_transformer(mesh: DeviceMesh) -> Program:
@@ -200,10 +190,7 @@ def test_a_model_computes_in_a_capture_what_it_computes_without(runs: Runs) -> N
 
 
 def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(runs: Runs) -> None:
-    calls: Counter[str] = Counter()
-    for measurement in runs.book.measurements():
-        calls[measurement.op] += measurement.calls
-    assert calls == runs.ops
+    assert calls_by_op(runs.book) == runs.ops
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.capture import DispatchCapture
+from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.records.book import Book
 
 Facts = tuple[Any, ...]
 KINDS_SHOWN = 4
@@ -86,6 +89,27 @@ class Watch:
             gc.collect()
 
 
+class CountedOps(DispatchCapture):
+    """Count the DTensor ops of a program, and repeat none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def on_op(self, call: OpCall) -> Any:
+        """Count the call, and make it."""
+        self.calls[torchapi.op_name(call.func)] += 1
+        return call.run()
+
+
+def calls_by_op(book: Book) -> Counter[str]:
+    """How often a capture says that each op was called."""
+    calls: Counter[str] = Counter()
+    for measurement in book.measurements():
+        calls[measurement.op] += measurement.calls
+    return calls
+
+
 def watched(program: Callable[[Watch], None]) -> Watch:
     """Run a program that names to its watch what is worth comparing."""
     watch = Watch()
@@ -99,11 +123,15 @@ def differences(ones: Watch, others: Watch) -> list[str]:
     return [
         *_of_facts(ones.facts, others.facts),
         *(
-            f"{name}: alive {_of_counts(counts, others.alive[name])}"
+            f"{name}: alive {differences_of_counts(counts, others.alive[name])}"
             for name, counts in ones.alive.items()
             if counts != others.alive[name]
         ),
-        *([f"warnings {_of_counts(ones.warned, others.warned)}"] if ones.warned != others.warned else []),
+        *(
+            [f"warnings {differences_of_counts(ones.warned, others.warned)}"]
+            if ones.warned != others.warned
+            else []
+        ),
     ]
 
 
@@ -115,7 +143,8 @@ def _of_facts(ones: dict[str, Facts], others: dict[str, Facts]) -> Iterator[str]
             yield f"{name}: " + ", ".join(f"{a} became {b}" for a, b in pairs if a != b)
 
 
-def _of_counts(ones: Counter[str], others: Counter[str]) -> str:
+def differences_of_counts(ones: Counter[str], others: Counter[str]) -> str:
+    """Say what was counted more often and less often; nothing where the counts are equal."""
     parts = []
     for more, word in ((others - ones, "more"), (ones - others, "fewer")):
         if more:
