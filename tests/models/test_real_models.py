@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -140,17 +139,11 @@ CASES = {
 }
 
 
-class Runs(NamedTuple):
-    """The same program without a capture twice, and in a capture; and the DTensor ops that it ran."""
-
-    plain: Watch
-    again: Watch
-    captured: Watch
-    book: Book
-    ops: Counter[str]
+SLOW = {"Llama trained on simulated ranks"}
+PARAMS = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=PARAMS)
 def program(request: pytest.FixtureRequest) -> Iterator[Program]:
     """The program, run once already: torch builds and keeps much when a program first runs."""
     owner = ProcessGroupOwner()
@@ -163,12 +156,16 @@ def program(request: pytest.FixtureRequest) -> Iterator[Program]:
 
 
 @pytest.fixture(scope="module")
-def runs(program: Program) -> Runs:
-    book, counted = Book(), CountedOps()
-    plain, again = run(program), run(program)
-    run(program, lambda: counted)
-    captured = run(program, lambda: SignatureCapture(book, Plan(rounds=1, repeat=2)))
-    return Runs(plain, again, captured, book, counted.calls)
+def plain(program: Program) -> Watch:
+    """The program without a capture."""
+    return run(program)
+
+
+@pytest.fixture(scope="module")
+def captured(program: Program) -> tuple[Watch, Book]:
+    """The program in a capture, and what that measured."""
+    book = Book()
+    return run(program, lambda: SignatureCapture(book, Plan(rounds=1, repeat=2))), book
 
 
 def run(program: Program, capturing: Open = nullcontext) -> Watch:
@@ -180,17 +177,23 @@ def assert_equal(plain: Watch, other: Watch) -> None:
     assert not found, found
 
 
-def test_two_runs_without_a_capture_are_equal(runs: Runs) -> None:
+def test_two_runs_without_a_capture_are_equal(program: Program, plain: Watch) -> None:
     # Else the other tests would say nothing.
-    assert_equal(runs.plain, runs.again)
+    assert_equal(plain, run(program))
 
 
-def test_a_model_computes_in_a_capture_what_it_computes_without(runs: Runs) -> None:
-    assert_equal(runs.plain, runs.captured)
+def test_a_model_computes_in_a_capture_what_it_computes_without(
+    plain: Watch, captured: tuple[Watch, Book]
+) -> None:
+    assert_equal(plain, captured[0])
 
 
-def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(runs: Runs) -> None:
-    assert calls_by_op(runs.book) == runs.ops
+def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(
+    program: Program, plain: Watch, captured: tuple[Watch, Book]
+) -> None:
+    counted = CountedOps()
+    assert_equal(plain, run(program, lambda: counted))
+    assert calls_by_op(captured[1]) == counted.calls
 
 
 @pytest.mark.parametrize(
@@ -202,14 +205,16 @@ def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(runs: Runs) -> 
     ids=["capture", "TimeCaptureMode"],
 )
 def test_a_model_looks_up_other_ids_after_its_embedding_alone_was_measured(
-    program: Program, capturing: Open
+    program: Program, plain: Watch, capturing: Open
 ) -> None:
     # No other op is measured, so nothing clears what the embedding's repetitions left in torch's caches.
-    assert_equal(run(program), run(program, capturing))
+    assert_equal(plain, run(program, capturing))
 
 
 @pytest.mark.parametrize("program", ["Llama decoding"], indirect=True)
-def test_a_model_computes_when_each_of_its_calls_is_timed_what_it_computes_without(program: Program) -> None:
+def test_a_model_computes_when_each_of_its_calls_is_timed_what_it_computes_without(
+    program: Program, plain: Watch
+) -> None:
     timed = TimeCaptureMode(repeat_count=2)
-    assert_equal(run(program), run(program, lambda: timed))
+    assert_equal(plain, run(program, lambda: timed))
     assert len(timed.op_to_time["embedding.default"]) == TOKENS
