@@ -91,7 +91,7 @@ class CallWatch(WriteWatch):
     """
 
     def __init__(self, replay: CallReplay) -> None:
-        super().__init__(replay.tensors.save)
+        super().__init__(lambda tensor: replay.tensors.save(tensor))
         self.mesh: Any = None
         self._replay = replay
 
@@ -204,7 +204,11 @@ def run_call(
     first_args = given_arguments(args, setup)
     with replay.watching(), CallWatch(replay) as watch:
         began = time.perf_counter_ns()
-        result = fn(*first_args)
+        try:
+            result = fn(*first_args)
+        except BaseException:
+            replay.forget()
+            raise
         took_ns = time.perf_counter_ns() - began
     subject = Subject(
         fn,
