@@ -26,7 +26,7 @@ test-long: $(VENV)/ready
 
 # The whole of torch's op database takes about half an hour: `SWEEP_SHARD=1/2 make test-sweep` takes half of it.
 test-sweep: $(VENV)/ready
-	$(BIN)/python -m pytest -m sweep $(ARGS)
+	$(BIN)/python -m pytest -m sweep -s $(ARGS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

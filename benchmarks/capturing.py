@@ -2,7 +2,7 @@
 
 The op, a small one, is measured at its first call; each further one is counted. Blocks of plain calls and
 of captured ones take turns, and the lowest block median of each is compared, so that a neighbour on the
-machine does not decide. Then 300,000 captured calls are made; objects and memory are counted before and after.
+machine does not decide. Then come 300,000 captured calls; objects and memory are counted before and after.
 
     python benchmarks/capturing.py
 """

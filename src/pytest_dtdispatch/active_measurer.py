@@ -81,6 +81,7 @@ class MeasuringDtDispatch(DtDispatch):
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.capture import SignatureCapture
 
+        _refuse_elsewhere()
         self._refuse_inside("a capture")
         self.waiting.begin_capture()
         capture = SignatureCapture(self.book, self._plan, self._ops, self.waiting.measured)
@@ -93,11 +94,15 @@ class MeasuringDtDispatch(DtDispatch):
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.calls import run_and_measure_call
+        from pytest_dtdispatch.measuring.exclusive import Measuring
 
         name = self._row_name("call(fn, name=...)", fn, name)
         self._begin_rows(name)
         foretell = partial(self.waiting.begin_call, name)
-        result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan, foretell)
+        with Measuring(f"the call {name!r} is measured"):
+            result, place, figures = run_and_measure_call(
+                fn, args, setup, ShardingCaches(), self._plan, foretell
+            )
         self.book.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
 
@@ -110,6 +115,7 @@ class MeasuringDtDispatch(DtDispatch):
         from pytest_dtdispatch.measuring.steps import run_and_count_steps
 
         check_steps(step_fn, warmup, steps)
+        _refuse_elsewhere()
         if self._open:
             raise CaptureError("steps() inside a capture would count what the capture does: close it first")
         self._refuse_inside("steps()")
@@ -134,13 +140,15 @@ class MeasuringDtDispatch(DtDispatch):
         """See :meth:`DtDispatch.scaling`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.exclusive import Measuring
         from pytest_dtdispatch.measuring.scaling import run_and_measure_sizes
 
         checked, limit = checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
         self._begin_rows(name, *(row_name(name, size) for size in checked))
         foretell = partial(self.waiting.begin_call, name)
-        taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
+        with Measuring(f"the scaling {name!r} is measured"):
+            taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
         for size, at_size in taken.items():
             self.book.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
         scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, limit)
@@ -165,6 +173,7 @@ class MeasuringDtDispatch(DtDispatch):
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.compiled import Compilation, run_and_measure_compile
+        from pytest_dtdispatch.measuring.exclusive import Measuring
 
         settings = checked_cache_settings(fake_tensor_cache)
         plan = self._compile_plan
@@ -172,7 +181,8 @@ class MeasuringDtDispatch(DtDispatch):
         name = self._row_name("compile(fn, name=...)", fn, name)
         self._begin_rows(name, *(variant_name(name, is_on) for is_on in plan.fake_tensor_cache))
         compilation = Compilation(fn, args, tuple(others), setup, backend or plan.backend, dynamic, fullgraph)
-        compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
+        with Measuring(f"the compile {name!r} is measured"):
+            compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
         for variant in compiled.variants:
             self.book.enter_compiled(self._kept(variant))
         self._judge_compiled(compiled)
@@ -213,6 +223,7 @@ class MeasuringDtDispatch(DtDispatch):
         """Name what a method measures, where it may be measured now."""
         __tracebackhide__ = True
         method = usage.partition("(")[0]
+        _refuse_elsewhere()
         if self._open:
             raise CaptureError(
                 f"{method}(name={name!r}) inside a capture would be measured twice: close the capture"
@@ -275,6 +286,7 @@ class CountingDtDispatch(UntimedDtDispatch):
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.steps import CountedRegion
 
+        _refuse_elsewhere()
         self._refuse_inside("a capture")
         if self._open:
             raise CaptureError("a capture is open already: captures cannot be nested, close the outer one")
@@ -316,6 +328,14 @@ KINDS: dict[str, type[MeasuringDtDispatch]] = {
     "counts": CountingDtDispatch,
     "instructions": UntimedDtDispatch,
 }
+
+
+def _refuse_elsewhere() -> None:
+    """Refuse, before all else, what another thread or asyncio task keeps from measuring."""
+    __tracebackhide__ = True
+    from pytest_dtdispatch.measuring.exclusive import refuse_elsewhere
+
+    refuse_elsewhere()
 
 
 def _place_of_caller() -> str:

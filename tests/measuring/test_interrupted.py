@@ -23,13 +23,14 @@ from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.measuring.torchstate import mask_hook
+from pytest_dtdispatch.measuring.torchstate import mask_buffer_type
 from pytest_dtdispatch.records.book import Book
 
 pytestmark = pytest.mark.torch
 
 INTERRUPTS = 100  # of each kind
 CALLS = 4
+RELEASE = vars(mask_buffer_type())["release_mask"]
 
 
 class LateError(Exception):
@@ -101,7 +102,9 @@ def nothing_stays() -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
     assert torchapi.open_modes() == []
     assert "propagate_op_sharding_non_cached" not in vars(propagator)
-    assert not mask_hook.is_installed
+    mask_buffer = mask_buffer_type()
+    assert mask_buffer is not None
+    assert vars(mask_buffer)["release_mask"] is RELEASE
     assert gc.isenabled()
 
 

@@ -411,6 +411,28 @@ def test_only_the_call_is_timed(bench: Bench) -> None:
     assert log == ["prepare", "call", "release"] * (REHEARSAL + 2 * (1 + WARMUP + 3))
 
 
+def test_each_result_is_released_outside_of_what_is_timed_where_that_is_asked_for(bench: Bench) -> None:
+    results: list[int] = []
+    released: list[int] = []
+
+    def op() -> int:
+        bench.clock.passes(7)
+        bench.caches.native.ask()
+        results.append(len(results))
+        return results[-1]
+
+    def release(result: int) -> None:
+        bench.clock.passes(10**9)
+        released.append(result)
+
+    subject = Subject(op, tuple, release=release)
+    unhurried_plan = plan(rounds=2, repeat=3, max_time_s=1e9)
+    taken = Rounds(subject, bench.caches, unhurried_plan, clock=bench.clock).take()
+    assert by_state(taken)[State.MISS].ns == (7, 7)
+    assert by_state(taken)[State.HIT].ns == (7,) * 6
+    assert released == results
+
+
 def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
     """Torch walks the stack in each propagation: every frame more makes a miss slower."""
     depths: set[int] = set()

@@ -114,7 +114,7 @@ class Sample:
     def tensors(self) -> list[torch.Tensor]:
         """The dense tensors among the arguments, each once, which become DTensors."""
         leaves = torchapi.tree_leaves((self.args, self.kwargs))
-        return list({id(leaf): leaf for leaf in leaves if _is_dense(leaf)}.values())
+        return list({id(leaf): leaf for leaf in leaves if is_dense(leaf)}.values())
 
 
 @lru_cache(maxsize=8)
@@ -144,17 +144,18 @@ def sample_of(case: Case) -> Sample | None:
 
 def placements_of(placed: str, tensors: list[torch.Tensor]) -> list[Placement]:
     """Place tensors on a mesh of one dimension; what cannot be sharded is replicated."""
-    return [_placement(placed, n, tensor) for n, tensor in enumerate(tensors)]
+    return [_placement(placed, n, tensor, len(tensors)) for n, tensor in enumerate(tensors)]
 
 
-def _placement(placed: str, n: int, tensor: torch.Tensor) -> Placement:
+def _placement(placed: str, n: int, tensor: torch.Tensor, count: int) -> Placement:
     first = Shard(0) if tensor.ndim else Replicate()
     last = Shard(tensor.ndim - 1) if tensor.ndim else Replicate()
     kinds: dict[str, tuple[Placement, ...]] = {
         "replicated": (Replicate(),),
         "sharded": (first,),
         "partial": (Partial(),),
-        "mixed": (last, Replicate(), Partial(), first),
+        # The second is where an embedding has its indices, and the first its table.
+        "mixed": (first, Replicate(), Partial(), last) if count > 1 else (last,),
     }
     return kinds[placed][n % len(kinds[placed])]
 
@@ -224,5 +225,6 @@ def seed(number: int) -> None:
     np.random.seed(number % 2**32)
 
 
-def _is_dense(leaf: Any) -> bool:
+def is_dense(leaf: Any) -> bool:
+    """Tell a tensor that can be a DTensor from one that is sparse or nested, and from what is none."""
     return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested

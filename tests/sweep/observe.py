@@ -144,7 +144,7 @@ def _address(value: Any) -> int:
     if not isinstance(value, torch.Tensor):
         return 0
     local = torchapi.local_of(value)
-    if local.layout is not torch.strided or local.is_nested:
+    if local.layout is not torch.strided or local.is_nested or local._is_zerotensor():
         return id(local)
     return local.untyped_storage().data_ptr()
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._pytree import tree_map
 
 from pytest_dtdispatch.measuring import torchapi
-from tests.sweep.cases import OPS, Arguments, Case, Sample, distribute, flipped, place, unchanged
+from tests.sweep.cases import OPS, Arguments, Case, Sample, distribute, flipped, is_dense, place, unchanged
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,11 @@ class Programs:
         if form == "backward after":
             return Program(self._op, given, backward)
         again = self._arguments(flipped)  # the next batch, with the plans that the first one left
-        return Program(self._op, given, lambda result: self._op(*again.args, **again.kwargs), again)
+
+        def later(result: Any) -> Any:
+            return reduced(result), reduced(self._op(*again.args, **again.kwargs))
+
+        return Program(self._op, given, later, again)
 
     def _arguments(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
         return place(self._sample, self._case.placed, self._mesh, change)
@@ -88,9 +92,20 @@ class Programs:
                 shape=leaf.shape,
                 stride=leaf.stride(),
             )
-        if isinstance(leaf, torch.Tensor):
+        if is_dense(leaf):
             return distribute(torch.zeros_like(leaf), self._mesh, Replicate(), has_grad=False)
-        return leaf
+        return torch.zeros_like(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def reduced(result: Any) -> Any:
+    """Return the results, those that are partial reduced: a masked one forgets its mask by that."""
+    return tree_map(_reduced, result)
+
+
+def _reduced(leaf: Any) -> Any:
+    if isinstance(leaf, DTensor) and any(placement.is_partial() for placement in leaf.placements):
+        return leaf.redistribute(placements=[Replicate()] * leaf.device_mesh.ndim)
+    return leaf
 
 
 def backward(result: Any) -> Any:

@@ -113,7 +113,7 @@ def summary(compared: Compared) -> list[str]:
     different = {(one.way, one.case.name) for one in compared.differences}
     kinds = Counter(f"{one.way}: {one.kind}" for one in compared.differences)
     lines.append(f"compared without what two plain runs differ in: {_listed(compared.without)}")
-    lines.append(f"cases that differ: {len(different)} ({_listed(kinds)})")
+    lines.append(f"measured runs that differ: {len(different)} ({_listed(kinds)})")
     return lines
 
 

@@ -79,7 +79,7 @@ def test_a_plain_run_differs_in_nothing_from_another(
 @pytest.mark.parametrize(
     ("op", "form", "found"),
     [
-        ("mul", "in place", {"values", "versions"}),
+        ("exp", "in place", {"values", "versions"}),
         ("add", "out", {"versions"}),
         ("add", "backward", {"gradients"}),
         ("uniform", "forward", {"random", "warnings"}),

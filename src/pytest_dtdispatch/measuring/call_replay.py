@@ -214,6 +214,10 @@ class CallReplay:
         self._masks = Masks()
         self._optimizers = OptimizerStates()
 
+    def forget(self) -> None:
+        """Hold nothing any more: the call raised, and a traceback that lives on must not hold what was saved."""
+        vars(self).clear()
+
     def watching(self) -> AbstractContextManager[None]:
         """Note what the program's call changes that no op tells of."""
         return self._masks.watching()

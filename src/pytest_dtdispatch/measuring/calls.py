@@ -91,7 +91,7 @@ class CallWatch(WriteWatch):
     """
 
     def __init__(self, replay: CallReplay) -> None:
-        super().__init__(replay.tensors.save)
+        super().__init__(lambda tensor: replay.tensors.save(tensor))
         self.mesh: Any = None
         self._replay = replay
 
@@ -146,10 +146,10 @@ class RanCall:
             rounds = rounds_of(self._subject, caches, plan, None, synchronizer(), signals)
             return figures_of(rounds.take())
 
-        def once_more() -> Any:
+        def once_more() -> None:
             args = self._subject.prepare()
             caches.clear()
-            return self._subject.fn(*args)
+            self._subject.drop(self._subject.fn(*args))
 
         return repeated(self._replay, take, once_more)
 
@@ -204,9 +204,18 @@ def run_call(
     first_args = given_arguments(args, setup)
     with replay.watching(), CallWatch(replay) as watch:
         began = time.perf_counter_ns()
-        result = fn(*first_args)
+        try:
+            result = fn(*first_args)
+        except BaseException:
+            replay.forget()
+            raise
         took_ns = time.perf_counter_ns() - began
-    subject = Subject(fn, _rewound(replay, args, setup), prepare_propagates=setup is not None)
+    subject = Subject(
+        fn,
+        _rewound(replay, args, setup),
+        prepare_propagates=setup is not None,
+        release=torchapi.release_of(result),
+    )
     once = _settled(replay, watch, subject)
     return result, RanCall(subject, replay, _place(watch.mesh), once, took_ns)
 
@@ -223,14 +232,15 @@ def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
         with WriteWatch(replay.tensors.save_kept) as second:
             try:
                 signals.let_in()
-                subject.fn(*args)
+                result = subject.fn(*args)
             except NoCopyError as error:
                 return Figures(notes=(str(error),))
             finally:
                 signals.is_open = False
+        subject.drop(result)
         return Figures(notes=(second.once,) if second.once else ())
 
-    figures = repeated(replay, watched, lambda: subject.fn(*subject.prepare()))
+    figures = repeated(replay, watched, lambda: subject.drop(subject.fn(*subject.prepare())))
     return figures.notes[0] if figures.notes else ""
 
 

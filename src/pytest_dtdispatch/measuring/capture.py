@@ -10,6 +10,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,8 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import signature_of
+from pytest_dtdispatch.measuring.elsewhere import OtherThreads
+from pytest_dtdispatch.measuring.exclusive import Measuring
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.replay import OpCall
@@ -41,8 +44,9 @@ class DispatchCapture(UnnoticedMode):
         ops: globs of op names, ``add*`` or ``add.Tensor``; every op where empty.
 
     Raises:
-        CaptureError: on entry, when a capture is open in this thread already; on exit, when a mode that was
-            opened inside is open still.
+        CaptureError: on entry, when a capture is open in this thread already, or another thread or another
+            asyncio task measures; on exit, when a mode that was opened inside is open still, or when
+            another thread opened the capture.
         UnsupportedTorchError: this torch has no caches that can be cleared and counted.
     """
 
@@ -51,26 +55,39 @@ class DispatchCapture(UnnoticedMode):
         self._ops = tuple(ops)
         self._caches = ShardingCaches()
         self._hiding = HidingModes(self._caches)
+        self._others = OtherThreads(self)
+        self._measuring = Measuring("a capture is open")
+        self._entered = ExitStack()
         self._outer: list[Any] = []
 
     def __enter__(self) -> Self:
         __tracebackhide__ = True
         self._outer = torchapi.open_modes()
-        if any(isinstance(mode, DispatchCapture) for mode in self._outer):
-            raise CaptureError(
-                "a capture is open already: captures cannot be nested, close the outer one first"
-            )
-        warn_of_debug_logging()
-        super().__enter__()  # type: ignore[no-untyped-call]
+        with ExitStack() as entered:
+            entered.enter_context(self._measuring)
+            if any(isinstance(mode, DispatchCapture) for mode in self._outer):
+                raise CaptureError(
+                    "a capture is open already: captures cannot be nested, close the outer one first"
+                )
+            warn_of_debug_logging()
+            self._measuring.hold(self._others.watched())
+            super().__enter__()  # type: ignore[no-untyped-call]
+            self._entered = entered.pop_all()
         self._hiding.note()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         __tracebackhide__ = True
-        left_open = self._close_modes_inside()
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        left_open: list[str] = []
+        with self._entered:
+            if is_opened_here := self._measuring.is_of_this_thread():
+                left_open = self._close_modes_inside()
+                super().__exit__(*exception)  # type: ignore[no-untyped-call]
         if exception[0] is not None:
             return
+        if not is_opened_here:
+            raise CaptureError(f"the capture was opened in thread {self._measuring.thread!r}: close it there")
+        self._others.warn()
         self._hiding.warn()
         if left_open:
             raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
@@ -133,7 +150,7 @@ class TimeCaptureMode(DispatchCapture):
         time_list: seconds of the last op's samples, its misses first.
 
     Raises:
-        CaptureError: on entry, when a capture is open in this thread already.
+        CaptureError: on entry, when a capture is open in this thread already, or another thread measures.
         UnsupportedTorchError: this torch has no caches that can be cleared and counted.
 
     Example:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pytest_dtdispatch.measuring.rounds import WARMUP_HITS, Subject
@@ -14,7 +14,6 @@ from pytest_dtdispatch.measuring.timing import (
     Clock,
     Meter,
     Reader,
-    Row,
     gc_paused,
     nothing_to_do,
     time_row,
@@ -176,7 +175,8 @@ class CompileRounds:
                 return args
 
             self._synchronize()
-            row = Row(self._first_call, prepare, self._subject.kwargs, self._compiler.look_ups, 1)
+            subject = replace(self._subject, fn=self._first_call)
+            row = subject.row(prepare, self._compiler.look_ups, 1)
             [(figure, before, after)] = time_row(row, self._meter)
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
         self._why_no_program = "" if graphs else NO_GRAPH
@@ -200,7 +200,8 @@ class CompileRounds:
     def _timed(self, fn: Callable[..., Any], calls: int) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
         self._synchronize()
         read: Reader = lambda: (self._compiler.graphs(),)  # noqa: E731 (a name of its type)
-        return time_row(Row(fn, self._subject.prepare, self._subject.kwargs, read, calls), self._meter)
+        subject = replace(self._subject, fn=fn)
+        return time_row(subject.row(subject.prepare, read, calls), self._meter)
 
     def _enter(self, state: State, figure: int, why_not: str) -> None:
         counts_nothing = self._plan.counter is not None and not is_count(figure)

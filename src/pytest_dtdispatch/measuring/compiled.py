@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.errors import CompileError, first_line
-from pytest_dtdispatch.measuring import compilerapi
+from pytest_dtdispatch.measuring import compilerapi, torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import RanCall, run_call
 from pytest_dtdispatch.measuring.compile_rounds import CompilePlan, CompileRounds
@@ -166,7 +166,7 @@ class TorchCompiler:
             return
         self._has_counted = True
         self.counts = self._counted()
-        self.call_others(compiled)
+        torchapi.wait_for(self.call_others(compiled))
         self._add_recompiles()
 
     def begin_calls(self) -> None:
@@ -238,6 +238,8 @@ def run_and_measure_compile(
     __tracebackhide__ = True
     compilation.check()
     eager_results, ran = compilation.run()
+    release = torchapi.release_of(eager_results)
+    torchapi.wait_for(eager_results)  # nobody need look at them: without us they would not have been made
     if ran.once:
         figures = Figures(notes=(ran.once,))
         variant = _variant(compilation, name, name, None, CompileCounts(), ran.place, figures)
@@ -246,7 +248,7 @@ def run_and_measure_compile(
         prepare = stack.enter_context(ran.repeating())
         folder = stack.enter_context(_folder())
         stack.callback(compilerapi.reset)  # what was compiled for us must not answer the program
-        subject = Subject(compilation.fn, prepare)
+        subject = Subject(compilation.fn, prepare, release=release)
         settings = [
             _setting(compilation, name, subject, caches, plan, Path(folder, str(is_on)), is_on)
             for is_on in plan.fake_tensor_cache or (None,)
@@ -296,12 +298,13 @@ def _rehearse(settings: Sequence[_Setting]) -> tuple[Any, ...]:
     """Compile in each setting for the first time; what goes wrong here is told to the program."""
     __tracebackhide__ = True
     try:
-        first, *_ = [setting.rounds.rehearse() for setting in settings]
+        first, *others = [setting.rounds.rehearse() for setting in settings]
     except Exception as error:
         graph_break = compilerapi.break_of(error)
         if graph_break is None:
             raise
         raise CompileError(f"fullgraph=True, and there is a graph break at {graph_break}") from None
+    torchapi.wait_for((first, others))
     return first
 
 

@@ -15,6 +15,7 @@ from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import dtype_text, placement_text, shape_text, signature_of
+from pytest_dtdispatch.measuring.exclusive import Measuring
 from pytest_dtdispatch.measuring.growth import Growth, older_objects_frozen
 from pytest_dtdispatch.measuring.torchhooks import Run, watching
 from pytest_dtdispatch.measuring.traits import Describer
@@ -59,6 +60,7 @@ class StepCounter:
     native cache costs what it costs uncounted.
 
     Raises:
+        CaptureError: on entry, when another thread or another asyncio task measures.
         UnsupportedTorchError: on entry, this torch has no place for a hook that counts depend on.
 
     Example:
@@ -81,8 +83,9 @@ class StepCounter:
 
     def __enter__(self) -> StepCounter:
         with ExitStack() as entered:
-            entered.enter_context(older_objects_frozen())
-            entered.enter_context(watching(self))
+            measuring = entered.enter_context(Measuring("steps are counted"))
+            measuring.hold(older_objects_frozen())
+            measuring.hold(watching(self))
             self._open = entered.pop_all()
         self._growth = Growth(self._caches)
         self._begin()

@@ -40,7 +40,11 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
     with torchapi.without_outer_modes():
         replay = OpReplay(call)
     with replay.watching():
-        result = call.run()
+        try:
+            result = call.run()
+        except BaseException:
+            del replay  # a traceback that lives on must not hold what was saved
+            raise
     with torchapi.without_outer_modes():
         once = replay.settle()
     if once:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from traceback import clear_frames
 from typing import Any, Protocol
 
 from pytest_dtdispatch.errors import RanksError, first_line
@@ -52,6 +53,7 @@ def repeated(replay: Replay, take: Callable[[Signals], Figures], once_more: Call
         except Exception as error:
             if is_from_elsewhere(error, once_more):
                 raise error.with_traceback(None) from None
+            clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
             return Figures(notes=(f"repeating it raised {first_line(error)}",))
         finally:
             signals.is_open = False

@@ -124,12 +124,23 @@ class Subject:
         prepare: called before each call, untimed; returns the positional arguments.
         kwargs: keyword arguments.
         prepare_propagates: whether ``prepare`` may itself ask the caches.
+        release: is given each result before it is dropped, untimed, where results are not just dropped.
     """
 
     fn: Callable[..., Any]
     prepare: Callable[[], tuple[Any, ...]]
     kwargs: dict[str, Any] = field(default_factory=dict)
     prepare_propagates: bool = False
+    release: Callable[[Any], object] | None = None
+
+    def row(self, prepare: Callable[[], tuple[Any, ...]], read: Reader, calls: int) -> Row:
+        """Make the row of so many calls, each prepared as is said here."""
+        return Row(self.fn, prepare, self.kwargs, read, calls, self.release)
+
+    def drop(self, result: Any) -> None:
+        """Release a result of a call that is not timed."""
+        if self.release is not None:
+            self.release(result)
 
 
 class Propagation(Enum):
@@ -268,12 +279,10 @@ class Rounds:
                 return args
 
             began = self._clock()
-            [first] = yield from self._timed(Row(subject.fn, miss, subject.kwargs, self._read_all, 1))
+            [first] = yield from self._timed(subject.row(miss, self._read_all, 1))
             self._miss_ns = self._clock() - began
             asked_at_first = first.hits or first.misses or uncached[0]
-            last = yield from self._rehearse_hits(
-                Row(subject.fn, hit, subject.kwargs, self._read_all, 1), uncached
-            )
+            last = yield from self._rehearse_hits(subject.row(hit, self._read_all, 1), uncached)
             after = [reader()[0] for reader in self._readers]
         self._rehearsed(first.figure, last.figure)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
@@ -402,7 +411,7 @@ class Rounds:
             while taken < count and not (taken and self._is_enough(state)):
                 more = self._at_first(state, count - taken)
                 warmup = 0 if taken else self._warmup_of_misses(more)
-                row = Row(subject.fn, prepare, subject.kwargs, self._read_all, warmup + more)
+                row = subject.row(prepare, self._read_all, warmup + more)
                 calls = yield from self._timed(row)
                 self._enter_cleared(state, calls[warmup:], is_clear[warmup:])
                 is_clear.clear()
@@ -465,8 +474,7 @@ class Rounds:
 
     def _calls(self, subject: Subject, count: int) -> Rows[list[TimedCall]]:
         read = self._hit_reader or self._read_all
-        row = Row(subject.fn, subject.prepare, subject.kwargs, read, count)
-        return (yield from self._timed(row))
+        return (yield from self._timed(subject.row(subject.prepare, read, count)))
 
     def _timed(self, row: Row) -> Rows[list[TimedCall]]:
         raw = yield row

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import Foretell, RanCall, nobody_waits, run_call
 from pytest_dtdispatch.measuring.rounds import Plan
@@ -51,7 +52,8 @@ def run_and_measure_sizes(
     __tracebackhide__ = True
     ran: dict[int, RanCall] = {}
     for size in sorted(sizes, reverse=True):
-        _, ran[size] = run_call(callable_at(make, size))
+        result, ran[size] = run_call(callable_at(make, size))
+        torchapi.wait_for(result)
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
     calls = {size: PASSES * share.foretold_calls(one.took_ns) for size, one in ran.items() if not one.once}
     foretell(sum(calls.values()), sum(count * ran[size].took_ns for size, count in calls.items()) / 1e9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.counting import StepCounter
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import has_dtensor
@@ -66,13 +67,15 @@ def run_and_count_steps(step: Callable[[], object], warmup: int, steps: int, nam
 def _warm_up(step: Callable[[], object], counter: StepCounter) -> StepCounts:
     __tracebackhide__ = True
     with CallNotes(counter):
-        step()
+        result = step()
+    torchapi.wait_for(result)
+    del result  # it is not left alive
     return counter.lap()
 
 
 def _count(step: Callable[[], object], counter: StepCounter) -> StepCounts:
     __tracebackhide__ = True
-    step()
+    torchapi.wait_for(step())
     return counter.lap()
 
 

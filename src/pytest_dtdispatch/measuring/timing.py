@@ -34,6 +34,7 @@ class Row(NamedTuple):
         kwargs: keyword arguments of each call.
         read: reads counters right before and right after each call.
         calls: how many.
+        release: is given each result before it is dropped, untimed, where results are not just dropped.
     """
 
     fn: Callable[..., Any]
@@ -41,6 +42,7 @@ class Row(NamedTuple):
     kwargs: dict[str, Any]
     read: Reader
     calls: int
+    release: Callable[[Any], object] | None = None
 
 
 class TimedCall(NamedTuple):
@@ -65,7 +67,7 @@ def _time_row(row: Row, meter: Meter) -> list[tuple[int, Sequence[Any], Sequence
         For each call its figure, a latency in nanoseconds where the meter is a clock, and what the counters
         said before and after it.
     """
-    fn, prepare, kwargs, read, calls = row
+    fn, prepare, kwargs, read, calls, release = row
     begin_call, end_call = meter
     timed = []
     for _ in range(calls):
@@ -75,6 +77,8 @@ def _time_row(row: Row, meter: Meter) -> list[tuple[int, Sequence[Any], Sequence
         result = fn(*args, **kwargs)
         end = end_call()
         after = read()
+        if release is not None:
+            release(result)
         del result  # its release is not part of the call
         timed.append((end - start, before, after))
     return timed

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
+from pytest_dtdispatch.measuring.hooks import SharedHook
 
 MISSING = object()
 # Some overloads of batch normalisation update these, and their schema does not say so.
@@ -128,23 +130,43 @@ def cold_caches() -> tuple[NamedCache, ...]:
     return tuple(found)
 
 
+class _UncachedCounts(threading.local):
+    """Who counts the uncached propagations of this thread."""
+
+    def __init__(self) -> None:
+        self.counts: list[list[int]] = []
+
+
+_uncached = _UncachedCounts()
+
+
 @contextmanager
 def counting_uncached(propagator: Any) -> Iterator[list[int]]:
-    """Count the calls of the propagator's uncached entry, in the one element of the list.
+    """Count this thread's calls of the propagator's uncached entry, in the one element of the list.
 
     Tracing and some modes propagate on every call without asking a cache, and no counter shows it.
     The propagator's own cache holds the entry as it was bound at start, and does not pass here.
     """
-    name = "propagate_op_sharding_non_cached"
-    inner = getattr(propagator, name)
     count = [0]
+    with _uncached_hook(propagator).in_place():
+        _uncached.counts.append(count)
+        try:
+            yield count
+        finally:
+            _uncached.counts[:] = [other for other in _uncached.counts if other is not count]
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        count[0] += 1
-        return inner(*args, **kwargs)
 
-    with replaced(propagator, name, counted):
-        yield count
+@functools.cache
+def _uncached_hook(propagator: Any) -> SharedHook:
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            for count in _uncached.counts:
+                count[0] += 1
+            return inner(*args, **kwargs)
+
+        return counted
+
+    return SharedHook(propagator, "propagate_op_sharding_non_cached", wrap)
 
 
 @contextmanager
@@ -385,6 +407,30 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the local shard of a DTensor, itself and no view of it; any other tensor as it is."""
     local: torch.Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     return local
+
+
+def wait_for(result: Any) -> None:
+    """Wait for the collectives that fill the tensors of a result, where the program has not yet.
+
+    Torch keeps each of them until somebody waits for it, and counts those that nobody did at its end.
+    """
+    for tensor in _unwaited(tree_leaves(result)):
+        tensor.trigger_wait()
+
+
+def release_of(result: Any) -> Callable[[Any], None] | None:
+    """Return what results like this one must be given to before they are dropped; None if nothing."""
+    return wait_for if next(_unwaited(tree_leaves(result)), None) is not None else None
+
+
+def _unwaited(values: Iterable[Any]) -> Iterator[Any]:
+    """Find tensors that a collective may not have filled yet, also inside of other tensors."""
+    for value in values:
+        if isinstance(value, _async_type()):
+            yield value
+        elif isinstance(value, torch.Tensor) and hasattr(value, "__tensor_flatten__"):
+            names, _ = value.__tensor_flatten__()
+            yield from _unwaited(getattr(value, name) for name in names)
 
 
 def shards_of_simulated_ranks(local: torch.Tensor) -> list[torch.Tensor]:

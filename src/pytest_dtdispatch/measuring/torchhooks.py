@@ -5,6 +5,7 @@ Beside torchapi the only module that spells private names of torch.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,10 +16,13 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
 from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.hooks import SharedHook
 
 Run = Callable[[], Any]
 NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
 SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
+# Where torch has no native cache, what propagation asks for: by the name of newer ones and of old ones.
+TENSOR_META = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
 # Names of the communication library's ops, less these, are those of its Python functions.
 VARIANTS = ("_coalesced", "_into_tensor", "_tensor", "_base", "_any_source")
 SPELLED_APART = {
@@ -78,6 +82,41 @@ def watching(watcher: Watcher) -> Iterator[None]:
         ):
             hooks.enter_context(hook)
         yield
+
+
+@contextmanager
+def noticing_propagations(note: Callable[[str], None]) -> Iterator[None]:
+    """Be told right before each propagation, in the thread that runs it; a hit tells nothing.
+
+    What torch calls is looked up on a class, and that is when it is told: a wrapper would stand in the call,
+    and each frame between an op and its propagation makes the propagation slower.
+
+    Args:
+        note: is given the name of what is looked up: old versions may look up two for one propagation.
+    """
+    dispatcher = DTensor._op_dispatcher
+    places: list[tuple[type, str]] = [(type(dispatcher), SLOW_PATH)]
+    if SLOW_PATH not in vars(type(dispatcher)):
+        propagator = type(dispatcher.sharding_propagator)
+        places = [(propagator, name) for name in TENSOR_META if name in vars(propagator)]
+    with ExitStack() as hooks:
+        for owner, name in places:
+            wrap = functools.partial(_LookedUp, functools.partial(note, name))
+            hooks.enter_context(SharedHook(owner, name, wrap).in_place())
+        yield
+
+
+class _LookedUp:
+    """Stands in for a method in its class, and tells when it is looked up on an object."""
+
+    def __init__(self, note: Callable[[], None], method: Any) -> None:
+        self._note = note
+        self._method = method
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is not None:
+            self._note()
+        return self._method.__get__(instance, owner)
 
 
 def _native_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[None]]:

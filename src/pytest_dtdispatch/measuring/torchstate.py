@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.hooks import SharedHook
 
 MASK_HOMES = ("torch.distributed.tensor._ops._mask_buffer", "torch.distributed.tensor._ops._embedding_ops")
 MASK_METHODS = ("materialize_mask", "release_mask")
@@ -106,53 +106,31 @@ class MaskHook:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._installed = ExitStack()
         self._listeners = _Listeners()
-        self._kind = _mask_buffer_type()
-
-    @property
-    def is_installed(self) -> bool:
-        """Whether the hook is in torch's place."""
-        return self._users > 0
+        kind = mask_buffer_type()
+        self._hooks = [SharedHook(kind, name, self._watched) for name in MASK_METHODS] if kind else []
 
     @contextmanager
     def telling(self, note: Callable[[Any], None]) -> Iterator[None]:
         """Call ``note`` with each buffer before it changes."""
-        if self._kind is None:
+        with ExitStack() as stack:
+            for hook in self._hooks:
+                stack.enter_context(hook.in_place())
+            self._listeners.notes.append(note)
+            stack.callback(self._listeners.notes.remove, note)
             yield
-            return
-        with self._lock:
-            if not self._users:
-                self._install(self._kind)
-            self._users += 1
-        self._listeners.notes.append(note)
-        try:
-            yield
-        finally:
-            self._listeners.notes.remove(note)
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._installed.close()
 
-    def _install(self, kind: type) -> None:
-        for name in MASK_METHODS:
-            self._installed.enter_context(self._watched(kind, name))
-
-    def _watched(self, kind: type, name: str) -> AbstractContextManager[None]:
-        change = getattr(kind, name)
-
+    def _watched(self, change: Callable[..., Any]) -> Callable[..., Any]:
         def changed(buffer: Any, *args: Any) -> Any:
             for note in self._listeners.notes:
                 note(buffer)
             return change(buffer, *args)
 
-        return torchapi.replaced(kind, name, changed)
+        return changed
 
 
-def _mask_buffer_type() -> type | None:
+def mask_buffer_type() -> type | None:
+    """Find the class of what keeps a mask in a placement; None where this torch has none."""
     for home in MASK_HOMES:
         try:
             kind = getattr(importlib.import_module(home), "MaskBuffer", None)

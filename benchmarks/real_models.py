@@ -1,0 +1,271 @@
+r"""Does a program notice? Real models from elsewhere, run plainly and captured, and compared bit for bit.
+
+It needs more than this project installs, so give it a virtual environment of its own, from the root of a
+checkout::
+
+    python3.11 -m venv /tmp/models
+    /tmp/models/bin/pip install "torch==2.13.*"
+    /tmp/models/bin/pip install "torchtitan==0.3.*" triton "transformers==5.*" "torch==2.13.*" \
+        numpy pytest pytest-benchmark
+    PYTHONPATH=src:. OMP_NUM_THREADS=1 /tmp/models/bin/python benchmarks/real_models.py
+
+It runs on fake process groups on the CPU, and takes some minutes. Names of programs may follow, to run
+those alone: ``torchtitan``, ``torchtitan-full``, ``llama-trained``, ``llama-decoding``.
+
+Each is run plainly, and then once more plainly, with its ops counted, captured, and with its embedding alone
+measured in two ways. For each run it prints what differs from the plain one, and seconds. The exit status is
+1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.optim import AdamW
+
+from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.records.book import Book
+from tests.models.watching import (
+    CountedOps,
+    Watch,
+    calls_by_op,
+    differences,
+    differences_of_counts,
+    watched,
+)
+
+STEPS, TOKENS, SHOWN = 3, 6, 30
+PLAN = Plan(rounds=1, repeat=2)
+EMBEDDING = ("embedding.default",)  # when no other op is measured, nothing clears what its repetitions leave
+
+Open = Callable[[], AbstractContextManager[Any]]
+Program = Callable[[Watch, Open], None]
+
+
+def train(watch: Watch, capturing: Open, model: Any, step_of: Callable[[], Any], clip: Any) -> None:
+    """Three steps: forward and backward, clipping, AdamW; everything of each is noted."""
+    # Plain tensors and DTensors cannot be in one group: each op of the optimizer takes a group whole.
+    sharded: list[Any] = []
+    plain: list[Any] = []
+    for parameter in model.parameters():
+        (sharded if isinstance(parameter, DTensor) else plain).append(parameter)
+    groups = [{"params": group} for group in (sharded, plain) if group]
+    optimizer = AdamW(groups, lr=8e-4, foreach=True)
+    with capturing():
+        for step in map("step {}".format, range(STEPS)):
+            optimizer.zero_grad()
+            watch.see(f"{step}: loss", step_of())
+            watch.see(f"{step}: norm of gradients", clip(sharded, 1.0))
+            watch.see_gradients(step, model)
+            optimizer.step()
+            watch.see_parameters(step, model, optimizer)
+            watch.see_random_state(step)
+            watch.count_alive(step)
+
+
+def torchtitan_llama(spmd_backend: str) -> Program:
+    """Llama 3's debug model of torchtitan, FSDP2 over 2 ranks and tensor parallelism over 4."""
+    titan = importlib.import_module("torchtitan.models.llama3")
+    registry = importlib.import_module("torchtitan.models.llama3.config_registry")
+    attention = importlib.import_module("torchtitan.models.common.attention")
+    dims: Any = importlib.import_module("torchtitan.distributed.parallel_dims")
+    utils = importlib.import_module("torchtitan.distributed.utils")
+    full = importlib.import_module("torchtitan.distributed.full_dtensor")
+    losses = importlib.import_module("torchtitan.components.loss")
+    dims.device_type = "cpu"
+    utils.set_spmd_backend(spmd_backend)
+    config = registry.llama3_debugmodel()
+    config.model_spec = spec = titan.model_registry("debugmodel")
+    for layer in spec.model.layers:  # torchtitan compiles its attention for a GPU: the CPU takes torch's
+        layer.attention.inner_attention = attention.ScaledDotProductAttention.Config()
+    config.training.seq_len, config.training.local_batch_size = 64, 2
+    config.parallelism.tensor_parallel_degree = 4
+    config.parallelism.data_parallel_shard_degree = 2
+    config.parallelism.spmd_backend = spmd_backend
+    spec.model.update_from_config(config=config)
+
+    parallel = dims.ParallelDims.from_config(config.parallelism, 8)
+    context = utils.get_spmd_context(parallel_dims=parallel)
+
+    def made() -> Any:
+        with torch.device("meta"):
+            model = spec.model.build()
+        model = spec.parallelize_fn(
+            model,
+            parallel_dims=parallel,
+            training=config.training,
+            parallelism=config.parallelism,
+            compile_config=config.compile,
+            ac_config=config.activation_checkpoint,
+            dump_folder="",
+        )
+        model.to_empty(device="cpu")
+        with torch.no_grad():
+            model.init_weights(buffer_device=None)
+        return model.train()
+
+    def program(watch: Watch, capturing: Open) -> None:
+        torch.manual_seed(0)
+        model = made()
+
+        def step() -> Any:
+            ids = torch.randint(0, 2048, (2, 65))
+            inputs, labels = ids[:, :-1], ids[:, 1:]
+            if spmd_backend == "full_dtensor":
+                inputs, labels, _ = full.parallelize_inputs(parallel, inputs, labels, {})
+            with context():
+                loss = losses.cross_entropy_loss(model(inputs), labels, global_vocab_size=2048) / ids.numel()
+                loss.backward()
+            return loss
+
+        train(watch, capturing, model, step, utils.clip_grad_norm_)
+
+    return program
+
+
+def tiny_llama(mesh: Any) -> Any:
+    """Make transformers' Llama on a mesh; its vocabulary is split too."""
+    transformers = importlib.import_module("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=128,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+        attn_implementation="eager",
+    )
+    model = transformers.LlamaForCausalLM(config)
+    plan: dict[str, Any] = {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
+        "lm_head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+    }
+    for name in ("mlp.gate_proj", "mlp.up_proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+        plan[f"model.layers.*.{name}"] = ColwiseParallel()
+    for name in ("mlp.down_proj", "self_attn.o_proj"):
+        plan[f"model.layers.*.{name}"] = RowwiseParallel()
+    return parallelize_module(model, mesh, plan)
+
+
+def transformers_training(mesh: Any) -> Program:
+    def program(watch: Watch, capturing: Open) -> None:
+        torch.manual_seed(0)
+        model = tiny_llama(mesh)
+
+        def step() -> Any:
+            ids = torch.randint(0, 128, (2, 17))
+            with loss_parallel():
+                logits = model(ids[:, :-1], use_cache=False).logits
+                loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+                loss.backward()
+            return loss
+
+        train(watch, capturing, model, step, nn.utils.clip_grad_norm_)
+
+    return program
+
+
+def transformers_decoding(mesh: Any) -> Program:
+    """Decode with a cache that grows: it holds each rank's heads as plain tensors."""
+
+    def program(watch: Watch, capturing: Open) -> None:
+        torch.manual_seed(0)
+        model = tiny_llama(mesh).eval()
+        ids, cache = torch.randint(0, 128, (2, 5)), None
+        with torch.no_grad(), capturing():
+            for token in range(TOKENS):
+                out = model(ids, past_key_values=cache, use_cache=True)
+                cache = out.past_key_values
+                watch.see(f"token {token}: ids", ids)
+                watch.see(f"token {token}: logits", out.logits)
+                for index, layer in enumerate(cache.layers):
+                    watch.see(f"token {token}: keys of layer {index}", layer.keys)
+                    watch.see(f"token {token}: values of layer {index}", layer.values)
+                # On a fake group the best is always an id of rank 0: the others get their turn by this sum.
+                best = out.logits.full_tensor()[:, -1].argmax(-1, keepdim=True)
+                ids = (best + 17 * token) % 128
+                watch.count_alive(f"token {token}")
+
+    return program
+
+
+def compare(name: str, program: Program) -> bool:
+    """Run a program plainly and captured; print what differs, and say whether nothing does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program(Watch(), nullcontext)
+    plain, plain_s = timed(program, nullcontext)
+    print(f"\n{name}: {len(plain.facts)} tensors seen, {plain_s:.2f} s")
+    counted, book = CountedOps(), Book()
+    equal = [
+        report("plain again", plain, program, nullcontext),
+        report("ops counted alone", plain, program, lambda: counted),
+        report("captured", plain, program, lambda: SignatureCapture(book, PLAN)),
+        report("embedding captured", plain, program, lambda: SignatureCapture(Book(), PLAN, EMBEDDING)),
+        report("embedding timed", plain, program, lambda: TimeCaptureMode(2, EMBEDDING)),
+    ]
+    calls = calls_by_op(book)
+    print(f"  {len(book.measurements())} rows of {calls.total()} calls; {counted.calls.total()} ops were run")
+    if found := differences_of_counts(counted.calls, calls):
+        print(f"    {found}")
+    return all(equal) and not found
+
+
+def timed(program: Program, capturing: Open) -> tuple[Watch, float]:
+    start = perf_counter()
+    watch = watched(lambda watch: program(watch, capturing))
+    return watch, perf_counter() - start
+
+
+def report(what: str, plain: Watch, program: Program, capturing: Open) -> bool:
+    """Run a program again; print what differs from its plain run, and say whether nothing does."""
+    try:
+        other, other_s = timed(program, capturing)
+    except Exception as error:  # that a capture breaks a program is what this script is there to say
+        print(f"  {what}: raised {type(error).__name__}: {str(error).splitlines()[0]}")
+        return False
+    found = differences(plain, other)
+    print(f"  {what}: {len(found)} differences, {other_s:.2f} s")
+    for line in found[:SHOWN]:
+        print(f"    {line}")
+    return not found
+
+
+def program_of(name: str, owner: ProcessGroupOwner) -> Program:
+    if name.startswith("torchtitan"):
+        owner.group(Place((2, 4), "cpu", "fake"))
+        return torchtitan_llama("full_dtensor" if name == "torchtitan-full" else "partial_dtensor")
+    mesh = owner.mesh(Place((4,), "cpu", "fake"))
+    return transformers_training(mesh) if name == "llama-trained" else transformers_decoding(mesh)
+
+
+def main(names: list[str]) -> int:
+    equal = True
+    for name in names or ["torchtitan", "torchtitan-full", "llama-trained", "llama-decoding"]:
+        owner = ProcessGroupOwner()
+        equal &= compare(name, program_of(name, owner))
+        owner.close()
+    return 0 if equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,353 @@
+"""Threads and tasks of a program: one measures at a time, nothing stays, and what is missed is said."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch import TimeCaptureMode
+from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.measuring import torchapi, torchhooks
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.counting import StepCounter
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.torchhooks import noticing_propagations
+from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.records.measurement import State
+from tests.measuring.test_exclusive import in_thread
+from tests.plugin_runs import IMPORTS, measure, text_of
+
+pytestmark = pytest.mark.torch
+
+Make = Callable[..., Any]
+UNCACHED = "propagate_op_sharding_non_cached"
+
+
+def hooked() -> list[dict[str, Any]]:
+    """What hooks are put into."""
+    dispatcher = DTensor._op_dispatcher
+    owners = (dispatcher, dispatcher.sharding_propagator)
+    return [dict(vars(owner)) for one in owners for owner in (one, type(one))]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    before = hooked()
+    yield
+    assert hooked() == before
+    assert torchapi.open_modes() == []
+    assert gc.get_freeze_count() == 0
+
+
+def capture(book: Book | None = None) -> SignatureCapture:
+    return SignatureCapture(Book() if book is None else book, Plan(2, 3))
+
+
+def warned(body: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        body()
+    return [str(each.message) for each in caught if each.category is DtDispatchWarning]
+
+
+# Captures in several threads
+
+
+def test_captures_in_three_threads_are_let_in_one_at_a_time_and_lose_no_hit(shard: Make) -> None:
+    a = shard(8, 8)
+    proofs: list[str] = []
+    refused: list[CaptureError] = []
+    start = threading.Barrier(3)
+
+    def work() -> None:
+        start.wait()
+        for _ in range(5):
+            book = Book()
+            try:
+                with capture(book):
+                    a + a
+                    a * a
+            except CaptureError as error:
+                refused.append(error)
+            proofs.extend(one.proof for one in book.measurements() if one.of(State.HIT))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert proofs == ["proved"] * 2 * (15 - len(refused))
+
+
+@pytest.mark.parametrize("make", [capture, TimeCaptureMode, StepCounter])
+def test_a_second_thread_is_refused_while_a_capture_is_open(make: Callable[[], Any], shard: Make) -> None:
+    def enter() -> None:
+        with make():
+            pass
+
+    with capture():
+        [error] = in_thread(enter)
+    assert isinstance(error, CaptureError)
+    assert str(error).startswith("a capture is open in thread 'MainThread': two threads would measure")
+    assert in_thread(enter) == []
+
+
+def test_counting_steps_keeps_other_threads_from_measuring(shard: Make) -> None:
+    a = shard(8, 8)
+    with StepCounter() as counter:
+        errors = in_thread(StepCounter().__enter__) + in_thread(capture().__enter__)
+        a + a
+        counts = counter.lap()
+    assert {str(error).partition(":")[0] for error in errors} == {"steps are counted in thread 'MainThread'"}
+    assert counts.misses == 1
+
+
+@pytest.mark.parametrize("make", [capture, StepCounter])
+def test_what_a_dead_thread_left_open_is_cleared_away(make: Callable[[], Any], shard: Make) -> None:
+    a, book = shard(8, 8), Book()
+    assert in_thread(make().__enter__) == []
+    with capture(book):
+        a + a
+    [measured] = book.measurements()
+    assert measured.proof == "proved"
+
+
+def test_a_capture_closed_in_another_thread_says_where_it_belongs() -> None:
+    mode = capture()
+    mode.__enter__()
+    [error] = in_thread(lambda: mode.__exit__(None, None, None))
+    assert str(error) == "the capture was opened in thread 'MainThread': close it there"
+    torchapi.open_modes()[0].__exit__(None, None, None)
+
+
+def test_two_tasks_with_a_capture_each(shard: Make) -> None:
+    a = shard(8, 8)
+    books = {"first": Book(), "second": Book(), "later": Book()}
+
+    async def work(name: str) -> None:
+        with capture(books[name]):
+            a + a
+            await asyncio.sleep(0)
+
+    async def main() -> list[Any]:
+        tasks = [asyncio.create_task(work(name), name=name) for name in ("first", "second")]
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.create_task(work("later"), name="later")
+        return done
+
+    first, second = asyncio.run(main())
+    assert first is None
+    assert "is open in asyncio task 'first', which would measure what task 'second'" in str(second)
+    assert [len(book.measurements()) for book in books.values()] == [1, 0, 1]
+
+
+METHODS = """
+import threading
+
+def test_bad(dtdispatch, device_mesh):
+    def refused():
+        for what in (
+            lambda: dtdispatch.capture().__enter__(),
+            lambda: dtdispatch.call(len, "a"),
+            lambda: dtdispatch.steps(lambda: None, name="s"),
+            lambda: dtdispatch.scaling(lambda size: lambda: None, name="x"),
+            lambda: dtdispatch.compile(len, "a"),
+        ):
+            try:
+                what()
+            except Exception as error:
+                print(f"{type(error).__name__}: {error}")
+
+    def in_thread():
+        thread = threading.Thread(target=refused)
+        thread.start()
+        thread.join()
+
+    with dtdispatch.capture():
+        in_thread()
+    dtdispatch.call(in_thread)
+    dtdispatch.call(len, "b")
+"""
+
+
+@pytest.mark.parametrize(("metric", "methods"), [("time", 5), ("counts", 4)])  # no scaling is counted
+def test_every_method_is_refused_in_a_thread_beside_a_measurement(
+    pytester: pytest.Pytester, metric: str, methods: int
+) -> None:
+    pytester.makepyfile(IMPORTS + METHODS)
+    result = measure(pytester, "-s", f"--dtdispatch-metric={metric}")
+    result.assert_outcomes(passed=1)
+    said = text_of(result)
+    assert said.count("CaptureError: ") == said.count(" in thread 'MainThread': two threads would measure")
+    assert said.count("CaptureError: ") >= 2 * methods
+
+
+# Hooks and their counts
+
+
+def test_uncached_propagations_are_counted_for_the_thread_that_runs_them(shard: Make) -> None:
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    a = shard(8, 8)
+    with ShardingCaches().counting_uncached() as here:
+
+        def other() -> None:
+            with ShardingCaches().counting_uncached() as there:
+                a * a
+                assert there == [1]
+
+        assert in_thread(other) == []
+        assert in_thread(lambda: a - a) == []
+        assert here == [0]
+        assert UNCACHED in vars(propagator)
+
+
+def test_counts_that_end_in_any_order_leave_no_wrapper() -> None:
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(ShardingCaches().counting_uncached())
+    second.enter_context(ShardingCaches().counting_uncached())
+    first.close()
+    second.close()
+    assert UNCACHED not in vars(DTensor._op_dispatcher.sharding_propagator)
+
+
+# Ops of threads without a capture
+
+
+def test_ops_of_threads_without_a_capture_are_said(shard: Make) -> None:
+    a = shard(8, 8)
+
+    def unseen() -> None:
+        a + a
+        a * a
+
+    def body() -> None:
+        with capture():
+            a + a
+            in_thread(unseen, "first")
+            in_thread(unseen, "second")
+
+    assert warned(body) == [
+        "DTensor ops ran in threads 'first', 'second' (at least 4), where no capture was open: "
+        "they were not measured; open the capture in the thread that runs them"
+    ]
+
+
+def test_ops_of_many_threads_are_one_line(shard: Make) -> None:
+    a = shard(8, 8)
+
+    def body() -> None:
+        with capture():
+            for number in range(5):
+                in_thread(lambda: a + a, f"t{number}")
+
+    [line] = warned(body)
+    assert line.startswith("DTensor ops ran in threads 't0', 't1', 't2' and 2 more (at least 5), ")
+
+
+def test_what_a_capture_itself_runs_is_no_op_of_another_thread(shard: Make) -> None:
+    a = shard(8, 8, requires_grad=True)
+
+    def body() -> None:
+        with capture():
+            (a * a).sum().backward()
+
+    assert warned(body) == []
+
+
+def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(shard: Make) -> None:
+    a, book = shard(8, 8), Book()
+
+    def body() -> None:
+        with capture(book) as mode:
+
+            def under_it() -> None:  # as autograd's threads are: they are given the modes of the caller
+                torch._C._push_on_torch_dispatch_stack(mode)
+                a + a
+                torch._C._pop_torch_dispatch_stack(None)
+
+            assert in_thread(under_it) == []
+
+    assert warned(body) == []
+    assert [one.op for one in book.measurements()] == ["add.Tensor"]
+
+
+def test_plain_ops_of_another_thread_are_no_dtensor_ops(shard: Make) -> None:
+    def body() -> None:
+        with capture():
+            in_thread(lambda: torch.ones(3) + 1)
+
+    assert warned(body) == []
+
+
+def test_a_torch_without_a_native_cache_says_it_too(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchhooks, "SLOW_PATH", "of newer versions")
+    a = shard(8, 8)
+
+    def body() -> None:
+        with capture():
+            in_thread(lambda: a + a, "first")
+
+    [line] = warned(body)
+    assert line.startswith("DTensor ops ran in thread 'first' (at least 1), ")
+
+
+def test_a_hit_does_not_pass_what_notices_propagations(shard: Make) -> None:
+    a = shard(8, 8)
+    noted: list[str] = []
+    ShardingCaches().clear()
+    with noticing_propagations(noted.append):
+        a + a
+        assert noted == [torchhooks.SLOW_PATH]
+        for _ in range(20):
+            a + a
+    assert len(noted) == 1
+
+
+def test_what_notices_propagations_stands_in_no_call(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each frame between an op and its propagation makes the propagation slower."""
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    propagate = getattr(propagator, UNCACHED)
+    depths: list[int] = []
+
+    def counted(schema: Any) -> Any:
+        depths.append(len(inspect.stack(0)))
+        return propagate(schema)
+
+    monkeypatch.setattr(propagator, UNCACHED, counted)
+    a, caches = shard(8, 8), ShardingCaches()
+    depths.clear()
+    for noticing in (nullcontext(), noticing_propagations(lambda name: None)):
+        with noticing:
+            caches.clear()
+            a + a
+    assert len(depths) == 2
+    assert len(set(depths)) == 1
+
+
+UNSEEN = """
+import threading
+
+def test_threads(device_mesh):
+    a = sharded(device_mesh)
+    thread = threading.Thread(target=lambda: a + a, name="loader")
+    thread.start()
+    thread.join()
+"""
+
+
+def test_it_is_said_where_every_test_is_measured(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(IMPORTS + UNSEEN)
+    result = measure(pytester, "--dtdispatch-all")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*DtDispatchWarning: DTensor ops ran in thread 'loader' (at least 1), *"])

@@ -1,0 +1,149 @@
+"""Collectives that nobody waited for: repetitions leave none, and torch says nothing at the end of a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import _functional_collectives as funcol
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
+from pytest_dtdispatch.measuring.compiled import Compilation, run_and_measure_compile
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.scaling import run_and_measure_sizes
+from pytest_dtdispatch.measuring.steps import run_and_count_steps
+
+pytestmark = pytest.mark.torch
+
+Make = Callable[..., Any]
+Block = Callable[[], torch.Tensor]
+
+
+def unwaited() -> int:
+    """How many collectives torch still keeps for somebody to wait for."""
+    return torch._C._distributed_c10d._get_work_registry_size()
+
+
+@pytest.fixture
+def block(mesh: DeviceMesh) -> Block:
+    """A tensor-parallel block; its result is a tensor that a collective still fills."""
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
+    model = parallelize_module(layers, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    x = torch.rand(4, 8)
+    return lambda: model(x)
+
+
+@pytest.fixture(params=["tensor", "DTensor", "nested"])
+def gather(request: pytest.FixtureRequest, block: Block, shard: Make, mesh: DeviceMesh) -> Callable[[], Any]:
+    """A callable whose result is not waited for, in each place where a tensor may be."""
+    a = shard(8, 8)
+    calls: dict[str, Callable[[], Any]] = {
+        "tensor": block,
+        "DTensor": lambda: a.redistribute(mesh, [Replicate()], async_op=True),
+        "nested": lambda: {"loss": (block(), None)},
+    }
+    return calls[request.param]
+
+
+def left_by(body: Callable[[], Any]) -> int:
+    """How many collectives a call leaves; those of its result are waited for then."""
+    before = unwaited()
+    result = body()
+    left = unwaited() - before
+    torchapi.wait_for(result)
+    return left
+
+
+def test_a_plain_call_leaves_its_own(gather: Callable[[], Any]) -> None:
+    assert left_by(gather) == 1
+
+
+def test_repetitions_of_a_call_leave_none_and_the_program_s_own_result_is_as_it_was(
+    gather: Callable[[], Any],
+) -> None:
+    assert left_by(lambda: run_and_measure_call(gather, (), None, ShardingCaches(), Plan(3, 5))[0]) == 1
+    assert unwaited() == 0
+
+
+def test_a_compile_leaves_none(gather: Callable[[], Any]) -> None:
+    compilation = Compilation(gather, backend="aot_eager", others=((),))
+    plan = CompilePlan(rounds=1, calls=5)
+    variants: list[Any] = []
+
+    def body() -> None:
+        variants.extend(run_and_measure_compile(compilation, "f", ShardingCaches(), plan).variants)
+
+    assert left_by(body) == 0
+    assert [variant.measurement.rounds for variant in variants] == [1]
+
+
+def test_sizes_and_steps_leave_none(block: Block) -> None:
+    assert left_by(lambda: run_and_measure_sizes(lambda _: block, (1, 2), ShardingCaches(), Plan(7, 2))) == 0
+    assert left_by(lambda: run_and_count_steps(block, 2, 3, "block")) == 0
+
+
+def test_a_capture_leaves_what_the_program_leaves(block: Block, capture: Make) -> None:
+    results: list[torch.Tensor] = []
+
+    def body() -> list[torch.Tensor]:
+        capture(lambda: results.append(block()))
+        return results
+
+    assert left_by(body) == 1
+
+
+def test_results_that_nobody_waits_for_are_just_dropped(shard: Make) -> None:
+    a = shard(8, 8)
+    assert torchapi.release_of((a + a, a.to_local(), {"loss": 1.0})) is None
+    assert torchapi.release_of(None) is None
+
+
+def test_what_is_released_is_waited_for(mesh: DeviceMesh) -> None:
+    gathered = funcol.all_reduce(torch.ones(2), "sum", mesh.get_group())
+    wrapped = DTensor.from_local(gathered, mesh, [Replicate()], run_check=False)
+    release = torchapi.release_of([wrapped])
+    assert release is not None
+    release([wrapped])
+    assert unwaited() == 0
+
+
+PROGRAM = """
+import torch
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+def test_block(dtdispatch, device_mesh):
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))
+    model = parallelize_module(layers, device_mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    x = torch.rand(4, 8)
+    dtdispatch.call(model, x, name="call").sum()
+    dtdispatch.compile(model, x, backend="aot_eager", name="block", fullgraph=False)
+"""
+
+
+@pytest.mark.slow
+def test_torch_has_nothing_to_say_at_the_end_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "test_block.py"
+    path.write_text(PROGRAM)
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-pno:cacheprovider",
+        "--dtdispatch",
+        "--dtdispatch-rounds=2",
+        path,
+    )
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "1 passed" in result.stdout
+    assert "unwaited collective" not in result.stderr
