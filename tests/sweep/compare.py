@@ -21,6 +21,7 @@ from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
 from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.records.book import Book
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
@@ -34,12 +35,14 @@ Way = Callable[[Program, list[str]], Any]
 class EmptyMode(TorchDispatchMode):
     """A mode that does nothing but name the ops that come by: a capture, too, is a mode that is open."""
 
-    def __init__(self, ops: list[str]) -> None:
+    def __init__(self, ops: list[str], before_each: Callable[[], object] = nothing_to_do) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._ops = ops
+        self._before_each = before_each
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._ops.append(str(func))
+        self._before_each()
         return func(*args, **(kwargs or {}))
 
 
@@ -58,6 +61,13 @@ class NamingCapture(SignatureCapture):
 def run_plainly(program: Program, ops: list[str]) -> Any:
     """Run a program with nothing measured."""
     with EmptyMode(ops):
+        result = program.measured(*program.given.args, **program.given.kwargs)
+        return result, program.after(result)
+
+
+def run_on_misses(program: Program, ops: list[str]) -> Any:
+    """Run a program with nothing measured, each of its ops on empty caches."""
+    with EmptyMode(ops, ShardingCaches().clear):
         result = program.measured(*program.given.args, **program.given.kwargs)
         return result, program.after(result)
 
@@ -171,7 +181,8 @@ class Compared:
 def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) -> None:
     """Run a case plainly, twice, and measured in each way; note what differs.
 
-    Where something differs it is run plainly once more: what two plain runs disagree on is not compared.
+    Where something differs it is run plainly once more, each op on empty caches, as measuring leaves them:
+    what two plain runs disagree on is not compared, and torch may warn as often as then.
     """
     programs = Programs(case, sample, mesh)
     first, plain = (observed(programs, case.number, run_plainly) for _ in range(2))
@@ -183,9 +194,17 @@ def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) ->
         compared.cases[way, case.form, case.placed, plain["error"] is not None] += 1
         kinds = [kind for kind in differing(plain, measured) if kind not in unsteady]
         if kinds:
-            third = observed(programs, case.number, run_plainly)
+            third = observed(programs, case.number, run_on_misses)
             kinds = [kind for kind in kinds if kind not in differing(plain, third)]
+            if not has_only_warnings_between(measured, plain, third):
+                kinds.append("warnings")
         compared.differences += [Difference(case, way, kind, plain[kind], measured[kind]) for kind in kinds]
+
+
+def has_only_warnings_between(measured: Seen, plain: Seen, on_misses: Seen) -> bool:
+    """Tell whether a measured run warns as plain runs do: as on hits, as on misses, or in between."""
+    given, some, others = (Counter[Any](seen["warnings"]) for seen in (measured, plain, on_misses))
+    return some & others <= given <= some | others
 
 
 def differing(plain: Seen, measured: Seen) -> list[str]:

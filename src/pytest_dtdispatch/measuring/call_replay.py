@@ -215,7 +215,7 @@ class CallReplay:
         self._optimizers = OptimizerStates()
 
     def forget(self) -> None:
-        """Hold nothing any more: the call raised, and a traceback that lives on must not hold what was saved."""
+        """Hold nothing any more: the call raised, and its traceback, which may live on, must not either."""
         vars(self).clear()
 
     def watching(self) -> AbstractContextManager[None]:

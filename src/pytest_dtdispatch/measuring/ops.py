@@ -51,10 +51,11 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
         return result, Figures(notes=(once,))
 
     def take(signals: Signals) -> Figures:
-        local, why_no_local = local_call_of(call, replay.rewind, signals)
+        local, why_no_local = torchapi.with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
         local_subject = _subject(local, replay) if local else None
         rounds = rounds_of(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
-        return figures_of(rounds.take(), () if local else (f"no local row: {why_no_local}",))
+        taken = torchapi.with_own_warnings(rounds.take)
+        return figures_of(taken, () if local else (f"no local row: {why_no_local}",))
 
     def once_more() -> Any:
         replay.rewind()

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.distributed.tensor import DTensor, Placement
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map as tree_map
 from pytest_dtdispatch.errors import UnsupportedTorchError
 from pytest_dtdispatch.measuring.hooks import SharedHook
 
+T = TypeVar("T")
 MISSING = object()
 # Some overloads of batch normalisation update these, and their schema does not say so.
 UNDECLARED_WRITES = ("running_mean", "running_var")
@@ -189,6 +190,24 @@ def without_outer_modes() -> AbstractContextManager[Any]:
         return nullcontext()
     disabled: AbstractContextManager[Any] = _python_dispatch._disable_current_modes()
     return disabled
+
+
+def with_own_warnings(run: Callable[[], T]) -> T:
+    """Call, and have torch give the warnings of its C++ code before this returns.
+
+    Torch keeps them until the outermost of its functions that the program called returns, which may be a
+    whole backward. A function that calls back, here for the only element, keeps them no longer than itself.
+    """
+    results = []
+
+    def keep(element: float) -> float:
+        results.append(run())
+        return element
+
+    unseen = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
+    with unseen():
+        torch.zeros(1, device="cpu").apply_(keep)
+    return results[0]
 
 
 def open_modes() -> list[Any]:
