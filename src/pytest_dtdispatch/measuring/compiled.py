@@ -17,6 +17,7 @@ from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import RanCall, run_call
 from pytest_dtdispatch.measuring.compile_rounds import CompilePlan, CompileRounds
 from pytest_dtdispatch.measuring.ops import synchronizer
+from pytest_dtdispatch.measuring.quiet import nothing_warned
 from pytest_dtdispatch.measuring.rounds import Subject
 from pytest_dtdispatch.measuring.setup import Setup
 from pytest_dtdispatch.records.compiled import CompileCounts, Compiled, CompiledVariant, variant_name
@@ -311,9 +312,10 @@ def _rehearse(settings: Sequence[_Setting]) -> tuple[Any, ...]:
 def _take_rounds(settings: Sequence[_Setting], rounds: int) -> str:
     """Take rounds of every setting in turn, and say what ended them early."""
     try:
-        for number in range(rounds):
-            for setting in settings if number % 2 == 0 else settings[::-1]:
-                setting.rounds.take_round()
+        with nothing_warned():  # the first compile has warned of what there is to warn of
+            for number in range(rounds):
+                for setting in settings if number % 2 == 0 else settings[::-1]:
+                    setting.rounds.take_round()
     except Exception as error:  # the first compile succeeded: the program must not see this
         return f"repeating it raised {first_line(error)}"
     return ""

@@ -1,0 +1,69 @@
+"""What a repetition raises is a note; what comes from elsewhere while one runs, the program sees."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.repeating import is_from_elsewhere
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.records.measurement import Figures
+
+pytestmark = pytest.mark.torch
+
+
+class StoppedError(Exception):
+    """What one thread makes another raise, to stop it."""
+
+
+def measure(fn: Callable[[], Any]) -> Figures:
+    return run_and_measure_call(fn, (), None, ShardingCaches(), Plan(2, 3))[2]
+
+
+def at_call(number: int, do: Callable[[], None]) -> tuple[Callable[[], None], torch.Tensor]:
+    """Make a callable that adds to a tensor, and does something else at one of its calls."""
+    calls, total = [0], torch.zeros(2)
+
+    def fn() -> None:
+        calls[0] += 1
+        total.add_(1)
+        if calls[0] == number:
+            do()
+
+    return fn, total
+
+
+def test_what_another_thread_makes_this_one_raise_is_raised() -> None:
+    def stop() -> None:
+        this = ctypes.c_ulong(threading.get_ident())
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(StoppedError))
+
+    fn, total = at_call(5, stop)
+    with pytest.raises(StoppedError):
+        measure(fn)
+    assert total.tolist() == [1, 1]
+
+
+def test_an_error_of_a_repetition_is_a_note() -> None:
+    def fail() -> None:
+        raise ValueError("no more of this")
+
+    fn, total = at_call(5, fail)
+    assert measure(fn).notes == ("repeating it raised ValueError: no more of this",)
+    assert total.tolist() == [1, 1]
+
+
+def test_an_error_that_says_nothing_and_comes_again_is_of_the_repetition() -> None:
+    def fail() -> None:
+        raise AssertionError
+
+    assert not is_from_elsewhere(AssertionError(), fail)
+    assert is_from_elsewhere(AssertionError(), lambda: None)
+    assert not is_from_elsewhere(ValueError("it says something"), lambda: None)
