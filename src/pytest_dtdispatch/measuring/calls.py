@@ -151,7 +151,7 @@ class RanCall:
             caches.clear()
             self._subject.drop(self._subject.fn(*args))
 
-        return repeated(self._replay, take, once_more)
+        return repeated(self._replay, take, None if plan.agreement else once_more)
 
 
 def run_and_measure_call(

@@ -62,7 +62,7 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
         caches.clear()
         return call.run()
 
-    return result, repeated(replay, take, once_more)
+    return result, repeated(replay, take, None if plan.agreement else once_more)
 
 
 def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:

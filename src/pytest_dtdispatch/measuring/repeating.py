@@ -24,7 +24,9 @@ class Replay(Protocol):
         """Leave behind what the program's own call left behind."""
 
 
-def repeated(replay: Replay, take: Callable[[Signals], Figures], once_more: Callable[[], Any]) -> Figures:
+def repeated(
+    replay: Replay, take: Callable[[Signals], Figures], once_more: Callable[[], Any] | None
+) -> Figures:
     """Measure by repeating a call, without the program noticing.
 
     What a repetition raises is a note beside the figures, as the program's own call succeeded. What comes
@@ -34,7 +36,8 @@ def repeated(replay: Replay, take: Callable[[Signals], Figures], once_more: Call
     Args:
         replay: puts back what the call changes.
         take: takes the figures; lets signals in while it calls what is measured.
-        once_more: makes one more repetition, on a miss, to see whether it raises what another raised.
+        once_more: makes one more repetition, on a miss, to see whether it raises what another raised; None
+            where other ranks would have to make it too.
 
     Returns:
         The figures, or a note that says why there are none.
@@ -51,7 +54,7 @@ def repeated(replay: Replay, take: Callable[[Signals], Figures], once_more: Call
         except RanksError:
             raise
         except Exception as error:
-            if is_from_elsewhere(error, once_more):
+            if once_more and is_from_elsewhere(error, once_more):
                 raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
             return Figures(notes=(f"repeating it raised {first_line(error)}",))
