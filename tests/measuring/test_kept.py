@@ -112,6 +112,17 @@ def test_backward_goes_through_a_forward_that_wrote_to_a_buffer() -> None:
     assert torch.equal(buffer, torch.ones(4))
 
 
+def test_a_view_that_a_repetition_makes_leaves_the_version_of_its_base() -> None:
+    base = torch.zeros(4)
+
+    def fn() -> None:
+        base[:2].add_(1)
+
+    measure(fn)
+    assert base._version == 1
+    assert base.tolist() == [1, 1, 0, 0]
+
+
 def test_a_backward_that_runs_before_a_write_can_be_repeated() -> None:
     weight = torch.ones(4, requires_grad=True)
     loss = (weight * weight).sum()

@@ -52,8 +52,9 @@ class Versions:
         self._set([*self._after, *later])
 
     def _set(self, versions: list[int]) -> None:
+        """Set versions, the first saved last: a view that was saved later has the version of its base."""
         if versions:
-            torchstate.set_versions(list(self._tensors.values()), versions)
+            torchstate.set_versions(list(self._tensors.values())[::-1], versions[::-1])
 
 
 class SavedTensors:
