@@ -19,7 +19,7 @@ from pytest_dtdispatch.measuring.counted import rounds_of
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import figures_of, synchronizer
-from pytest_dtdispatch.measuring.repeating import repeated
+from pytest_dtdispatch.measuring.repeating import Repetitions
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
@@ -142,16 +142,16 @@ class RanCall:
         if self.once:
             return Figures(notes=(self.once,))
 
-        def take(signals: Signals) -> Figures:
-            rounds = rounds_of(self._subject, caches, plan, None, synchronizer(), signals)
-            return figures_of(rounds.take())
-
         def once_more() -> None:
             args = self._subject.prepare()
             caches.clear()
             self._subject.drop(self._subject.fn(*args))
 
-        return repeated(self._replay, take, None if plan.agreement else once_more)
+        with Repetitions(self._replay, None if plan.agreement else once_more) as repetitions:
+            signals = repetitions.signals
+            rounds = rounds_of(self._subject, caches, plan, None, synchronizer(), signals)
+            repetitions.figures = figures_of(rounds.take())
+        return repetitions.figures
 
 
 def run_and_measure_call(
@@ -224,24 +224,28 @@ def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
     """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
     __tracebackhide__ = True
     with torchapi.without_outer_modes():
-        if once := replay.settle() or watch.once:
-            return once
+        once = replay.settle() or watch.once
+    if once:
+        return once
+    with Repetitions(replay, lambda: subject.drop(subject.fn(*subject.prepare()))) as repetitions:
+        once = _watched_repetition(replay, subject, repetitions.signals)
+    return once or next(iter(repetitions.figures.notes), "")
 
-    def watched(signals: Signals) -> Figures:
-        args = subject.prepare()
-        with WriteWatch(replay.tensors.save_kept) as second:
-            try:
-                signals.let_in()
-                result = subject.fn(*args)
-            except NoCopyError as error:
-                return Figures(notes=(str(error),))
-            finally:
-                signals.is_open = False
-        subject.drop(result)
-        return Figures(notes=(second.once,) if second.once else ())
 
-    figures = repeated(replay, watched, lambda: subject.drop(subject.fn(*subject.prepare())))
-    return figures.notes[0] if figures.notes else ""
+def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) -> str:
+    """Repeat a call, saving what it writes to that it kept before; say why it must not be repeated again."""
+    args = subject.prepare()
+    with WriteWatch(replay.tensors.save_kept) as watch:
+        try:
+            signals.let_in()
+            result = subject.fn(*args)
+        except NoCopyError as error:
+            return str(error)
+        finally:
+            signals.is_open = False
+    subject.drop(result)
+    once: str = watch.once
+    return once
 
 
 def _rewound(replay: CallReplay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:

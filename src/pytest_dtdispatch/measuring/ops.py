@@ -10,9 +10,8 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.counted import rounds_of
-from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.localops import local_call_of
-from pytest_dtdispatch.measuring.repeating import repeated
+from pytest_dtdispatch.measuring.repeating import Repetitions
 from pytest_dtdispatch.measuring.replay import OpCall, OpReplay
 from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Subject, Taken
 from pytest_dtdispatch.measuring.timing import nothing_to_do
@@ -50,19 +49,19 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
     if once:
         return result, Figures(notes=(once,))
 
-    def take(signals: Signals) -> Figures:
-        local, why_no_local = torchapi.with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
-        local_subject = _subject(local, replay) if local else None
-        rounds = rounds_of(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
-        taken = torchapi.with_own_warnings(rounds.take)
-        return figures_of(taken, () if local else (f"no local row: {why_no_local}",))
-
     def once_more() -> Any:
         replay.rewind()
         caches.clear()
         return call.run()
 
-    return result, repeated(replay, take, None if plan.agreement else once_more)
+    with Repetitions(replay, None if plan.agreement else once_more) as repetitions:
+        signals = repetitions.signals
+        local, why_no_local = torchapi.with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
+        local_subject = _subject(local, replay) if local else None
+        rounds = rounds_of(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
+        taken = torchapi.with_own_warnings(rounds.take)
+        repetitions.figures = figures_of(taken, () if local else (f"no local row: {why_no_local}",))
+    return result, repetitions.figures
 
 
 def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from traceback import clear_frames
 from typing import Any, Protocol
 
@@ -24,43 +24,58 @@ class Replay(Protocol):
         """Leave behind what the program's own call left behind."""
 
 
-def repeated(
-    replay: Replay, take: Callable[[Signals], Figures], once_more: Callable[[], Any] | None
-) -> Figures:
-    """Measure by repeating a call, without the program noticing.
+class Repetitions:
+    """Repeat a call in a ``with`` block, without the program noticing.
 
-    What a repetition raises is a note beside the figures, as the program's own call succeeded. What comes
-    from elsewhere while one runs, the program sees as if its own call had raised it: what a signal handler
-    raises, or another thread sets for this one to raise.
+    What a repetition raises becomes a note in place of figures, as the program's own call succeeded. What
+    comes from elsewhere while one runs, the program sees as if its own call had raised it: what a signal
+    handler raises, or another thread sets for this one to raise.
+
+    It is no function that is given what to repeat, as each frame between the program and its op makes a miss
+    longer: propagation walks the stack.
 
     Args:
         replay: puts back what the call changes.
-        take: takes the figures; lets signals in while it calls what is measured.
         once_more: makes one more repetition, on a miss, to see whether it raises what another raised; None
             where other ranks would have to make it too.
 
-    Returns:
-        The figures, or a note that says why there are none.
+    Attributes:
+        figures: what was measured; set it in the block.
+        signals: let them in while the call runs.
 
     Raises:
-        RanksError: other ranks went another way, and this rank cannot go on alone.
-        BaseException: what came from elsewhere.
+        RanksError: at the end, other ranks went another way, and this rank cannot go on alone.
+        BaseException: at the end, what came from elsewhere.
     """
-    __tracebackhide__ = True
-    with Signals() as signals, nothing_warned(), torchapi.without_outer_modes():
-        try:
-            with replay.repeating():
-                return take(signals)
-        except RanksError:
-            raise
-        except Exception as error:
-            if once_more and is_from_elsewhere(error, once_more):
+
+    def __init__(self, replay: Replay, once_more: Callable[[], Any] | None) -> None:
+        self.figures = Figures()
+        self.signals = Signals()
+        self._replay = replay
+        self._once_more = once_more
+        self._entered = ExitStack()
+
+    def __enter__(self) -> Repetitions:
+        with ExitStack() as entered:
+            entered.enter_context(self.signals)
+            entered.enter_context(nothing_warned())
+            entered.enter_context(torchapi.without_outer_modes())
+            entered.callback(self._replay.restore)
+            entered.enter_context(self._replay.repeating())
+            self._entered = entered.pop_all()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        __tracebackhide__ = True
+        self.signals.is_open = False
+        with self._entered:
+            if not isinstance(error, Exception) or isinstance(error, RanksError):
+                return False
+            if self._once_more and is_from_elsewhere(error, self._once_more):
                 raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
-            return Figures(notes=(f"repeating it raised {first_line(error)}",))
-        finally:
-            signals.is_open = False
-            replay.restore()
+            self.figures = Figures(notes=(f"repeating it raised {first_line(error)}",))
+        return True
 
 
 def is_from_elsewhere(error: Exception, once_more: Callable[[], Any]) -> bool:
