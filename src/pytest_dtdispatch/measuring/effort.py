@@ -79,8 +79,9 @@ def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: 
     """
     if hit_ns < SLOW_NS or asked.ns(miss_ns, hit_ns) <= left_ns:
         return asked
-    warmup = min(asked.warmup, WARMUP_NS // hit_ns)
     least = min(asked.rounds, MIN_ROUNDS)
+    room = max(left_ns - least * (miss_ns + hit_ns), SHARE_OF_HITS * budget_ns)
+    warmup = min(asked.warmup, WARMUP_NS // hit_ns, int(room / hit_ns))
     left_ns -= warmup * hit_ns
     for_hits = max(left_ns - least * miss_ns, SHARE_OF_HITS * budget_ns)
     repeat = max(1, min(asked.repeat, int(for_hits / (least * hit_ns))))
