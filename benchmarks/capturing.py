@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.growth import resident_bytes
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.steps.growth import resident_bytes
 
 BOUND = 6
 BLOCKS, CALLS, TOTAL = 60, 200, 300_000

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_dtdispatch.judging.shift import hodges_lehmann, shift_interval
+from pytest_dtdispatch.stats.shift import hodges_lehmann, shift_interval
 
 PAIRS = 10
 BOUND = 0.15

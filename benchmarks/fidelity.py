@@ -24,14 +24,14 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import State
 
 RUNS = 5
 TIGHT_HITS, HAND_MISSES = 400, 21

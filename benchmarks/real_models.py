@@ -38,11 +38,11 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.optim import AdamW
 
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.records.book import Book
 from tests.models.watching import (
     CountedOps,
     Watch,

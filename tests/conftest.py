@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
+    from pytest_dtdispatch.core.measurement import Measurement
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-    from pytest_dtdispatch.records.measurement import Measurement
 
 Shard = Callable[..., "DTensor"]
 Capture = Callable[..., "dict[str, Measurement]"]
@@ -56,9 +56,9 @@ def shard(mesh: DeviceMesh) -> Shard:
 @pytest.fixture
 def capture() -> Capture:
     """Run a callable in a capture of few rounds; return what was measured, by op."""
+    from pytest_dtdispatch.core.results import Book
     from pytest_dtdispatch.measuring.capture import SignatureCapture
     from pytest_dtdispatch.measuring.rounds import Plan
-    from pytest_dtdispatch.records.book import Book
 
     def run(body: Callable[[], Any], rounds: int = 2, repeat: int = 3) -> dict[str, Measurement]:
         book = Book()

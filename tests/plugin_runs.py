@@ -17,13 +17,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import pytest_dtdispatch
+from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
-from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
-from pytest_dtdispatch.measuring.compiled import Compilation, run_and_measure_compile
-from pytest_dtdispatch.measuring.torchapi import open_modes
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.torchapi.names import open_modes
 
 # The test that the design's users start from.
 TEN_LINES = """

@@ -65,7 +65,7 @@ def test_an_interruption_is_told_in_one_line_and_leaves_the_file_alone(
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pytest_dtdispatch.atlas._measure", interrupted)
+    monkeypatch.setattr("pytest_dtdispatch.atlas.command._measure", interrupted)
     page = tmp_path / "atlas.md"
     page.write_text("kept", encoding="utf-8")
     assert main(["atlas", "--output", str(page)]) == 130

@@ -11,7 +11,7 @@ import pytest
 import pytest_dtdispatch
 
 PACKAGE = Path(pytest_dtdispatch.__file__).parent
-TORCH_FLOORS = {"measuring", "meshes", "ranks", "suite"}
+TORCH_FLOORS = {"torchapi", "measuring", "meshes", "suite", "atlas"}
 
 
 def runs_an_example(path: Path) -> bool:

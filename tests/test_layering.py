@@ -13,18 +13,29 @@ import pytest_dtdispatch
 PACKAGE = Path(pytest_dtdispatch.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = {
-    "records": set(),
-    "reporting": {"records", "judging"},
-    "judging": {"records"},
-    "measuring": {"records", "errors"},
-    "meshes": {"records", "errors", "measuring", "ranks"},
-    "ranks": {"records", "errors"},
-    "ab": {"records", "judging", "reporting", "errors", "files", "values", "machine", "measuring", "session"},
-    "suite": {"records", "errors", "measuring", "meshes", "fixtures", "measurer"},
+    "core": {"errors", "instructions", "compiled", "steps", "scaling"},
+    "stats": set(),
+    "report": {"core", "stats", "gates", "errors"},
+    "gates": {"core", "stats", "errors"},
+    "torchapi": {"core", "errors", "compiled", "steps"},
+    "measuring": {"core", "errors", "torchapi", "instructions"},
+    "meshes": {"core", "errors", "torchapi", "measuring", "ranks"},
+    "ranks": {"core", "errors", "report"},
 }
-PRIVATE_HOMES = {"torchapi.py", "torchstate.py", "torchhooks.py", "compilerapi.py"}
-TORCH_FLOORS = {"measuring", "meshes", "ranks", "suite"}
-PLAIN_FLOORS = {"records", "reporting", "judging"}
+PRIVATE_HOMES = {"names.py", "state.py", "step_hooks.py", "compiler.py"}
+TORCH_FLOORS = {
+    "torchapi",
+    "measuring",
+    "meshes",
+    "ranks",
+    "suite",
+    "atlas",
+    "steps",
+    "compiled",
+    "scaling",
+    "instructions",
+}
+PLAIN_FLOORS = {"core", "stats", "report", "gates"}
 
 
 def name_of(path: Path) -> str:
@@ -74,7 +85,7 @@ def test_glue_and_data_do_not_import_torch_at_import_time(path: Path) -> None:
     for node in at_import_time(ast.parse(path.read_text())):
         for name in imported(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
             heavy = name.split(".")[0] == "torch" or name.startswith(
-                ("pytest_dtdispatch.measuring", "pytest_dtdispatch.meshes", "pytest_dtdispatch.ranks")
+                ("pytest_dtdispatch.measuring", "pytest_dtdispatch.meshes", "pytest_dtdispatch.torchapi")
             )
             assert not heavy, f"{name} is imported at import time"
 

@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_dtdispatch.api import DtDispatch
     from pytest_dtdispatch.errors import DtDispatchError, DtDispatchWarning
-    from pytest_dtdispatch.measurer import DtDispatch
     from pytest_dtdispatch.measuring.capture import TimeCaptureMode, Timing
     from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 
@@ -22,7 +22,7 @@ __all__ = [
 
 # Loaded on first use: `import torch` takes a second, and pytest imports this package at every start.
 _HOMES = {
-    "DtDispatch": "pytest_dtdispatch.measurer",
+    "DtDispatch": "pytest_dtdispatch.api",
     "DtDispatchError": "pytest_dtdispatch.errors",
     "DtDispatchWarning": "pytest_dtdispatch.errors",
     "TimeCaptureMode": "pytest_dtdispatch.measuring.capture",

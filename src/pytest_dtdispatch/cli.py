@@ -25,15 +25,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: the words of the command line, without the program's name.
-
-    Returns:
-        The exit status: that of the subcommand; 2 for a command line that cannot be obeyed, 5 where a
-        measuring process failed, 130 where it was interrupted.
-    """
+    """Run the command line."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _obey(words)
@@ -62,11 +54,11 @@ def _obey(words: list[str]) -> int:
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
     if given.command == "expected":
-        from pytest_dtdispatch.expected import update_expected
+        from pytest_dtdispatch.gates.update import update_expected
 
         print(f"{given.file}: {update_expected(given.file, given.results, given.reason, given.new_margin)}")
         return 0
-    from pytest_dtdispatch.atlas import write_atlas
+    from pytest_dtdispatch.atlas.command import write_atlas
 
     atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
     print(f"{given.output}: {len(atlas.rows):,} rows of {atlas.ops:,} ops")

@@ -129,7 +129,7 @@ def test_what_is_injected_slows_dispatch_and_leaves_plain_tensors_alone(
     measure(pytester, PLUGIN)
     before = read(answer)["rows"]
     monkeypatch.setenv("DTDISPATCH_AB_INJECT", "9.0")
-    measure(pytester, PLUGIN, "-ppytest_dtdispatch.ab.inject")
+    measure(pytester, PLUGIN, "-ppytest_dtdispatch.ab.slowdown")
     after = read(answer)["rows"]
     for row in before:
         factor = min(after[row]["medians_ns"]) / min(before[row]["medians_ns"])

@@ -13,8 +13,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import (
     NO_COUNTER_MOVED,
@@ -22,8 +23,7 @@ from pytest_dtdispatch.measuring.rounds import (
     PROPAGATED_AGAIN,
     Plan,
 )
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import Measurement, State
+from pytest_dtdispatch.torchapi import names as torchapi
 
 pytestmark = pytest.mark.torch
 

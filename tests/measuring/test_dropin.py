@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode, Timing
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.torchapi import names as torchapi
 
 pytestmark = pytest.mark.torch
 

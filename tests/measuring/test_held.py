@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import State
 
 pytestmark = pytest.mark.torch
 
@@ -86,7 +86,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.core.results import Book
 
 mesh = ProcessGroupOwner().mesh(Place((4,), "cpu", "fake"))
 MB = 2**20
@@ -135,7 +135,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.core.results import Book
 
 mesh = ProcessGroupOwner().mesh(Place((4,), "cpu", "fake"))
 a = DTensor.from_local(torch.zeros(500 * 2**18), mesh, [Shard(0)], run_check=False)

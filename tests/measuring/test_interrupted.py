@@ -18,13 +18,13 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.measuring.torchstate import mask_buffer_type
-from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.state import mask_buffer_type
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed.tensor import Replicate
 
-from pytest_dtdispatch.records.measurement import Measurement, State
+from pytest_dtdispatch.core.measurement import Measurement, State
 
 pytestmark = pytest.mark.torch
 

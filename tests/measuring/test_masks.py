@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import Measurement, State
+from pytest_dtdispatch.torchapi import names as torchapi
 
 pytestmark = pytest.mark.torch
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.repeating import is_from_elsewhere
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.records.measurement import Figures
 
 pytestmark = pytest.mark.torch
 

@@ -13,11 +13,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.experimental import register_sharding
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import Measurement, State
+from pytest_dtdispatch.torchapi import names as torchapi
 from tests.sweep.observe import aliases, seen
 
 pytestmark = pytest.mark.torch

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
@@ -27,7 +28,6 @@ from pytest_dtdispatch.measuring.rounds import (
     Taken,
 )
 from pytest_dtdispatch.measuring.timing import gc_paused
-from pytest_dtdispatch.records.measurement import Samples, State
 from tests.scripted_bench import Bench, FakeOp
 
 # A busy machine is no failure.

@@ -16,15 +16,16 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring import torchapi, torchhooks
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.counting import StepCounter
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.measuring.torchhooks import noticing_propagations
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import State
+from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi import step_hooks as torchhooks
+from pytest_dtdispatch.torchapi.step_hooks import noticing_propagations
 from tests.measuring.test_exclusive import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of
 

@@ -6,9 +6,9 @@ import resource
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject
 from pytest_dtdispatch.measuring.timing import Reader
-from pytest_dtdispatch.records.measurement import State
 
 
 class NoCaches:

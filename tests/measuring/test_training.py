@@ -13,11 +13,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import SGD, AdamW, Optimizer
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import State
+from pytest_dtdispatch.torchapi import names as torchapi
 
 pytestmark = pytest.mark.torch
 

@@ -15,14 +15,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
-from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
-from pytest_dtdispatch.measuring.compiled import Compilation, run_and_measure_compile
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.measuring.scaling import run_and_measure_sizes
-from pytest_dtdispatch.measuring.steps import run_and_count_steps
+from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
+from pytest_dtdispatch.steps.measure import run_and_count_steps
+from pytest_dtdispatch.torchapi import names as torchapi
 
 pytestmark = pytest.mark.torch
 

@@ -10,10 +10,10 @@ import torch
 from torch.distributed.tensor import Replicate
 from torch.testing._internal.two_tensor import TwoTensor
 
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import Measurement, State
 
 pytestmark = pytest.mark.torch
 

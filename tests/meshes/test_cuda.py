@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import choose_place
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import Measurement, State
 
 pytestmark = [
     pytest.mark.torch,

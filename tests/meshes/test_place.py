@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import DevicesError, MeshError
-from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.meshes.place import Place, choose_place
-from pytest_dtdispatch.records.world import World
+from pytest_dtdispatch.torchapi import names as torchapi
 
 pytestmark = pytest.mark.torch
 RANKS = World(rank=1, size=4, local_rank=1, local_size=4)

@@ -15,12 +15,12 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.torchapi import names as torchapi
 from tests.models.llama import VOCABULARY, Cache, parallel_llama
 from tests.models.watching import CountedOps, Watch, calls_by_op, differences, watched
 

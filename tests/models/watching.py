@@ -17,10 +17,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.capture import DispatchCapture
 from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.torchapi import names as torchapi
 
 Facts = tuple[Any, ...]
 KINDS_SHOWN = 4

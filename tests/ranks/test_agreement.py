@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.ranks import agreement as agreement_module
 from pytest_dtdispatch.ranks.agreement import Agreement
 from pytest_dtdispatch.ranks.exchange import Exchange, LostRanksError
-from pytest_dtdispatch.records.world import World
 
 pytestmark = pytest.mark.torch
 

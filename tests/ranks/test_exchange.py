@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
+from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.ranks import exchange as exchange_module
 from pytest_dtdispatch.ranks.exchange import PREFIX, Exchange, LostRanksError
-from pytest_dtdispatch.records.world import World
 
 pytestmark = pytest.mark.torch
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from pytest_dtdispatch.measuring import torchapi
-from pytest_dtdispatch.records.compiled import Compiled
+from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.suite.compiled_cases import (
     AOT_BACKEND,
     add_each,
@@ -18,10 +17,11 @@ from pytest_dtdispatch.suite.compiled_cases import (
     plain_tensors,
 )
 from pytest_dtdispatch.suite.two_tensor import TwoTensor
+from pytest_dtdispatch.torchapi import names as torchapi
 from tests.plugin_runs import import_compilers, measure
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.fixtures import MeshFactory
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 pytestmark = pytest.mark.torch
 

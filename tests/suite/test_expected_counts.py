@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.records.expected import read_expected
+from pytest_dtdispatch.gates.expected_file import read_expected
 from tests import pytorch_reader
 
 [FILE] = (Path(__file__).parents[2] / "benchmarks").glob("instructions_*.csv")

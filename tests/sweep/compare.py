@@ -13,16 +13,16 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_dtdispatch.active_measurer import MeasuringDtDispatch
-from pytest_dtdispatch.judging.compiled import CompileLimits
-from pytest_dtdispatch.judging.counts import Limits
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+from pytest_dtdispatch.compiled.judge import CompileLimits
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.compile_rounds import CompilePlan
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.measuring.timing import nothing_to_do
-from pytest_dtdispatch.records.book import Book
+from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
+from pytest_dtdispatch.steps.judge import Limits
+from pytest_dtdispatch.torchapi import names as torchapi
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
 from tests.sweep.programs import Program, Programs

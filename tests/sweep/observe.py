@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.torchapi import names as torchapi
 
 SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),

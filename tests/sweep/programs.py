@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._pytree import tree_map
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.torchapi import names as torchapi
 from tests.sweep.cases import OPS, Arguments, Case, Sample, distribute, flipped, is_dense, place, unchanged
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.measuring import rounds
-from pytest_dtdispatch.measuring.torchapi import replaced
+from pytest_dtdispatch.torchapi.names import replaced
 from tests.sweep.cases import OPS, Case, cases, sample_of
 from tests.sweep.compare import Compared, compare
 

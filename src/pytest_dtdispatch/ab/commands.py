@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.compare import Result, compare, recorder_of, resumed
+from pytest_dtdispatch.ab.model import CONFIRM, POOL, SCREEN, Asked, Run
 from pytest_dtdispatch.ab.pool import caught, extra_misses, false_alarms, inject, run_pool
 from pytest_dtdispatch.ab.process import stopped_by_signals
 from pytest_dtdispatch.ab.recording import Recorder, read_run
+from pytest_dtdispatch.ab.report import floors_text, rate_text, result_lines, tally_lines
 from pytest_dtdispatch.ab.stages import floors_of
 from pytest_dtdispatch.ab.workplace import workplace
+from pytest_dtdispatch.core.machine import cpu_model
+from pytest_dtdispatch.core.parsing import read_count, read_seconds
+from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
-from pytest_dtdispatch.judging.verdicts import Verdict
-from pytest_dtdispatch.machine import cpu_model
-from pytest_dtdispatch.records.interleaved import CONFIRM, POOL, SCREEN, Asked, Run
-from pytest_dtdispatch.reporting.interleaved import floors_text, rate_text, result_lines, tally_lines
-from pytest_dtdispatch.values import read_count, read_seconds
 
 NAMES = ("ab", "aa", "selftest")
 TIME_LIMIT_S = 300.0
@@ -51,19 +51,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def obey(given: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Run one of the subcommands.
-
-    Args:
-        given: what was typed.
-        arguments: of pytest, from behind ``--``.
-
-    Returns:
-        The exit status.
-
-    Raises:
-        DtDispatchError: it cannot be obeyed.
-        ProcessError: a process could not measure.
-    """
+    """Run one of the subcommands."""
     typed = _typed(given, tuple(arguments))
     with stopped_by_signals():
         try:
@@ -223,11 +211,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def read_percent(text: str) -> float:
-    """Read a percentage as a fraction.
-
-    Raises:
-        ValueError: it is none, or not above 0 % and at most 1000 %.
-    """
+    """Read a percentage as a fraction."""
     try:
         fraction = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
     except ValueError:
@@ -238,11 +222,7 @@ def read_percent(text: str) -> float:
 
 
 def read_floors(text: str) -> dict[str, float]:
-    """Read ``hit=7.5%,miss=10%``.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Read ``hit=7.5%,miss=10%``."""
     floors = {}
     for part in text.split(","):
         state, equals, value = part.partition("=")
@@ -256,11 +236,7 @@ def read_floors(text: str) -> dict[str, float]:
 
 
 def read_control(text: str) -> float:
-    """Read a percentage, or ``off``.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Read a percentage, or ``off``."""
     if text == "off":
         return 0.0
     try:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.files import write_whole
+from pytest_dtdispatch.core.files import write_whole
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.session import Session
+    from pytest_dtdispatch.plugin.session import Session
 
 # How a process is told what to do, and the format in which it answers.
 OUTPUT, PASSES = "DTDISPATCH_AB_OUTPUT", "DTDISPATCH_AB_PASSES"
@@ -30,9 +30,6 @@ BLOCKS = 20
 
 def quietest_block(ns: Sequence[int]) -> float:
     """Give the least median of neighbouring samples, cut into blocks.
-
-    Args:
-        ns: latencies in nanoseconds, in the order taken; at least one.
 
     Example:
         >>> quietest_block([9, 8, 4, 5] + [50] * 36)
@@ -74,12 +71,7 @@ class Taken:
 
 
 class Passes:
-    """The plugin object that runs all tests several times.
-
-    Args:
-        count: how many times.
-        output: file for what was measured.
-    """
+    """The plugin object that runs all tests several times."""
 
     def __init__(self, count: int, output: Path) -> None:
         self._count = count

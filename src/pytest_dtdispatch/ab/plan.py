@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from pytest_dtdispatch.records.interleaved import BASE, HEAD
+from pytest_dtdispatch.ab.model import BASE, HEAD
 
 T = TypeVar("T")
 
@@ -14,9 +14,6 @@ def abba(pairs: int) -> tuple[str, ...]:
     """Give the side of each process: each second pair is turned round.
 
     A machine that grows slower at a steady rate then slows both sides by the same amount.
-
-    Args:
-        pairs: of processes.
 
     Example:
         >>> abba(3)
@@ -27,9 +24,6 @@ def abba(pairs: int) -> tuple[str, ...]:
 
 def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
     """Deal processes that ran one after the other to base and head, as :func:`abba` orders them.
-
-    Args:
-        processes: an even number of them.
 
     Example:
         >>> dealt([1, 2, 3, 4])

@@ -6,19 +6,19 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.ab.inject import SHARE
-from pytest_dtdispatch.ab.measuring import run_process, sample
+from pytest_dtdispatch.ab.error_rates import TRIPPED, Tally, tally_runs, tally_screens
+from pytest_dtdispatch.ab.judge import Values, process_values, state_of
+from pytest_dtdispatch.ab.model import BASE, HEAD, POOL, Asked, ProcessSample
 from pytest_dtdispatch.ab.plan import dealt
 from pytest_dtdispatch.ab.progress import Progress
 from pytest_dtdispatch.ab.recording import Recorder
+from pytest_dtdispatch.ab.slowdown import SHARE
 from pytest_dtdispatch.ab.stages import floors_of, run_processes
+from pytest_dtdispatch.ab.worker import run_process, sample
 from pytest_dtdispatch.ab.workplace import Workplace
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import ProcessError
-from pytest_dtdispatch.judging.interleaved import Values, process_values, state_of
-from pytest_dtdispatch.judging.pools import TRIPPED, Tally, tally_runs, tally_screens
-from pytest_dtdispatch.judging.verdicts import Verdict
-from pytest_dtdispatch.records.interleaved import BASE, HEAD, POOL, Asked, ProcessSample
-from pytest_dtdispatch.records.measurement import State
 
 SHARES = (0.05, 0.10, 0.15, 0.20)
 EXTRA_MISS = ("--pyargs", "pytest_dtdispatch.suite.extra_miss")
@@ -56,24 +56,13 @@ class ExtraMisses:
 
 
 def run_pool(place: Workplace, recorder: Recorder) -> list[Values]:
-    """Run what is missing of the pool.
-
-    Returns:
-        For each process its values, in the order they ran.
-
-    Raises:
-        ProcessError: a process could not measure.
-    """
+    """Run what is missing of the pool."""
     run_processes(place, recorder, POOL, [BASE] * recorder.run.asked.processes)
     return [process_values(process) for process in recorder.run.of(POOL)]
 
 
 def false_alarms(pool: Sequence[Values], asked: Asked) -> Iterator[tuple[Tally, tuple[str, ...]]]:
-    """Tally what the screen and the whole rule say of processes that are all alike; nothing differs.
-
-    Returns:
-        Each tally, with the verdicts of it that matter.
-    """
+    """Tally what the screen and the whole rule say of processes that are all alike; nothing differs."""
     floors = floors_of(asked)
     yield tally_screens(pool, asked.pairs, floors, dealt), (TRIPPED, Verdict.CONTAMINATED)
     verdicts = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE, Verdict.CONTAMINATED)
@@ -87,15 +76,11 @@ def caught(pool: Sequence[Values], asked: Asked) -> Iterator[tuple[float, Tally]
 
 
 def inject(place: Workplace) -> Iterator[Injected]:
-    """Slow calls for real, in one process of each pair.
-
-    Raises:
-        ProcessError: a process could not measure.
-    """
+    """Slow calls for real, in one process of each pair."""
     progress = Progress("injection", 2 * len(SHARES))
     try:
         for share in SHARES:
-            loaded = ("-p", "pytest_dtdispatch.ab.inject", *place.job.arguments)
+            loaded = ("-p", "pytest_dtdispatch.ab.slowdown", *place.job.arguments)
             slowed = replace(place.job, arguments=loaded, environment={SHARE: str(share)})
             pair = []
             for side, job in ((BASE, place.job), (HEAD, slowed)):
@@ -109,11 +94,7 @@ def inject(place: Workplace) -> Iterator[Injected]:
 
 
 def extra_misses(place: Workplace) -> ExtraMisses:
-    """Count steps with a miss too many, for real.
-
-    Raises:
-        ProcessError: the process could not count.
-    """
+    """Count steps with a miss too many, for real."""
     job = replace(place.job, arguments=EXTRA_MISS, passes=1)
     answer = run_process(replace(place.arms[BASE], folder=job.workspace / "empty"), job)
     spoiled = [count for name, count in answer.misses_per_step.items() if name.endswith(f"::{SPOILED}")]

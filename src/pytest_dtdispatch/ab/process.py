@@ -34,16 +34,6 @@ def run_to_end(
     """Run a process in a group of its own, and end the whole group when it is over, however it ended.
 
     Nothing is polled: this process sleeps until the other one ends, and takes no time from it.
-
-    Args:
-        command: its words.
-        folder: that it runs in.
-        environment: all of it.
-        log: file for what it prints.
-        time_limit_s: seconds after which it is ended.
-
-    Raises:
-        OSError: it cannot be started.
     """
     late = threading.Event()
     process: subprocess.Popen[bytes] | None = None

@@ -7,14 +7,7 @@ from typing import TextIO
 
 
 class Progress:
-    """Say on stderr how far a stage is: one line that is written over on a terminal, else a line a process.
-
-    Args:
-        stage: its name.
-        total: processes in it.
-        done: processes that an earlier run has done already.
-        stream: where it is said.
-    """
+    """Say on stderr how far a stage is: one line that is written over on a terminal, else one a process."""
 
     def __init__(self, stage: str, total: int, done: int = 0, stream: TextIO | None = None) -> None:
         self._stage = stage

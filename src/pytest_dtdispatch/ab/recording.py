@@ -7,21 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from pytest_dtdispatch.ab.model import ProcessSample, Run, Side, as_json, read_json
+from pytest_dtdispatch.core.files import write_whole
+from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.files import write_whole
-from pytest_dtdispatch.judging.verdicts import RowVerdict
-from pytest_dtdispatch.records.interleaved import ProcessSample, Run, Side, as_json, read_json
 
 MOST_BYTES = 256 * 2**20
 
 
 class Recorder:
-    """Keep every sample, in memory and in a file where one was asked for.
-
-    Args:
-        run: what is known at the start.
-        path: of the file, if any.
-    """
+    """Keep every sample, in memory and in a file where one was asked for."""
 
     def __init__(self, run: Run, path: Path | None) -> None:
         self.run = run
@@ -49,16 +44,7 @@ def _plain(verdict: RowVerdict) -> dict[str, object]:
 
 
 def read_run(flag: str, path: Path, command: str) -> Run:
-    """Read the file of an earlier run.
-
-    Args:
-        flag: that named it.
-        path: of the file.
-        command: that must have written it.
-
-    Raises:
-        DtDispatchError: it cannot be read, or is no such file, or not whole.
-    """
+    """Read the file of an earlier run."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"larger than {MOST_BYTES:,} bytes")
@@ -74,16 +60,7 @@ def read_run(flag: str, path: Path, command: str) -> Run:
 
 
 def check_asked(path: Path, run: Run, given: Mapping[str, object]) -> None:
-    """Check what was typed against what a file was measured with.
-
-    Args:
-        path: of the file.
-        run: that it holds.
-        given: what was typed, by field.
-
-    Raises:
-        DtDispatchError: they differ.
-    """
+    """Check what was typed against what a file was measured with."""
     before = asdict(run.asked)
     for name, value in given.items():
         if before[name] != value:
@@ -94,11 +71,7 @@ def check_asked(path: Path, run: Run, given: Mapping[str, object]) -> None:
 
 
 def check_sides(path: Path, before: Mapping[str, Side], now: Mapping[str, Side]) -> None:
-    """Check that both sides are what they were when the file was begun.
-
-    Raises:
-        DtDispatchError: one is not.
-    """
+    """Check that both sides are what they were when the file was begun."""
     for name, side in before.items():
         for field, was in asdict(side).items():
             value = getattr(now[name], field) if name in now else was

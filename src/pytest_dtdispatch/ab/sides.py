@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from pytest_dtdispatch.ab.model import Side
 from pytest_dtdispatch.ab.process import run_to_end
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.records.interleaved import Side
 
 PROBE_SECONDS = 120.0
 PROBE = """
@@ -71,9 +71,6 @@ def interpreter(name: str, given: str) -> str:
     """Find an interpreter: a path, or a command on the search path.
 
     The path is made absolute and no link is followed: a virtual environment is known by its link.
-
-    Raises:
-        DtDispatchError: there is none.
     """
     found = shutil.which(given)
     if found is None:
@@ -83,17 +80,7 @@ def interpreter(name: str, given: str) -> str:
 
 
 def probe(arm: Arm, cpu: str, workspace: Path, seconds: float = PROBE_SECONDS) -> Side:
-    """Ask an interpreter which versions it has.
-
-    Args:
-        arm: whose it is.
-        cpu: model of this machine's CPU.
-        workspace: folder for what it prints.
-        seconds: that the answer may take.
-
-    Raises:
-        DtDispatchError: it does not answer, or cannot measure, or not as this version does.
-    """
+    """Ask an interpreter which versions it has."""
     log = workspace / f"{arm.name}-probe.log"
     try:
         ended = run_to_end([arm.python, "-c", PROBE], arm.folder, arm.environment({}), log, seconds)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_dtdispatch.ab.measuring import sample
-from pytest_dtdispatch.ab.plan import abba
-from pytest_dtdispatch.ab.progress import Progress
-from pytest_dtdispatch.ab.recording import Recorder
-from pytest_dtdispatch.ab.workplace import Workplace
-from pytest_dtdispatch.judging.interleaved import (
+from pytest_dtdispatch.ab.judge import (
     CONFIRM_LEVEL,
     SCREEN_LEVEL,
     Floors,
@@ -17,7 +12,12 @@ from pytest_dtdispatch.judging.interleaved import (
     compare_sides,
     process_values,
 )
-from pytest_dtdispatch.records.interleaved import BASE, CONFIRM, HEAD, SCREEN, Asked, ProcessSample
+from pytest_dtdispatch.ab.model import BASE, CONFIRM, HEAD, SCREEN, Asked, ProcessSample
+from pytest_dtdispatch.ab.plan import abba
+from pytest_dtdispatch.ab.progress import Progress
+from pytest_dtdispatch.ab.recording import Recorder
+from pytest_dtdispatch.ab.worker import sample
+from pytest_dtdispatch.ab.workplace import Workplace
 
 
 def floors_of(asked: Asked) -> Floors:
@@ -26,39 +26,21 @@ def floors_of(asked: Asked) -> Floors:
 
 
 def run_screen(place: Workplace, recorder: Recorder) -> Stage:
-    """Run what is missing of the screen, and compare.
-
-    Raises:
-        ProcessError: a process could not measure.
-    """
+    """Run what is missing of the screen, and compare."""
     asked = recorder.run.asked
     run_processes(place, recorder, SCREEN, abba(asked.pairs))
     return _compare(recorder, SCREEN, SCREEN_LEVEL)
 
 
 def run_confirmation(place: Workplace, recorder: Recorder, tripped: Sequence[str]) -> Stage:
-    """Run what is missing of the confirmation, and compare what tripped.
-
-    Raises:
-        ProcessError: a process could not measure.
-    """
+    """Run what is missing of the confirmation, and compare what tripped."""
     asked = recorder.run.asked
     run_processes(place, recorder, CONFIRM, abba(asked.confirm))
     return _compare(recorder, CONFIRM, CONFIRM_LEVEL, tripped)
 
 
 def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Sequence[str]) -> None:
-    """Run those processes of a stage that are not in the file yet.
-
-    Args:
-        place: both sides.
-        recorder: has what was done before, and gets what is done now.
-        stage: its name.
-        order: side of each process.
-
-    Raises:
-        ProcessError: one could not measure.
-    """
+    """Run those processes of a stage that are not in the file yet."""
     done = len(recorder.run.of(stage))
     progress = Progress(stage, len(order), done)
     try:

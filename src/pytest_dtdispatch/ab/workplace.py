@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtdispatch.ab.measuring import DEFAULT_TESTS, Job
+from pytest_dtdispatch.ab.model import BASE, HEAD, Asked
 from pytest_dtdispatch.ab.sides import Arm, interpreter
+from pytest_dtdispatch.ab.worker import DEFAULT_TESTS, Job
 from pytest_dtdispatch.ab.worktrees import import_path, worktrees
 from pytest_dtdispatch.errors import ProcessError
-from pytest_dtdispatch.records.interleaved import BASE, HEAD, Asked
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,6 @@ def workplace(asked: Asked, time_limit_s: float) -> Iterator[Workplace]:
 
     Tests of the user's run in the current folder, or in a checkout of it; the built-in suite runs in an empty
     folder, where no ini file and no module of anybody's gets in its way.
-
-    Args:
-        asked: what was asked for.
-        time_limit_s: seconds that a process may take.
-
-    Raises:
-        DtDispatchError: an interpreter or a commit is not there.
     """
     pythons = {BASE: interpreter(BASE, asked.base), HEAD: interpreter(HEAD, asked.head)}
     workspace = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))

@@ -15,19 +15,7 @@ GIT_SECONDS = 600
 
 @contextmanager
 def worktrees(revisions: Mapping[str, str], project: Path, workspace: Path) -> Iterator[dict[str, Path]]:
-    """Check commits out, and take the checkouts away again.
-
-    Args:
-        revisions: a commit by name of side, as git names commits.
-        project: a folder in a git repository.
-        workspace: folder for the checkouts.
-
-    Returns:
-        For each side the folder of its checkout that stands for ``project``.
-
-    Raises:
-        DtDispatchError: there is no repository, or no such commit.
-    """
+    """Check commits out, and take the checkouts away again."""
     top = Path(_git("--base-rev", project, "rev-parse", "--show-toplevel"))
     inside = project.resolve().relative_to(top.resolve())
     commits = {

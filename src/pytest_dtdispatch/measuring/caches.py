@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.timing import Reader
+from pytest_dtdispatch.torchapi import names as torchapi
 
 
 class ShardingCaches:
     """The sharding-propagation caches of this torch, as the thread that calls sees them.
 
     Both caches are per thread: clear and read in the thread that runs the op.
-
-    Raises:
-        UnsupportedTorchError: this torch has no caches that can be cleared and counted.
 
     Example:
         >>> caches = ShardingCaches()

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.measuring import torchstate
 from pytest_dtdispatch.measuring.contents import (
     CHANGED_LAYOUT,
     Copy,
@@ -20,6 +19,7 @@ from pytest_dtdispatch.measuring.contents import (
 from pytest_dtdispatch.measuring.masks import Masks
 from pytest_dtdispatch.measuring.optimizers import OptimizerStates
 from pytest_dtdispatch.measuring.replay import RandomState, Specs, in_turn
+from pytest_dtdispatch.torchapi import state as torchstate
 
 
 class Versions:
@@ -90,11 +90,7 @@ class SavedTensors:
             self._saved.clear()
 
     def save_kept(self, tensor: torch.Tensor) -> None:
-        """Save what the program's call left in a tensor, before the first repetition writes to it.
-
-        Raises:
-            NoCopyError: it cannot be put back, so it must not be written to.
-        """
+        """Save what the program's call left in a tensor, before the first repetition writes to it."""
         if why_not := why_no_copy(tensor):
             raise NoCopyError(why_not)
         self._versions.save(tensor)
@@ -196,9 +192,6 @@ class Gradients:
 
 class CallReplay:
     """What a program could notice of a callable that is called again: saved before, put back after.
-
-    Args:
-        leaves: every argument of the call, in which generators and devices are looked for.
 
     Example:
         >>> replay = CallReplay(leaves=[])

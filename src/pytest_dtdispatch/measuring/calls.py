@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.signature import place_text
+from pytest_dtdispatch.instructions.counted_rounds import rounds_of
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.call_replay import CallReplay
 from pytest_dtdispatch.measuring.contents import NoCopyError
-from pytest_dtdispatch.measuring.counted import rounds_of
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import figures_of, synchronizer
@@ -23,8 +24,7 @@ from pytest_dtdispatch.measuring.repeating import Repetitions
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
-from pytest_dtdispatch.records.measurement import Figures
-from pytest_dtdispatch.records.signature import place_text
+from pytest_dtdispatch.torchapi import names as torchapi
 
 # Is told how many calls will be made, and how many seconds they may take.
 Foretell = Callable[[int, float], None]
@@ -35,11 +35,7 @@ def nobody_waits(calls: int, seconds: float) -> None:
 
 
 class WriteWatch(UnnoticedMode):
-    """Tell of every tensor that a callable is about to write to, less those that it makes itself.
-
-    Args:
-        save: is given each such tensor, before the write.
-    """
+    """Tell of every tensor that a callable is about to write to, less those that it makes itself."""
 
     def __init__(self, save: Callable[[torch.Tensor], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -84,11 +80,7 @@ class WriteWatch(UnnoticedMode):
 
 
 class CallWatch(WriteWatch):
-    """Save what the program's own call is about to change, as it comes by; see which mesh it runs on.
-
-    Args:
-        replay: where contents, gradients and random states are saved.
-    """
+    """Save what the program's own call is about to change, as it comes by; see which mesh it runs on."""
 
     def __init__(self, replay: CallReplay) -> None:
         super().__init__(lambda tensor: replay.tensors.save(tensor))
@@ -105,15 +97,7 @@ class CallWatch(WriteWatch):
 
 
 class RanCall:
-    """A call that the program has made, and that can be repeated to measure it, as often as wanted.
-
-    Args:
-        subject: what is repeated.
-        replay: what puts back what the call changes.
-        place: the mesh it ran on, as text.
-        once: why it runs once; empty where it can be repeated.
-        took_ns: that the program's own call took.
-    """
+    """A call that the program has made, and that can be repeated to measure it, as often as wanted."""
 
     def __init__(self, subject: Subject, replay: CallReplay, place: str, once: str, took_ns: int = 0) -> None:
         self.place = place
@@ -167,18 +151,6 @@ def run_and_measure_call(
     Put back are the contents and versions of every tensor that torch was asked to write to, the gradients of
     every leaf that took part, the entries of optimizers' states, and random states. Anything else that the
     function changes, it changes in each repetition.
-
-    Args:
-        fn: the function.
-        args: its arguments.
-        setup: called before each call, untimed; what it returns, if anything, are the arguments.
-        caches: the caches that are cleared and counted.
-        plan: how much is measured.
-        foretell: is told, before the function is repeated, how often it will be and how many seconds that
-            may take.
-
-    Returns:
-        The result of the first call, the mesh it ran on as text, and the figures.
     """
     __tracebackhide__ = True
     result, ran = run_call(fn, args, setup)
@@ -194,9 +166,6 @@ def run_call(
     """Call a function for the program, and once more to see what it keeps from one call to the next.
 
     Arguments are those of :func:`run_and_measure_call`.
-
-    Returns:
-        The result of the first call, and what measures it.
     """
     __tracebackhide__ = True
     with torchapi.without_outer_modes():

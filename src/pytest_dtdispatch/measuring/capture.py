@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import signature_of
 from pytest_dtdispatch.measuring.elsewhere import OtherThreads
@@ -27,8 +28,7 @@ from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.records.book import Book
-from pytest_dtdispatch.records.measurement import State
+from pytest_dtdispatch.torchapi import names as torchapi
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,15 +39,6 @@ class DispatchCapture(UnnoticedMode):
 
     It starts below autograd, where torch asks dispatch modes. It is an infra mode, so that compiled code
     stays compiled under it.
-
-    Args:
-        ops: globs of op names, ``add*`` or ``add.Tensor``; every op where empty.
-
-    Raises:
-        CaptureError: on entry, when a capture is open in this thread already, or another thread or another
-            asyncio task measures; on exit, when a mode that was opened inside is open still, or when
-            another thread opened the capture.
-        UnsupportedTorchError: this torch has no caches that can be cleared and counted.
     """
 
     def __init__(self, ops: Sequence[str] = ()) -> None:
@@ -228,9 +219,6 @@ class HidingModes:
 
     Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does. The
     proof is that a plain-tensor op comes through it after a propagation that no op of the capture made.
-
-    Args:
-        caches: whose counters show a propagation.
     """
 
     def __init__(self, caches: ShardingCaches) -> None:

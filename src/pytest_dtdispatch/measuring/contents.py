@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchstate
+from pytest_dtdispatch.torchapi import state as torchstate
 
 CHANGED_LAYOUT = "runs once: it changed the layout of a tensor that it wrote to"
 
@@ -19,12 +19,6 @@ class NoCopyError(Exception):
 
 class Copy:
     """What a tensor holds at one moment.
-
-    Args:
-        tensor: of any kind that has storage: plain, a DTensor, a subclass made of such.
-
-    Raises:
-        NoCopyError: it has no storage that can be copied, or there is no memory for a copy.
 
     Example:
         >>> tensor = torch.zeros(2)
@@ -77,10 +71,6 @@ def is_freed(tensor: torch.Tensor) -> bool:
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Tell whether two elements of a strided tensor may be one place in memory.
-
-    Args:
-        shape: of the tensor.
-        stride: of it, in elements.
 
     Example:
         >>> overlaps((4, 3), (3, 1)), overlaps((4, 3), (0, 1)), overlaps((3, 3), (1, 1))

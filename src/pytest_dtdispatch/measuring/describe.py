@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from pytest_dtdispatch.measuring import torchapi
-from pytest_dtdispatch.records.signature import Signature
+from pytest_dtdispatch.core.signature import Signature
+from pytest_dtdispatch.torchapi import names as torchapi
 
 # How signatures write dtypes.
 DTYPES = {
@@ -34,11 +34,6 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
     Tensors are shown by dtype, global shape and placements. Integers, flags and dtypes that differ from
     the op's defaults are shown too, by name: they select another plan of propagation, so that without
     them two different calls would share a row. Scalars are not: a learning rate is no other op.
-
-    Args:
-        func: the op overload.
-        args: its positional arguments, at least one DTensor among these and the keyword arguments.
-        kwargs: its keyword arguments.
     """
     mesh = torchapi.mesh_among(torchapi.leaves_of(args, kwargs))
     shown = []

@@ -42,11 +42,6 @@ class Effort(NamedTuple):
 def foretold_calls(asked: Effort, call_ns: int, budget_ns: float) -> int:
     """Foretell how many calls are made of what takes so long, whether it misses or hits.
 
-    Args:
-        asked: what is taken where there is time enough.
-        call_ns: that one call took.
-        budget_ns: time that there is.
-
     Example:
         >>> foretold_calls(Effort(20, 20, 10, 10), 140_000_000, 1e9)
         12
@@ -60,16 +55,6 @@ def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: 
 
     Five rounds are left in any case, with one hit each. What has fast hits is left as it is: there misses
     take the time, and the rounds look at the clock.
-
-    Args:
-        asked: what is taken where there is time enough.
-        miss_ns: that a miss takes, with all that is done around it.
-        hit_ns: the same of a hit.
-        left_ns: time that is left.
-        budget_ns: time that there was from the start.
-
-    Returns:
-        What is taken.
 
     Example:
         >>> fitted(Effort(20, 20, 10, 10), 145_000_000, 140_000_000, 715e6, 1e9)

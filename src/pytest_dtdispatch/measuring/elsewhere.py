@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from contextlib import AbstractContextManager
 
 from pytest_dtdispatch.errors import DtDispatchWarning
-from pytest_dtdispatch.measuring import torchapi
-from pytest_dtdispatch.measuring.torchhooks import noticing_propagations
+from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.step_hooks import noticing_propagations
 
 MOST_NAMES = 3
 
@@ -21,9 +21,6 @@ class OtherThreads:
     Noticed are propagations, so that a hit costs what it costs: a new thread begins with empty caches, and
     its first ops propagate. Threads that torch runs for the thread with the capture, as autograd does, have
     its modes, and are not meant.
-
-    Args:
-        capture: the mode that sees the ops of its own thread.
     """
 
     def __init__(self, capture: object) -> None:

@@ -23,12 +23,6 @@ class Measuring:
     In the thread and the task that opened it, others may be opened inside. One whose thread has died, or
     whose task is done, keeps nobody away; what a dead thread had put in place is taken out then.
 
-    Args:
-        what: is going on, as a clause: ``a capture is open``.
-
-    Raises:
-        CaptureError: on entry, when another thread or another task measures.
-
     Example:
         >>> with Measuring("a capture is open"):
         ...     refuse_elsewhere()
@@ -97,11 +91,7 @@ class Measuring:
 
 
 def refuse_elsewhere() -> None:
-    """Refuse to measure while another thread or another asyncio task does.
-
-    Raises:
-        CaptureError: one does.
-    """
+    """Refuse to measure while another thread or another asyncio task does."""
     __tracebackhide__ = True
     with _lock:
         _refuse(_current_task())

@@ -22,9 +22,6 @@ class Signals:
         is_open: whether a signal that comes is handled at once. Set it to false in the first statement of a
             ``finally``: Python looks for signals where functions begin and end, not before an assignment.
 
-    Raises:
-        BaseException: at the end, what a handler raised in between.
-
     Example:
         >>> with Signals() as signals:
         ...     signals.let_in()

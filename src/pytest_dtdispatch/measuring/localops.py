@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.torchapi import names as torchapi
 
 
 class LocalOps(UnnoticedMode):
@@ -43,14 +43,6 @@ def local_call_of(call: OpCall, rewind: Callable[[], None], signals: Signals) ->
 
     The call is made once more, on a hit, and what it runs below is recorded: nothing is guessed from rules.
     On a miss it would not do: propagation runs ops on fake tensors, and they would be recorded too.
-
-    Args:
-        call: an op on DTensors that was just called, and may be repeated.
-        rewind: puts everything that the op changes back to what it was.
-        signals: are let in while the op runs.
-
-    Returns:
-        The op on the local shards, where it is the same computation; else nothing, and the reason.
     """
     rewind()
     with LocalOps() as below:

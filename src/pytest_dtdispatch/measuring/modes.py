@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.torchapi import names as torchapi
 
 
 class UnnoticedMode(torchapi.TorchDispatchMode):

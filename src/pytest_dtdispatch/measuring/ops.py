@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.instructions.counted_rounds import rounds_of
 from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.measuring.counted import rounds_of
 from pytest_dtdispatch.measuring.localops import local_call_of
 from pytest_dtdispatch.measuring.repeating import Repetitions
 from pytest_dtdispatch.measuring.replay import OpCall, OpReplay
 from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Subject, Taken
 from pytest_dtdispatch.measuring.timing import nothing_to_do
-from pytest_dtdispatch.records.measurement import Figures
+from pytest_dtdispatch.torchapi import names as torchapi
 
 
 def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tuple[Any, Figures]:
@@ -23,14 +23,6 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
 
     The program's call comes first and with every mode of the program open; what it raises, it raises
     here. The repetitions see no mode, and leave contents, random state and results as that call left them.
-
-    Args:
-        call: an op with a DTensor among its arguments.
-        caches: the caches that are cleared and counted.
-        plan: how much is measured.
-
-    Returns:
-        The result of the program's call, and the figures.
     """
     __tracebackhide__ = True  # what the program's call raises is the program's
     once = call.once_because()

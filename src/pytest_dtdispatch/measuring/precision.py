@@ -20,16 +20,6 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     Source: Conover, "Practical Nonparametric Statistics" (3rd edition, 1999), section 3.2, confidence
     interval for a quantile.
 
-    Args:
-        values: samples, in any unit and order.
-        confidence: above 0 and below 1.
-
-    Returns:
-        Its ends, in the unit of the values; nothing where there are too few samples: fewer than 6 for 95 %.
-
-    Raises:
-        ValueError: the confidence is out of its range.
-
     Example:
         >>> median_interval([5, 1, 4, 2, 3, 9])
         (1, 9)
@@ -49,10 +39,6 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 def is_enough(values: Sequence[float], within: float) -> bool:
     """Tell whether the median is known: whether its interval is no wider than asked.
-
-    Args:
-        values: samples above 0.
-        within: share of their median that the interval may reach to each side.
 
     Example:
         >>> is_enough([100, 101, 99, 100, 102, 100, 98, 100], 0.05)

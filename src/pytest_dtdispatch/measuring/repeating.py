@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, ExitStack
 from traceback import clear_frames
 from typing import Any, Protocol
 
+from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.errors import RanksError, first_line
-from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.quiet import nothing_warned
-from pytest_dtdispatch.records.measurement import Figures
+from pytest_dtdispatch.torchapi import names as torchapi
 
 
 class Replay(Protocol):
@@ -34,18 +34,9 @@ class Repetitions:
     It is no function that is given what to repeat, as each frame between the program and its op makes a miss
     longer: propagation walks the stack.
 
-    Args:
-        replay: puts back what the call changes.
-        once_more: makes one more repetition, on a miss, to see whether it raises what another raised; None
-            where other ranks would have to make it too.
-
     Attributes:
         figures: what was measured; set it in the block.
         signals: let them in while the call runs.
-
-    Raises:
-        RanksError: at the end, other ranks went another way, and this rank cannot go on alone.
-        BaseException: at the end, what came from elsewhere.
     """
 
     def __init__(self, replay: Replay, once_more: Callable[[], Any] | None) -> None:

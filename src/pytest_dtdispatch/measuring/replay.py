@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring import torchapi, torchstate
 from pytest_dtdispatch.measuring.contents import (
     CHANGED_LAYOUT,
     Copy,
@@ -19,6 +18,8 @@ from pytest_dtdispatch.measuring.contents import (
     why_no_copy,
 )
 from pytest_dtdispatch.measuring.masks import Masks
+from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi import state as torchstate
 
 
 class OpCall(NamedTuple):
@@ -114,11 +115,7 @@ class Specs:
 
 
 class RandomState:
-    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker.
-
-    Args:
-        leaves: arguments in which generators and devices are looked for.
-    """
+    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._generators: dict[int, torch.Generator] = {}
@@ -177,11 +174,7 @@ class RandomState:
 
 
 class OpReplay:
-    """What a program could notice of an op that is made again: noted before, put back after.
-
-    Args:
-        call: the op with its arguments.
-    """
+    """What a program could notice of an op that is made again: noted before, put back after."""
 
     def __init__(self, call: OpCall) -> None:
         self._leaves = call.leaves()

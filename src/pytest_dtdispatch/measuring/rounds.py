@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pytest_dtdispatch.core.measurement import Instructions, Samples, State
+from pytest_dtdispatch.instructions.model import Profile
 from pytest_dtdispatch.measuring.effort import MIN_ROUNDS, SLOW_NS, Effort, fitted, foretold_calls
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough
@@ -26,11 +28,9 @@ from pytest_dtdispatch.measuring.timing import (
     nothing_to_do,
     time_row,
 )
-from pytest_dtdispatch.records.measurement import Instructions, Samples, State
-from pytest_dtdispatch.records.profile import Profile
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.counted import Counting
+    from pytest_dtdispatch.instructions.counted_rounds import Counting
 
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 WARMUP_LOCALS = 2
@@ -164,17 +164,7 @@ class Taken:
 
 
 class Rounds:
-    """Take rounds of one subject, and time them.
-
-    Args:
-        subject: what is timed.
-        caches: the caches that are cleared and whose counters prove each sample.
-        plan: how much is measured.
-        local: the same computation on plain tensors, where there is one.
-        clock: returns nanoseconds.
-        synchronize: waits for the device, called between rounds and never inside one.
-        signals: are let in while the subject runs.
-    """
+    """Take rounds of one subject, and time them."""
 
     def __init__(
         self,
@@ -204,11 +194,7 @@ class Rounds:
         self._tally = Tally()
 
     def take(self) -> Taken:
-        """Run the rounds.
-
-        Returns:
-            The samples of every state that was tried, those that were refused counted by reason.
-        """
+        """Run the rounds."""
         # Rows are timed here and not where they are planned: a propagation walks the Python stack, and each
         # frame that stands between the program and its op makes a miss 0.3 % slower.
         raw = None

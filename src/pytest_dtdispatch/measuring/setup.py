@@ -11,15 +11,7 @@ Setup = Callable[[], "tuple[Any, ...] | None"]
 
 
 def given_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
-    """Run the setup of a call, if it has one, and return the arguments to call with.
-
-    Args:
-        args: the arguments where the setup returns nothing.
-        setup: called without arguments.
-
-    Raises:
-        CaptureError: the setup returned something that is not a tuple.
-    """
+    """Run the setup of a call, if it has one, and return the arguments to call with."""
     given = setup() if setup else None
     if given is None:
         return args
@@ -29,11 +21,7 @@ def given_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ..
 
 
 def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:
-    """Make what is called at a size.
-
-    Raises:
-        ScalingError: what was made cannot be called.
-    """
+    """Make what is called at a size."""
     __tracebackhide__ = True
     made = make(size)
     if not callable(made):

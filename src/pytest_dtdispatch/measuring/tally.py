@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from pytest_dtdispatch.records.measurement import Refused, State
+from pytest_dtdispatch.core.measurement import Refused, State
 
 T = TypeVar("T")
 NOT_COUNTED = "the meter did not count"
@@ -16,7 +16,7 @@ class Tally:
     """Samples of one subject, in the order they were taken.
 
     Example:
-        >>> from pytest_dtdispatch.records.measurement import Samples
+        >>> from pytest_dtdispatch.core.measurement import Samples
         >>> tally = Tally()
         >>> tally.enter(State.CALL, 7)
         >>> tally.enter(State.CALL, 9, "it compiled")

@@ -62,10 +62,6 @@ def _time_row(row: Row, meter: Meter) -> list[tuple[int, Sequence[Any], Sequence
 
     Nothing but the call stands between two looks at the meter, and next to nothing between two calls: what
     runs there makes the next call slower. What the counters said is looked at when all are done.
-
-    Returns:
-        For each call its figure, a latency in nanoseconds where the meter is a clock, and what the counters
-        said before and after it.
     """
     fn, prepare, kwargs, read, calls, release = row
     begin_call, end_call = meter
@@ -105,9 +101,6 @@ def gc_paused() -> Iterator[Callable[[], object]]:
     """Keep garbage collection out of a timed block, and collect the block's own garbage after it.
 
     Only the young generations are collected: a full collection takes 100 ms once torch is imported.
-
-    Returns:
-        What collects garbage between two calls of the block. Where collection was off already, nothing does.
     """
     if not gc.isenabled():
         yield nothing_to_do

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.errors import MeshError
-from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
 from pytest_dtdispatch.meshes.reach import Reach
-from pytest_dtdispatch.records.signature import mesh_text
+from pytest_dtdispatch.torchapi import names as torchapi
 
 
 class ProcessGroupOwner:
@@ -24,9 +24,6 @@ class ProcessGroupOwner:
 
     Both forget everything that torch cached about meshes: an equal mesh on a new group equals the old one,
     and would be answered from entries that name the old group.
-
-    Args:
-        reach: how the ranks of a real group find each other; by default there is one rank.
 
     Example:
         >>> owner = ProcessGroupOwner()
@@ -44,16 +41,7 @@ class ProcessGroupOwner:
         self._rpc_file: Path | None = None
 
     def group(self, place: Place, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
-        """Open the process group, or use the one that is open.
-
-        Args:
-            place: the mesh that it must have room for.
-            backend_is_chosen: whether a group of another backend, made by the user, is refused.
-            world_size: ranks of a new group, where more than the mesh needs.
-
-        Raises:
-            MeshError: the group that is open is too small, or has another backend.
-        """
+        """Open the process group, or use the one that is open."""
         world = self._reach.world
         if place.device == "cuda" and world.is_many:
             torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
@@ -70,22 +58,14 @@ class ProcessGroupOwner:
         backend_is_chosen: bool = True,
         world_size: int | None = None,
     ) -> DeviceMesh:
-        """Make a mesh, on the group that is open or on a new one; arguments as of :meth:`group`.
-
-        Raises:
-            MeshError: as of :meth:`group`, or there is not one name for each dimension.
-        """
+        """Make a mesh, on the group that is open or on a new one; arguments as of :meth:`group`."""
         if dim_names is not None and len(dim_names) != len(place.mesh):
             raise MeshError(f"mesh {mesh_text(place.mesh)} has {len(place.mesh)} dimensions, not {dim_names}")
         self.group(place, backend_is_chosen, world_size)
         return init_device_mesh(place.device, place.mesh, mesh_dim_names=dim_names)
 
     def start_rpc(self) -> None:
-        """Start RPC between the ranks of the group that is open: ``worker0``, ``worker1`` and so on.
-
-        Raises:
-            MeshError: the group is none of real ranks, or they are not on one machine.
-        """
+        """Start RPC between the ranks of the group that is open: ``worker0``, ``worker1`` and so on."""
         if group_backend() not in REAL:
             raise MeshError(f"RPC needs backend gloo or nccl, and the process group is {group_backend()}")
         file, world = self._reach.shared_file(f"{self._opened}"), self._reach.world

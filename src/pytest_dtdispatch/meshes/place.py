@@ -9,10 +9,10 @@ from math import prod
 import torch
 import torch.distributed as dist
 
+from pytest_dtdispatch.core.signature import mesh_text
+from pytest_dtdispatch.core.world import World, read_world
 from pytest_dtdispatch.errors import DevicesError, MeshError
-from pytest_dtdispatch.measuring import torchapi
-from pytest_dtdispatch.records.signature import mesh_text
-from pytest_dtdispatch.records.world import World, read_world
+from pytest_dtdispatch.torchapi import names as torchapi
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank
 MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a slip of the finger must not fill the memory
@@ -39,20 +39,7 @@ class Place:
 
 
 def choose_place(mesh: tuple[int, ...], device: str, backend: str, world: World | None = None) -> Place:
-    """Resolve ``auto``, and refuse what this machine cannot give.
-
-    Args:
-        mesh: extent of each mesh dimension, in ranks.
-        device: ``auto``, ``cpu`` or ``cuda``. Auto is CUDA where there is a device; on several ranks, where
-            there is one for each.
-        backend: ``auto``, ``fake``, ``gloo``, ``nccl`` or ``local``. Auto is NCCL on CUDA and gloo on the CPU
-            where the mesh has all ranks of the run, else fake; it is fake on one rank without CUDA.
-        world: the ranks of this run; by default as the environment says.
-
-    Raises:
-        DevicesError: ranks need more devices than there are.
-        MeshError: the device is not there, or the backend cannot run this mesh here.
-    """
+    """Resolve ``auto``, and refuse what this machine cannot give."""
     world = world or read_world(os.environ)
     world_size = prod(mesh)
     if world_size > MAX_RANKS:

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import MeshError, RanksError
 from pytest_dtdispatch.ranks.exchange import Exchange
-from pytest_dtdispatch.records.world import World
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,7 @@ class Reach:
         return self.exchange.group_store(f"{self.test}/{name}") if self.exchange else HashStore()
 
     def meet_to_open(self, name: str) -> None:
-        """Wait for the other ranks before a process group is opened.
-
-        Raises:
-            RanksError: one does not come.
-        """
+        """Wait for the other ranks before a process group is opened."""
         if self.exchange is not None:
             self.exchange.meet(f"open/{self.test}/{name}", None, "open a process group")
 
@@ -56,11 +52,7 @@ class Reach:
         return not self.exchange.lost
 
     def shared_file(self, name: str) -> Path:
-        """Name a file that is not there yet, the same on every rank.
-
-        Raises:
-            MeshError: ranks are on several machines, or cannot be asked.
-        """
+        """Name a file that is not there yet, the same on every rank."""
         folder = Path(tempfile.gettempdir())
         own = folder / f"dtdispatch-rpc-{os.getpid()}-{self.test}-{name}"
         if self.exchange is None:

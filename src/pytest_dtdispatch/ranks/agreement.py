@@ -7,9 +7,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from pytest_dtdispatch.core.world import ranks_text
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.ranks.exchange import Exchange
-from pytest_dtdispatch.records.world import ranks_text
 
 
 class Agreement:
@@ -17,12 +17,8 @@ class Agreement:
 
     With a fake process group no rank waits for another, and nothing is agreed on.
 
-    Args:
-        exchange: by which ranks tell each other.
-        test: names the test, the same on every rank and another for each run of it.
-
     Example:
-        >>> from pytest_dtdispatch.records.world import World
+        >>> from pytest_dtdispatch.core.world import World
         >>> from torch.distributed import HashStore
         >>> Agreement(Exchange(HashStore(), World(), 1.0), "1").come_to("add.Tensor")
     """
@@ -34,32 +30,14 @@ class Agreement:
         self._count = 0
 
     def come_to(self, subject: str) -> None:
-        """Meet the other ranks at what is measured next.
-
-        Args:
-            subject: a signature, or the name of a call.
-
-        Raises:
-            RanksError: another rank measures something else, or does not come.
-        """
+        """Meet the other ranks at what is measured next."""
         __tracebackhide__ = True
         self._subject = subject
         if _is_real():
             self._settle(["at the start of", subject])
 
     def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
-        """Settle how many rounds are taken, how many in a row, and so on: the least of all proposals.
-
-        Args:
-            numbers: that this rank proposes, each rank as many.
-            propagation: how the subject uses the propagator, which decides the calls of a round.
-
-        Returns:
-            The numbers, the same on every rank; nothing where each rank may go on by itself.
-
-        Raises:
-            RanksError: ranks found different uses of the propagator, or one does not come.
-        """
+        """Settle how many rounds are taken, how many in a row, and so on: the least of all proposals."""
         __tracebackhide__ = True
         if not _is_real():
             return None

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
+from pytest_dtdispatch.core.world import ENDED_ITS_RUN, World, lost_text, ranks_text
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.records.world import ENDED_ITS_RUN, World, lost_text, ranks_text
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
 PART = 1 << 20  # characters; torch refuses values of 8 MiB
@@ -25,12 +25,7 @@ PORT_IN_USE = "EADDRINUSE"
 
 
 class LostRanksError(RanksError):
-    """Ranks did not come in time, or have left.
-
-    Args:
-        lost: why each of them is lost, by rank.
-        found: what the others sent, by rank.
-    """
+    """Ranks did not come in time, or have left."""
 
     def __init__(self, lost: dict[int, str], found: dict[int, Any]) -> None:
         super().__init__(lost_text(lost))
@@ -40,11 +35,6 @@ class LostRanksError(RanksError):
 
 class Exchange:
     """A place where every rank puts values under a key, and reads those of all.
-
-    Args:
-        store: of torch, shared by all ranks.
-        world: this process among them.
-        timeout_s: seconds that a wait may take.
 
     Attributes:
         lost: why ranks are not waited for any more, by rank.
@@ -67,11 +57,7 @@ class Exchange:
         self._store = PrefixStore(PREFIX, store)
 
     def put(self, key: str, value: Any) -> None:
-        """Put this rank's value under a key; each key once.
-
-        Raises:
-            RanksError: the value is too long, or the store is gone.
-        """
+        """Put this rank's value under a key; each key once."""
         text = json.dumps(value)
         parts = [text[start : start + PART] for start in range(0, len(text), PART)]
         if len(parts) > MOST_PARTS:
@@ -85,16 +71,7 @@ class Exchange:
             self._store.set(own, str(len(parts)))
 
     def meet(self, key: str, value: Any, what: str) -> dict[int, Any]:
-        """Put a value in the middle of a test, and gather those of all ranks.
-
-        Args:
-            key: as of :meth:`gather`.
-            value: as of :meth:`put`.
-            what: as of :meth:`gather`.
-
-        Raises:
-            RanksError: as of :meth:`gather`, and where a rank has ended this part of the test.
-        """
+        """Put a value in the middle of a test, and gather those of all ranks."""
         self.put(key, value)
         return self.gather(key, what, unless=self.end_of_part)
 
@@ -107,23 +84,7 @@ class Exchange:
         unless: str = "",
         farewell: str = LEFT,
     ) -> dict[int, Any]:
-        """Wait until ranks have put a value under a key, and read them.
-
-        Args:
-            key: the key.
-            what: what a rank does that puts it, as in ``collect its tests``.
-            timeout_s: seconds to wait, where not as long as usual.
-            among: ranks that are waited for; by default all that were not lost before.
-            unless: key under which a rank puts something that will not come any more; none where empty.
-            farewell: key under which a rank says that it ends its run; empty where it comes all the same.
-
-        Returns:
-            Values by rank.
-
-        Raises:
-            LostRanksError: ranks did not come in time, or have ended; they are not waited for again.
-            RanksError: a rank will not come, the store is gone, or what a rank sent is no JSON.
-        """
+        """Wait until ranks have put a value under a key, and read them."""
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         waiting = [r for r in (range(self.world.size) if among is None else among) if r not in self.lost]
         found: dict[int, Any] = {}
@@ -172,15 +133,7 @@ class Exchange:
 
 
 def join(world: World, timeout_s: float) -> Exchange:
-    """Open the store that the launcher named in the environment.
-
-    Args:
-        world: this process among the ranks.
-        timeout_s: seconds that this, and every later wait, may take.
-
-    Raises:
-        RanksError: there is no store, or its port is in use.
-    """
+    """Open the store that the launcher named in the environment."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))

@@ -45,11 +45,7 @@ class Ended:
 
 
 class StoppedError(Exception):
-    """A signal told the launcher to stop; the ranks were told too, and are gone.
-
-    Args:
-        name: of the signal.
-    """
+    """A signal told the launcher to stop; the ranks were told too, and are gone."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -60,18 +56,6 @@ def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], fol
     """Run a command once for each rank, and wait for all; when one fails, the others are ended.
 
     Ranks meet at a free port of this machine, in a store that this process keeps.
-
-    Args:
-        ranks: how many.
-        command: the program and its arguments.
-        variables: of the ranks' environment, beside this process's own.
-        folder: an empty one, for what the launcher keeps.
-
-    Returns:
-        The ranks that failed, those last that the launcher ended; none where all ended well.
-
-    Raises:
-        StoppedError: a signal came, Ctrl-C for one.
     """
     config = LaunchConfig(
         min_nodes=1,

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.fixtures import MeshFactory
-    from pytest_dtdispatch.measurer import DtDispatch
+    from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 Op = Callable[[DTensor, DTensor], Any]  # of one tensor split by rows, and one that every rank has
 ROWS, COLUMNS, RANKS = 16, 8, 4

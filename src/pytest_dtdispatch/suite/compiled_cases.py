@@ -14,9 +14,9 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
-from pytest_dtdispatch.measuring import torchapi
-from pytest_dtdispatch.records.compiled import Compiled
+from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.suite.two_tensor import TwoTensor
+from pytest_dtdispatch.torchapi import names as torchapi
 
 AOT_BACKEND = "aot_eager_decomp_partition"
 INPUTS, LENGTH = 100, 100
@@ -30,12 +30,7 @@ def add_each(*inputs: torch.Tensor) -> list[torch.Tensor]:
 
 
 def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
-    """Make 100 inputs.
-
-    Args:
-        training: whether they require gradients.
-        subclass: whether they are tensors of a subclass that holds two.
-    """
+    """Make 100 inputs."""
     plain = [torch.ones(LENGTH, requires_grad=training) for _ in range(INPUTS)]
     if not subclass:
         return plain
@@ -43,14 +38,7 @@ def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
 
 
 def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
-    """Prepare a look-up of 1,024 rows of a replicated table.
-
-    Args:
-        mesh: of one dimension.
-
-    Returns:
-        The function, and indices for it.
-    """
+    """Prepare a look-up of 1,024 rows of a replicated table."""
     device = mesh.device_type
     table = torch.rand(ROWS[device], WIDTH, device=device, requires_grad=True)
     weight = distribute_tensor(table, mesh, [Replicate()])

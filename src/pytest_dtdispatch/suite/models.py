@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.measuring.torchapi import fully_shard, local_of
+from pytest_dtdispatch.torchapi.names import fully_shard, local_of
 
 # Small enough for local ops to run in one thread: what is measured is dispatch.
 WIDTH, HIDDEN, BATCH = 16, 64, 8
@@ -21,12 +21,6 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
 
     The batch is split over the first one. The first weight is split by rows and the second by columns, so
     that one all-reduce a pass is all the communication there is.
-
-    Args:
-        mesh: of two dimensions, data and tensor parallel.
-
-    Returns:
-        The step: forward, sum, backward.
     """
     up = split_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0))
     down = split_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1))
@@ -42,14 +36,7 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
 
 
 def tensor_parallel_mlp(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
-    """Prepare the forward pass of the same block.
-
-    Args:
-        mesh: as of :func:`tensor_parallel_step`.
-
-    Returns:
-        The block, and a batch for it.
-    """
+    """Prepare the forward pass of the same block."""
     up = filled(split_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0)))
     down = filled(split_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1)))
     batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
@@ -80,12 +67,6 @@ def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
     """Prepare a training step of four linear layers under FSDP2 with AdamW, and take the first one.
 
     The first step makes the optimizer's state; those after it are what training repeats.
-
-    Args:
-        mesh: of one dimension.
-
-    Returns:
-        The step: forward, backward, optimizer.
     """
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=mesh.device_type) for _ in range(4)))
     shard = fully_shard()

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.records.signature import mesh_text
+from pytest_dtdispatch.core.signature import mesh_text
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.fixtures import MeshFactory
-    from pytest_dtdispatch.measurer import DtDispatch
+    from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 
 @pytest.mark.parametrize("mesh", [(4,), (256,), (16, 16), (8, 8, 4)], ids=mesh_text)

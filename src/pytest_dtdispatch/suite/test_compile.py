@@ -9,7 +9,6 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from pytest_dtdispatch.measuring import torchapi
 from pytest_dtdispatch.suite.compiled_cases import (
     AOT_BACKEND,
     add_each,
@@ -18,10 +17,11 @@ from pytest_dtdispatch.suite.compiled_cases import (
     embedding,
 )
 from pytest_dtdispatch.suite.models import filled, tensor_parallel_mlp
+from pytest_dtdispatch.torchapi import names as torchapi
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.fixtures import MeshFactory
-    from pytest_dtdispatch.measurer import DtDispatch
+    from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 pytestmark = pytest.mark.compile
 

@@ -9,8 +9,8 @@ import pytest
 from pytest_dtdispatch.suite.paths import PATHS, WORLD_SIZE, Path
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.fixtures import MeshFactory
-    from pytest_dtdispatch.measurer import DtDispatch
+    from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 
 # torch warns of random ops on every CPU mesh.

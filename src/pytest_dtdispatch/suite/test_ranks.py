@@ -12,15 +12,15 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
-from pytest_dtdispatch.records.world import read_world
 from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, mlp_loss, split_parameter
 from pytest_dtdispatch.suite.paths import PATHS
+from pytest_dtdispatch.torchapi import names as torchapi
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.fixtures import MeshFactory
-    from pytest_dtdispatch.measurer import DtDispatch
+    from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 RANKS = read_world(os.environ).size
 pytestmark = pytest.mark.skipif(

@@ -10,8 +10,8 @@ import torch
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.fixtures import MeshFactory
-    from pytest_dtdispatch.measurer import DtDispatch
+    from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 
 def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:

@@ -7,17 +7,11 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.measuring import torchapi
+from pytest_dtdispatch.torchapi import names as torchapi
 
 
 class TwoTensor(torch.Tensor):
     """Two tensors of one shape.
-
-    Args:
-        first: what dtype, device and autograd are taken from.
-        second: like it.
-        shape: of the whole; by default that of the first.
-        stride: of the whole, in elements; by default that of the first.
 
     Example:
         >>> both = TwoTensor(torch.ones(2), torch.zeros(2)) + 1

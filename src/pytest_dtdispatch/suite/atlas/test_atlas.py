@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.measuring.torchapi import ops_with_a_rule
-from pytest_dtdispatch.suite.atlas.arguments import find_arguments
-from pytest_dtdispatch.suite.atlas.layouts import GRID, LINE
-from pytest_dtdispatch.suite.atlas.survey import Refusal, capture_case, cases_of
+from pytest_dtdispatch.atlas.arguments import find_arguments
+from pytest_dtdispatch.atlas.layouts import GRID, LINE
+from pytest_dtdispatch.atlas.survey import Refusal, capture_case, cases_of
+from pytest_dtdispatch.torchapi.names import ops_with_a_rule
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.fixtures import MeshFactory
-    from pytest_dtdispatch.measurer import DtDispatch
+    from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 OPS = ops_with_a_rule()
 

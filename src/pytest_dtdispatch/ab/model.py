@@ -1,0 +1,183 @@
+"""What the processes of an A/B run measured, and how it is kept in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FORMAT, VERSION = "pytest-dtdispatch ab", 1
+BASE, HEAD = "base", "head"
+SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """One row in one process.
+
+    Args:
+        medians_ns: median latency of each pass over all tests, in nanoseconds, in the order taken.
+        quietest_ns: the least median of a block, of all blocks that all passes were cut into.
+        samples: how many latencies were recorded, in all passes.
+    """
+
+    medians_ns: tuple[float, ...]
+    quietest_ns: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class ProcessSample:
+    """One fresh process: a sample of its side.
+
+    Args:
+        stage: what it was taken for: ``screen``, ``confirm`` or ``pool``.
+        side: ``base`` or ``head``.
+        seconds: that it took, its start included.
+        rows: what it measured, by name of row.
+    """
+
+    stage: str
+    side: str
+    seconds: float
+    rows: Mapping[str, RowSample]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for: all that a run needs to go on from its file.
+
+    Args:
+        command: ``ab`` or ``aa``.
+        base: interpreter of the base.
+        head: interpreter of the head.
+        base_rev: commit of the base; empty where interpreters are compared.
+        head_rev: commit of the head.
+        arguments: of pytest; the default ones where empty.
+        pairs: of processes in the screen.
+        confirm: pairs of processes in the confirmation.
+        processes: in the pool of ``aa``.
+        passes: over all tests, in each process.
+        floor_hit: the least shift of a hit that counts, as a fraction.
+        floor_miss: of a miss.
+        control: shift of plain tensors past which nothing is judged, as a fraction; 0 to judge anyway.
+    """
+
+    command: str = "ab"
+    base: str = ""
+    head: str = ""
+    base_rev: str = ""
+    head_rev: str = ""
+    arguments: tuple[str, ...] = ()
+    pairs: int = 5
+    confirm: int = 10
+    processes: int = 80
+    passes: int = 5
+    floor_hit: float = 0.075
+    floor_miss: float = 0.10
+    control: float = 0.03
+
+
+@dataclass(frozen=True)
+class Side:
+    """What measured one side, as it told itself before the first process.
+
+    Args:
+        python: version of the interpreter.
+        plugin: version of pytest-dtdispatch.
+        torch: version of torch.
+        build: git revision that torch was built from.
+        cpu: model of the CPU.
+    """
+
+    python: str
+    plugin: str
+    torch: str
+    build: str
+    cpu: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that is known of a run, at any time of it.
+
+    Args:
+        asked: what was asked for.
+        sides: what measured, by ``base`` and ``head``.
+        processes: what was measured, in the order it was.
+    """
+
+    asked: Asked
+    sides: Mapping[str, Side]
+    processes: tuple[ProcessSample, ...] = ()
+
+    def of(self, stage: str) -> tuple[ProcessSample, ...]:
+        """Processes of a stage, in the order they ran."""
+        return tuple(process for process in self.processes if process.stage == stage)
+
+
+def as_json(run: Run, verdicts: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Write a run as JSON.
+
+    Example:
+        >>> run = Run(Asked(base="python3.12"), {})
+        >>> read_json(as_json(run)) == run
+        True
+    """
+    content = {"format": FORMAT, "version": VERSION, **asdict(run), "verdicts": list(verdicts)}
+    return json.dumps(content, indent=1)
+
+
+def read_json(text: str) -> Run:
+    """Read a run."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("no JSON, or cut off") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{FORMAT}"')
+    if content.get("version") != VERSION:
+        raise ValueError(f"version {content.get('version')!r} of the format; this one reads {VERSION}")
+    try:
+        return Run(
+            _asked(content["asked"]),
+            {name: _side(side) for name, side in content["sides"].items() if name in (BASE, HEAD)},
+            tuple(_process(process) for process in content["processes"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"not whole: {type(error).__name__}: {error}") from None
+
+
+def row_samples(rows: Mapping[str, Any]) -> dict[str, RowSample]:
+    """Read rows of one process from plain data.
+
+    Example:
+        >>> row_samples({"add::hit": {"medians_ns": [6900.0, 7000.0], "quietest_ns": 6800, "samples": 4}})
+        {'add::hit': RowSample(medians_ns=(6900.0, 7000.0), quietest_ns=6800.0, samples=4)}
+    """
+    return {str(name): _row(row) for name, row in rows.items()}
+
+
+def _row(row: Mapping[str, Any]) -> RowSample:
+    medians = tuple(float(median) for median in row["medians_ns"])
+    if not medians or not all(0 < median < float("inf") for median in medians):
+        raise ValueError(f"medians of {medians!r} ns")
+    return RowSample(medians, float(row["quietest_ns"]), int(row["samples"]))
+
+
+def _process(process: Mapping[str, Any]) -> ProcessSample:
+    stage, side = process["stage"], process["side"]
+    if stage not in (SCREEN, CONFIRM, POOL) or side not in (BASE, HEAD):
+        raise ValueError(f"a process of {stage!r}, {side!r}")
+    return ProcessSample(stage, side, float(process["seconds"]), row_samples(process["rows"]))
+
+
+def _asked(given: Mapping[str, Any]) -> Asked:
+    kinds = {name: type(value) for name, value in asdict(Asked()).items()}
+    values = {name: kind(given[name]) for name, kind in kinds.items()}
+    return Asked(**{**values, "arguments": tuple(str(word) for word in given["arguments"])})
+
+
+def _side(given: Mapping[str, Any]) -> Side:
+    return Side(**{name: str(given[name]) for name in Side.__dataclass_fields__})

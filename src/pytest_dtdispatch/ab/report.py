@@ -1,0 +1,142 @@
+"""What an A/B run found, and how often its rule errs, as lines."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_dtdispatch.ab.error_rates import Tally
+from pytest_dtdispatch.ab.judge import RUN_AGAIN, Floors, Stage, percent, state_of
+from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Asked, Run
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.report.measurements import Group, Line, Table
+from pytest_dtdispatch.report.terminal import Text, legend_lines, table_lines
+from pytest_dtdispatch.report.units import column_unit
+from pytest_dtdispatch.stats.proportions import rate_interval
+
+GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
+LEGEND = (
+    "base, head: median over processes, where the value of a process is that of its quietest block. "
+    "shift: of Hodges and Lehmann, with its 95 % interval. p: of the rank test, one-sided, "
+    "before any adjustment. sees: the smallest slow-down that this comparison could have called regressed."
+)
+
+
+def result_lines(
+    run: Run, stages: Mapping[str, Stage], verdicts: Sequence[RowVerdict], width: int
+) -> Iterator[tuple[Text, ...]]:
+    """Lay out what an A/B run found."""
+    for name, side in run.sides.items():
+        yield (Text(f"{name}: {_name(run.asked, name)}: Python {side.python}, torch {side.torch}"),)
+    yield from table_lines(_table(verdicts), width)
+    for text in legend_lines(width, LEGEND):
+        yield (Text(text),)
+    for name, stage in stages.items():
+        yield (Text(_stage_text(run, name, stage, run.asked.control)),)
+    yield (Text(summary(verdicts)),)
+
+
+def summary(verdicts: Sequence[RowVerdict]) -> str:
+    """Count the verdicts.
+
+    Example:
+        >>> summary([RowVerdict("a::hit", Verdict.PASSED), RowVerdict("b::hit", Verdict.PASSED)])
+        '2 rows: 2 passed'
+    """
+    counts = Counter(str(verdict.verdict) for verdict in verdicts)
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in map(str, Verdict) if verdict in counts)
+    rows = "1 row" if len(verdicts) == 1 else f"{len(verdicts):,} rows"
+    return f"{rows}: {said}" if said else "no rows: nothing was compared"
+
+
+def tally_lines(tally: Tally, kinds: Sequence[str]) -> Iterator[str]:
+    """Write how many rows got a verdict, as rates with intervals."""
+    yield f"{tally.rule}: {tally.rows:,} row comparisons in {tally.windows:,} windows of the pool"
+    if not tally.rows:
+        return
+    yield f"  (windows overlap; those that share no process have {tally.apart:,} of these comparisons)"
+    for kind in kinds:
+        yield f"  {kind}: {rate_text(tally.found.get(kind, 0), tally.rows)}"
+
+
+def rate_text(count: int, total: int) -> str:
+    """Write a rate with its interval.
+
+    Example:
+        >>> rate_text(0, 976)
+        '0 of 976, 0.000 % (95 % interval 0.000 to 0.377 %)'
+    """
+    low, high = rate_interval(count, total)
+    return (
+        f"{count:,} of {total:,}, {100 * count / total:.3f} % "
+        f"(95 % interval {100 * low:.3f} to {100 * high:.3f} %)"
+    )
+
+
+def floors_text(floors: Floors) -> str:
+    """Write the floors.
+
+    Example:
+        >>> floors_text(Floors())
+        'floors: hit 7.5 %, miss 10 %; control 3 %'
+    """
+    control = f"{100 * floors.control:g} %" if floors.control else "off"
+    return f"floors: hit {100 * floors.hit:g} %, miss {100 * floors.miss:g} %; control {control}"
+
+
+def _name(asked: Asked, side: str) -> str:
+    python = getattr(asked, side)
+    revision = getattr(asked, f"{side}_rev")
+    return f"{revision} ({python})" if revision else python
+
+
+def _table(verdicts: Sequence[RowVerdict]) -> Table:
+    figures = {verdict.row: dict(verdict.figures) for verdict in verdicts}
+    unit = column_unit(each.get(name) for each in figures.values() for name in ("base_ns", "head_ns"))
+    groups: dict[str, list[Line]] = {}
+    for verdict in verdicts:
+        found = figures[verdict.row]
+        # The last part is the state, the one before it the signature, and all before that the test.
+        test, _, label = verdict.row.removesuffix(f"::{state_of(verdict.row)}").rpartition("::")
+        cells = (
+            state_of(verdict.row),
+            unit.text(found.get("base_ns")),
+            unit.text(found.get("head_ns")),
+            _percent(found.get("shift_percent"), "+.1f"),
+            f"{_percent(found.get('low_percent'), '+.1f')} to {_percent(found.get('high_percent'), '+.1f')}"
+            if found
+            else "-",
+            f"{found['p']:.4f}" if found else "-",
+            _percent(found.get("smallest_percent"), ".1f"),
+        )
+        # A contaminated stage is told once, below the table.
+        notes = (verdict.remedy,) if verdict.remedy and verdict.verdict is not Verdict.CONTAMINATED else ()
+        line = Line(label, cells, str(verdict.verdict), notes, verdict.verdict in GOOD)
+        groups.setdefault(test, []).append(line)
+    return Table(
+        ("state", f"base {unit.name}", f"head {unit.name}", "shift %", "95 %", "p", "sees %"),
+        tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
+        label_title="row",
+        proof_title="verdict",
+        expendable=("base", "head", "p", "95"),
+    )
+
+
+def _percent(value: float | None, form: str) -> str:
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
+
+
+def _stage_text(run: Run, name: str, stage: Stage, limit: float) -> str:
+    processes = run.of(name)
+    what = {SCREEN: "screen", CONFIRM: "confirmation"}[name]
+    said = f"{what}: {len(processes)} processes in {sum(p.seconds for p in processes):.0f} s; "
+    if stage.control is None:
+        return (
+            said
+            + "no plain tensors were measured: a change of the machine cannot be told from one of the code"
+        )
+    shift = f"plain tensors shifted by {percent(stage.control):+.1f} %"
+    if stage.is_contaminated:
+        return said + f"{shift}, past {100 * limit:g} %: contaminated; {RUN_AGAIN}"
+    return said + shift

@@ -1,0 +1,253 @@
+"""The object behind the ``dtdispatch`` fixture, as it is where nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_dtdispatch.compiled.model import Compiled
+from pytest_dtdispatch.core.parsing import read_cache_settings, read_limit, read_sizes
+from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.errors import CompileError, ScalingError
+from pytest_dtdispatch.scaling.model import Scaling, not_measured
+from pytest_dtdispatch.steps.model import Steps
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.setup import Setup
+
+T = TypeVar("T")
+Make = Callable[[int], Callable[[], Any]]
+CacheSettings = bool | Sequence[bool] | None
+SIZES = (8, 16, 32, 64)
+
+
+class DtDispatch:
+    """What a test measures with; where nothing is measured, everything runs once and at full speed.
+
+    Attributes:
+        enabled: whether anything is measured.
+
+    Example:
+        >>> dtdispatch = DtDispatch()
+        >>> with dtdispatch.capture() as book:
+        ...     dtdispatch.call(lambda: 2 + 2, name="sum")
+        4
+        >>> book.measurements()
+        ()
+    """
+
+    enabled = False
+
+    def capture(self) -> AbstractContextManager[Book]:
+        """Measure every DTensor op of a ``with`` block, each signature at its first call.
+
+        The program does not notice: each op's result and effects are those of one call. Figures start below
+        autograd, where torch asks dispatch modes.
+
+        Returns:
+            A context manager that gives the book in which :meth:`Book.measurements` are kept.
+
+        Raises:
+            CaptureError: on entry, when a capture is open already.
+        """
+        return nullcontext(Book())
+
+    def call(
+        self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
+    ) -> T:
+        """Measure a whole callable, end to end from Python, autograd included.
+
+        It is called once for the test, then again for each sample: on a miss, every sharding-propagation
+        cache having been cleared, and on hits. Its result is that of the first call. Before each further
+        call, and at the end, these are put back to what they were: the contents and version counters of
+        tensors that torch was asked to write to, the ``grad`` of leaves that took part, what optimizers keep,
+        and random states. Tensors that the first call made and kept are put back to what it left in them.
+        A callable that writes to a tensor that cannot be put back, a sparse one, runs once, and its row says
+        so. One that changes anything else (a Python counter, a list, a file) changes it once for each
+        sample: give ``setup`` to put such state back, or to make fresh arguments.
+
+        Args:
+            fn: what is called.
+            *args: its positional arguments.
+            name: names the row; by default the function's own name.
+            setup: called before each call, untimed. A tuple that it returns replaces ``args``.
+
+        Returns:
+            What the first call returned.
+
+        Raises:
+            CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
+
+        Example:
+            >>> DtDispatch().call(pow, 2, 5, name="power")
+            32
+        """
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.setup import given_arguments
+
+        return fn(*given_arguments(args, setup))
+
+    def steps(
+        self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 5, *, name: str | None = None
+    ) -> Steps:
+        """Count what a step makes the dispatcher do: misses and why, redistributions, collectives, growth.
+
+        Nothing is cleared, repeated or put back: each step is a step of the program. Counts are exact; on a
+        fake process group they are the same in every run. Where nothing is measured the step runs once, and
+        the result has no steps: its counts are 0.
+
+        Args:
+            step_fn: one step; takes no arguments. What it returns is dropped.
+            warmup: steps that run first, and do not count.
+            steps: steps that are counted, one by one.
+            name: names the line; by default the function's own name.
+
+        Returns:
+            Counts of each step and of all, to assert on: ``assert steps.misses_per_step == 0`` fails with
+            what missed and why.
+
+        Raises:
+            CaptureError: there is nothing to count, the step takes arguments, the name is taken by other
+                steps of this test, or a capture is open.
+            GateError: a step is over a limit of the marker, the flags or the ini file.
+
+        Example:
+            >>> DtDispatch().steps(lambda: None).misses_per_step == 0
+            True
+        """
+        __tracebackhide__ = True
+        from pytest_dtdispatch.steps.checks import check_steps
+
+        check_steps(step_fn, warmup, steps)
+        step_fn()
+        return Steps(name or step_name(step_fn), (), ())
+
+    def scaling(
+        self,
+        make: Make,
+        sizes: Iterable[int] = SIZES,
+        *,
+        name: str | None = None,
+        max_exponent: float | None = None,
+    ) -> Scaling:
+        """Measure how the cost of a callable grows with a size, on a miss and on a hit.
+
+        Callables are made and called from the largest size down, each once for the test; then each of them
+        again for each sample, in several passes over all sizes, as of :meth:`call`. Each pass gives an
+        exponent of ``cost = constant * size**exponent`` by least squares on logarithms. The result has their
+        median, and their least and greatest as its interval. Every size is a row of its own, ``name[8]``.
+
+        Args:
+            make: given a size, returns what is called without arguments.
+            sizes: lengths of a list, mesh dimensions, ranks: two or more.
+            name: names the rows; by default the name of ``make``.
+            max_exponent: the test fails where the whole interval of the miss or of the hit lies above it, and
+                where nothing could be fitted.
+
+        Returns:
+            Costs by size, and the exponents. Where nothing is measured it has no points, and exponents of 0.
+
+        Raises:
+            ScalingError: the sizes or the limit make no sense, or what was made cannot be called.
+            CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
+            GateError: an exponent is above ``max_exponent``, or could not be held against it.
+
+        Example:
+            >>> made = []
+            >>> scaling = DtDispatch().scaling(lambda n: lambda: made.append(n), sizes=(2, 4))
+            >>> made, scaling.points, scaling.miss.exponent
+            ([4, 2], (), 0.0)
+        """
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.setup import callable_at
+
+        checked, _ = checked_sizes(sizes, max_exponent)
+        for size in reversed(checked):
+            callable_at(make, size)()
+        return not_measured(name or own_name(make))
+
+    def compile(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        backend: str | Callable[..., Any] | None = None,
+        dynamic: bool | None = None,
+        fullgraph: bool = True,
+        fake_tensor_cache: CacheSettings = None,
+        name: str | None = None,
+        setup: Setup | None = None,
+        others: Sequence[tuple[Any, ...]] = (),
+    ) -> Compiled:
+        """Measure what it costs to compile a function, and to call it compiled.
+
+        It is called once for the test, uncompiled. Then it is compiled in each round: cold (compiled programs
+        forgotten, every cache empty), and warm (compiled programs forgotten, caches of compiled code filled);
+        and called, compiled and uncompiled. What the first call left behind is left behind, as of
+        :meth:`call`. Programs that were compiled before are forgotten: they compile again when called.
+
+        Args:
+            fn: the function, not compiled yet.
+            *args: its positional arguments.
+            backend: of torch.compile: a name, or a function that compiles a graph; by default that of marker,
+                flag or ini file, else ``inductor``.
+            dynamic: as of torch.compile.
+            fullgraph: as of torch.compile; a graph break then fails the test.
+            fake_tensor_cache: whether torch's FakeTensor cache is on; ``[False, True]`` measures both in
+                turn, as rows of their own. By default as torch is set.
+            name: names the rows; by default the function's own name.
+            setup: called before each call, untimed. A tuple that it returns replaces ``args``.
+            others: tuples of arguments of further calls, made once each; recompiles that they cause are
+                counted.
+
+        Returns:
+            Results of the compiled and of the uncompiled calls, and counts of what compiling did.
+
+        Raises:
+            CompileError: the backend cannot be had, or there is a graph break with ``fullgraph``.
+            CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
+            GateError: ``max_recompiles`` or ``max_graph_breaks`` is exceeded.
+
+        Example:
+            >>> DtDispatch().compile(pow, 2, 5, name="power").result
+            32
+        """
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.setup import given_arguments
+
+        checked_cache_settings(fake_tensor_cache)
+        results = (fn(*given_arguments(args, setup)), *(fn(*other) for other in others))
+        return Compiled(name or own_name(fn), results, results)
+
+
+def checked_cache_settings(given: CacheSettings) -> tuple[bool, ...] | None:
+    """Read settings of the FakeTensor cache; None where none are given."""
+    __tracebackhide__ = True
+    try:
+        return None if given is None else read_cache_settings(given)
+    except ValueError as error:
+        raise CompileError(f"fake_tensor_cache={given!r} is not {error}") from None
+
+
+def checked_sizes(sizes: Iterable[int], limit: float | None) -> tuple[tuple[int, ...], float | None]:
+    """Read the sizes and the limit of a scaling; sizes come back rising."""
+    __tracebackhide__ = True
+    try:
+        checked = read_sizes(sizes)
+    except ValueError as error:
+        raise ScalingError(f"sizes={sizes!r} is not {error}") from None
+    try:
+        return checked, None if limit is None else read_limit(limit)
+    except ValueError as error:
+        raise ScalingError(f"max_exponent={limit!r} is not {error}") from None
+
+
+def own_name(fn: Callable[..., Any]) -> str:
+    """Name a callable; what has no name of its own is named in angle brackets."""
+    return str(getattr(fn, "__name__", "<unnamed>"))
+
+
+def step_name(step_fn: Callable[[], object]) -> str:
+    """Name a step: a lambda is a ``step``."""
+    name = own_name(step_fn)
+    return "step" if name.startswith("<") else name

@@ -1,0 +1,227 @@
+"""Arguments of an op, made from its schema: tried on plain tensors before DTensors are made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import product
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from pytest_dtdispatch.atlas.layouts import Layout
+from pytest_dtdispatch.atlas.needs import MOULDS, NAMED, NAMED_OUTPUTS, NEEDS, OUTPUT_DTYPES
+from pytest_dtdispatch.errors import first_line
+from pytest_dtdispatch.measuring.describe import DTYPES
+from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.torchapi import names as torchapi
+
+_BY_TEXT = {text: dtype for dtype, text in DTYPES.items()}
+_TENSOR = re.compile(r"(\w+)\[([\d,]*)\](t?)([RL]?)")
+
+
+@dataclass(frozen=True)
+class TensorText:
+    """A tensor as an argument needs it.
+
+    Args:
+        dtype: of its elements.
+        shape: its global shape.
+        is_transposed: whether its last two dimensions lie the other way round in memory.
+        is_replicated: whether no layout splits it.
+        is_plain: whether it is no DTensor, wherever the others lie.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    is_transposed: bool = False
+    is_replicated: bool = False
+    is_plain: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> TensorText:
+        """Read a tensor as the table of needs writes it: ``f32[8,4]``, ``f32[8]R``."""
+        found = _TENSOR.fullmatch(text)
+        if not found:
+            raise ValueError(f"{text!r} is no tensor: write it as f32[8,4] or f32[8]R")
+        dtype, shape, transposed, place = found.groups()
+        extents = tuple(int(extent) for extent in shape.split(",") if extent)
+        return cls(_dtype(dtype), extents, bool(transposed), place == "R", place == "L")
+
+    def plain(self, shape: Sequence[int] | None = None) -> torch.Tensor:
+        """Make a plain tensor: a half everywhere and one on diagonals, or ones where it has no fractions.
+
+        Square matrices are symmetric and positive definite, ones are valid indices of everything that has
+        two elements, and nothing here is outside the domain of a logarithm.
+        """
+        shape = self.shape if shape is None else shape
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            return torch.ones(tuple(shape), dtype=self.dtype)
+        made = torch.full(tuple(shape), 0.5)
+        if made.ndim >= 2:
+            made.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+        made = made.to(self.dtype)
+        return made.mT.contiguous().mT if self.is_transposed else made
+
+    def placed(self, mesh: DeviceMesh, placements: str) -> DTensor:
+        """Make a DTensor whose local shard is filled as :meth:`plain` fills."""
+        wanted = re.findall(r"S\d+|R|P", "R" * mesh.ndim if self.is_replicated else placements)
+        local, placed = list(self.shape), []
+        for extent, text in zip(mesh.shape, wanted, strict=True):
+            placement = _placement(text)
+            if isinstance(placement, Shard):
+                if placement.dim >= len(local) or local[placement.dim] % extent:
+                    placement = Replicate()
+                else:
+                    local[placement.dim] //= extent
+            placed.append(placement)
+        tensor = self.plain(local).to(mesh.device_type)
+        return DTensor.from_local(tensor, mesh, placed, run_check=False)
+
+
+def _dtype(text: str) -> torch.dtype:
+    dtype: torch.dtype = _BY_TEXT.get(text) or getattr(torch, text)
+    return dtype
+
+
+def _placement(text: str) -> Placement:
+    if text == "R":
+        return Replicate()
+    return Partial() if text == "P" else Shard(int(text[1:]))
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments on which an op runs.
+
+    Args:
+        op: the op overload.
+        values: by name in its schema, tensors as texts.
+        outputs: names of those that it only writes to.
+    """
+
+    op: Any
+    values: Mapping[str, Any]
+    outputs: tuple[str, ...] = ()
+
+    def plain(self) -> OpCall:
+        """Call the op on plain tensors."""
+        return self._call(lambda text, _: text.plain())
+
+    def placed(self, mesh: DeviceMesh, layout: Layout, output: str = "") -> OpCall:
+        """Call the op on DTensors."""
+        count = -1
+
+        def place(text: TensorText, name: str) -> torch.Tensor:
+            nonlocal count
+            if text.is_plain:
+                return text.plain().to(mesh.device_type)
+            count += 1
+            return text.placed(mesh, output if output and name in self.outputs else layout.of(count))
+
+        return self._call(place)
+
+    def _call(self, make: Callable[[TensorText, str], torch.Tensor]) -> OpCall:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for position, needed in enumerate(torchapi.schema_of(self.op)):
+            if needed.name not in self.values:
+                continue
+            value = _made(self.values[needed.name], needed.name, make)
+            if position == len(args) and not needed.is_keyword:
+                args.append(value)
+            else:
+                kwargs[needed.name] = value
+        return OpCall(self.op, tuple(args), kwargs)
+
+
+def _made(value: Any, name: str, make: Callable[[TensorText, str], torch.Tensor]) -> Any:
+    if isinstance(value, TensorText):
+        return make(value, name)
+    if isinstance(value, tuple):
+        return [make(one, name) for one in value]
+    return value
+
+
+def find_arguments(op: Any) -> Arguments | str:
+    """Find arguments on which an op runs on plain tensors."""
+    why = ""
+    for arguments in _candidates(op):
+        try:
+            call = arguments.plain()
+            call.run()
+        except Exception as error:  # whatever torch says of them, they are the wrong arguments
+            why = why or first_line(error)
+            continue
+        written = {name: _written(arguments.values[name], call.kwargs[name]) for name in arguments.outputs}
+        return replace(arguments, values={**arguments.values, **written})
+    return why or "no arguments are known for its schema"
+
+
+def _written(text: TensorText, tensor: torch.Tensor) -> TensorText:
+    return replace(text, shape=tuple(tensor.shape))
+
+
+def _candidates(op: Any) -> Iterator[Arguments]:
+    schema = torchapi.schema_of(op)
+    needed = needs_of(torchapi.op_name(op))
+    outputs = [argument.name for argument in schema if argument.is_output]
+    for mould in MOULDS:
+        values = {
+            argument.name: _value(argument, mould, needed)
+            for argument in schema
+            if not argument.is_output and (argument.is_required or argument.name in needed)
+        }
+        for dtypes in _output_dtypes(outputs):
+            texts = {
+                name: TensorText.read(needed.get(name, f"{dtype}[0]"))
+                for name, dtype in zip(outputs, dtypes, strict=True)
+            }
+            yield Arguments(op, {**values, **texts}, tuple(outputs))
+
+
+def needs_of(op: str) -> dict[str, Any]:
+    """Collect what the table of needs says of an op, by its name; the first entry decides an argument."""
+    found: dict[str, Any] = {}
+    for need in NEEDS:
+        if any(fnmatchcase(op, glob) for glob in need.ops.split()):
+            found = {**need.values, **found}
+    return found
+
+
+def _output_dtypes(outputs: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    tried = [(NAMED_OUTPUTS[name],) if name in NAMED_OUTPUTS else OUTPUT_DTYPES for name in outputs]
+    if len(outputs) <= 2:
+        yield from product(*tried)
+    else:
+        yield tuple(each[0] for each in tried)
+
+
+def _value(argument: torchapi.SchemaArgument, mould: str, needed: Mapping[str, Any]) -> Any:
+    kind = argument.type
+    if argument.name in needed:
+        value = needed[argument.name]
+        if "Tensor" not in kind:
+            return _dtype(value) if argument.name.endswith("dtype") else value
+        return tuple(map(TensorText.read, value)) if isinstance(value, list) else TensorText.read(value)
+    if "Tensor" in kind and not kind.startswith("Optional"):
+        dtype, _, shape = mould.partition("[")
+        text = TensorText.read(f"{NAMED.get(argument.name, dtype)}[{shape}")
+        return (text, text) if "List" in kind else text
+    return _plain_value(argument, kind, mould)
+
+
+def _plain_value(argument: torchapi.SchemaArgument, kind: str, mould: str) -> Any:
+    if argument.name == "dtype":
+        return torch.float64
+    if kind.startswith("Optional"):
+        return None
+    if "List" in kind:
+        shape = list(TensorText.read(mould).shape)
+        values = {"List[int]": [1] if argument.name in ("dim", "dims") else shape, "List[number]": [2, 2]}
+        return values.get(kind, [True] * (argument.length or 2))
+    return {"number": 2, "int": 1, "float": 0.5, "bool": False, "str": "none"}.get(kind)

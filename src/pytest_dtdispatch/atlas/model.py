@@ -1,0 +1,211 @@
+"""The atlas of ops: what one signature of an op gave, and where it was taken."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from pytest_dtdispatch.core.environment import Environment
+from pytest_dtdispatch.core.measurement import Measurement, Refused, Samples, State
+
+# How far the second lowest median of the visits may lie above the lowest.
+AGREEMENT = 0.2
+
+
+class Outcome(str, Enum):
+    """What came of one signature."""
+
+    MEASURED = "measured"
+    NOT_REPEATED = "ran once, and is not measured"
+    SPLIT = "torch takes the op apart before DTensor is asked"
+    UNSUPPORTED = "torch does not support it"
+    NO_KERNEL = "torch has no kernel for this device"
+    NO_ARGUMENTS = "no arguments made"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Move:
+    """A redistribution that an op implies, which its caller did not ask for.
+
+    Args:
+        arguments: names of the op's arguments that it may be: several where they are alike, none where it is
+            an intermediate result.
+        tensor: dtype and global shape of what is moved.
+        source: placements before, one text for all mesh dimensions, ``S0R``.
+        target: placements after.
+
+    Example:
+        >>> str(Move(("mat2",), "f32[8,8]", "S0", "R"))
+        'mat2 f32[8,8] S0 -> R'
+    """
+
+    arguments: tuple[str, ...]
+    tensor: str
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        name = " or ".join(self.arguments)
+        return f"{name} {self.tensor} {self.source} -> {self.target}".strip()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one miss of a signature does, counted.
+
+    Args:
+        propagations: outermost and nested: an op without a rule of its own propagates those it is made of.
+        moves: redistributions it implies, in order.
+        collectives: how many of each kind it runs.
+    """
+
+    propagations: int
+    moves: tuple[Move, ...] = ()
+    collectives: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class AtlasRow:
+    """One signature of an op; or the op, where no signature could be made.
+
+    Args:
+        op: the op overload.
+        signature: the signature as text; the op where no arguments were made.
+        mesh: mesh and device as text, ``2x4``; empty where no arguments were made.
+        outcome: what came of it.
+        message: why there are no figures, in torch's words where torch says so; empty where there are.
+        visits: the figures, where it was measured: one for each time that the signature was visited.
+        counts: what one miss does, where that was counted.
+    """
+
+    op: str
+    signature: str
+    mesh: str
+    outcome: Outcome
+    message: str = ""
+    visits: tuple[Measurement, ...] = ()
+    counts: Counts | None = None
+
+    @functools.cached_property
+    def measurement(self) -> Measurement | None:
+        """The figures of the quietest visits, where it was measured."""
+        return quietest(self.visits) if self.visits else None
+
+    def median_ns(self, state: State) -> float | None:
+        """Median of one state in nanoseconds, or nothing where none was recorded."""
+        return self.measurement.median_ns(state) if self.measurement else None
+
+    @property
+    def steady_ns(self) -> float | None:
+        """Median latency in nanoseconds of a call in the steady state: a hit, else an unpropagated call."""
+        return self.measurement.steady_ns if self.measurement else None
+
+    @property
+    def overhead_ns(self) -> float | None:
+        """What dispatch adds to the op on the local shards, in nanoseconds."""
+        return self.measurement.overhead_ns if self.measurement else None
+
+    def spread(self, state: State) -> float | None:
+        """Highest over lowest median of one state in the visits; nothing where fewer than two have it."""
+        medians = self._medians(state)
+        return medians[-1] / medians[0] if len(medians) > 1 and medians[0] else None
+
+    @property
+    def unconfirmed(self) -> tuple[State, ...]:
+        """States of which no second visit found about what the quietest found."""
+        return tuple(state for state in State if not _agree(self._medians(state)))
+
+    def _medians(self, state: State) -> list[float]:
+        return sorted(median for visit in self.visits if (median := visit.median_ns(state)) is not None)
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Redistributions that it implies."""
+        return self.counts.moves if self.counts else ()
+
+    @property
+    def why_no_hit(self) -> str:
+        """Why a measured signature has no hit; empty where it has one, or was not measured."""
+        if not self.measurement or self.measurement.of(State.HIT):
+            return ""
+        if self.measurement.of(State.CALL):
+            return "never asks the sharding propagator, so that it has no miss either"
+        return "; ".join(self.measurement.notes) or self.measurement.proof
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """All rows of one run, and where they were taken.
+
+    Args:
+        rows: in the order of ops.
+        environment: device, torch, caches.
+        cpu: model of the CPU.
+        cores: how many this process may use.
+        python: its version.
+        date: day on which the run began, ``2026-11-21``.
+        command: what was typed.
+        visits: how often each signature was measured at least, a minute or more apart.
+        max_visits: how often at most, where the visits disagreed.
+        rounds: proved misses that were planned for each visit.
+        repeat: hits recorded for each of these.
+    """
+
+    rows: tuple[AtlasRow, ...]
+    environment: Environment
+    cpu: str
+    cores: int
+    python: str
+    date: str
+    command: str
+    visits: int
+    max_visits: int
+    rounds: int
+    repeat: int
+
+    def of(self, *outcomes: Outcome) -> tuple[AtlasRow, ...]:
+        """Rows of these outcomes."""
+        return tuple(row for row in self.rows if row.outcome in outcomes)
+
+    @property
+    def ops(self) -> int:
+        """How many ops have a row."""
+        return count_ops(self.rows)
+
+
+def count_ops(rows: Iterable[AtlasRow]) -> int:
+    """Count the ops that rows are of."""
+    return len({row.op for row in rows})
+
+
+def _agree(medians: Sequence[float]) -> bool:
+    """Tell whether the two lowest of sorted medians are about the same, or there are none."""
+    return not medians or (len(medians) > 1 and medians[1] <= medians[0] * (1 + AGREEMENT))
+
+
+def quietest(visits: Sequence[Measurement]) -> Measurement:
+    """Take each state from the visit in which its median is the lowest.
+
+    What else runs on a machine only ever adds to a latency, for seconds at a time: to every sample of one
+    visit then, and seldom to those of two (the argument of Chen and Revels, 2016,
+    https://arxiv.org/abs/1608.04295, for low quantiles of a benchmark's times).
+    """
+    states = dict.fromkeys(samples.state for visit in visits for samples in visit.samples)
+    figures = replace(visits[0].figures, samples=tuple(_quietest_of(state, visits) for state in states))
+    return replace(visits[0], figures=figures)
+
+
+def _quietest_of(state: State, visits: Sequence[Measurement]) -> Samples:
+    tried = [samples for visit in visits for samples in visit.samples if samples.state is state]
+    recorded = [samples for samples in tried if samples.ns]
+    refused: Counter[str] = Counter()
+    for samples in tried:
+        refused.update({refusal.reason: refusal.count for refusal in samples.refused})
+    lowest = min(recorded, key=lambda samples: samples.median_ns) if recorded else tried[0]
+    return replace(lowest, refused=tuple(Refused(reason, count) for reason, count in refused.items()))

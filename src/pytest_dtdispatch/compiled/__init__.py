@@ -1,0 +1,1 @@
+"""Compiled functions: what it costs to compile them, and to call them."""

@@ -1,0 +1,203 @@
+"""Rounds of compiles: cold, warm, then calls; and what torch's counters prove of each. Without torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from pytest_dtdispatch.core.measurement import Figures, Instructions, Samples, State, is_count
+from pytest_dtdispatch.measuring.rounds import WARMUP_HITS, Subject
+from pytest_dtdispatch.measuring.tally import NOT_COUNTED, Tally
+from pytest_dtdispatch.measuring.timing import (
+    Clock,
+    Meter,
+    Reader,
+    gc_paused,
+    nothing_to_do,
+    time_row,
+)
+
+NO_GRAPH = "no graph was compiled"
+FROM_CACHE = "a cache of compiled code answered"
+NOT_EMPTY = "a cache was not empty"
+COMPILED_AGAIN = "something was compiled"
+
+
+@dataclass(frozen=True)
+class CompilePlan:
+    """How much is compiled, and by what, where a test does not say.
+
+    Args:
+        backend: of torch.compile.
+        rounds: cold compiles, and as many warm ones.
+        calls: of the compiled function in each round, and of the uncompiled one.
+        fake_tensor_cache: settings that are compared; none where torch's own is kept.
+        counter: counts instructions in place of the clock; then there are no warm compiles.
+    """
+
+    backend: str = "inductor"
+    rounds: int = 5
+    calls: int = 40
+    fake_tensor_cache: tuple[bool, ...] = ()
+    counter: Meter | None = None
+
+
+class Compiler(Protocol):
+    """What the rounds ask of a compiler."""
+
+    def compile(self) -> Callable[..., Any]:
+        """Make the compiled function; its first call compiles."""
+
+    def cold(self) -> AbstractContextManager[None]:
+        """Keep caches of compiled code empty and off."""
+
+    def warm(self) -> AbstractContextManager[None]:
+        """Give the caches of compiled code that earlier warm compiles filled."""
+
+    def forget(self) -> None:
+        """Forget compiled programs."""
+
+    def forget_all(self) -> bool:
+        """Forget compiled programs, and all that makes tracing cheaper; tell whether nothing is left."""
+
+    def look_ups(self) -> Sequence[int]:
+        """Graphs compiled so far, and hits and misses of caches of compiled code."""
+
+    def graphs(self) -> int:
+        """Graphs compiled so far."""
+
+    def note_cold(self, compiled: Callable[..., Any]) -> None:
+        """Note what the cold compile that has just ended did, before anything else is called."""
+
+    def begin_calls(self) -> None:
+        """Take what is compiled by now as known."""
+
+    def note_calls(self) -> None:
+        """Note what the calls of a compiled function did."""
+
+    def call_others(self, compiled: Callable[..., Any]) -> tuple[Any, ...]:
+        """Call the compiled function with every other arguments that were given."""
+
+
+class CompileRounds:
+    """Take rounds of one function in one setting."""
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        subject: Subject,
+        plan: CompilePlan,
+        clock: Clock = time.perf_counter_ns,
+        synchronize: Callable[[], None] = nothing_to_do,
+    ) -> None:
+        self._compiler = compiler
+        self._subject = subject
+        self._plan = plan
+        self._meter = plan.counter or Meter(clock, clock)
+        self._synchronize = synchronize
+        self._compiled: Callable[..., Any] = subject.fn
+        self._tally = Tally()
+        self._why_no_program = NO_GRAPH
+        self._warm_look_ups = (0, 0)
+        self._rounds = 0
+
+    def rehearse(self) -> tuple[Any, ...]:
+        """Compile once and discard the figure: it pays for imports, and fills the caches of warm compiles."""
+        __tracebackhide__ = True
+        with self._compiler.warm():
+            self._compiler.forget()
+            result = self._first_call(*self._subject.prepare())
+            return (result, *self._compiler.call_others(self._compiled))
+
+    def take_round(self) -> None:
+        """Compile cold, compile warm, call."""
+        with self._compiler.cold():
+            self._cold()
+            if self._plan.counter:
+                self._calls()
+        if not self._plan.counter:
+            with self._compiler.warm():
+                self._warm()
+                self._calls()
+        self._eager()
+        self._rounds += 1
+
+    def figures(self) -> Figures:
+        """What the rounds gave."""
+        if self._plan.counter:
+            return Figures(self._rounds, instructions=self._tally.recorded(Instructions))
+        return Figures(self._rounds, self._tally.recorded(Samples), self._warm_notes())
+
+    def _first_call(self, *args: Any) -> Any:
+        __tracebackhide__ = True
+        self._compiled = self._compiler.compile()
+        return self._compiled(*args)
+
+    def _cold(self) -> None:
+        is_empty = [False]
+
+        def forget() -> None:
+            is_empty[0] = self._compiler.forget_all()
+
+        figure, (graphs, hits, _) = self._compile(forget)
+        self._compiler.note_cold(self._compiled)
+        why_not = NO_GRAPH if not graphs else FROM_CACHE if hits else "" if is_empty[0] else NOT_EMPTY
+        self._enter(State.COMPILE_COLD, figure, why_not)
+
+    def _warm(self) -> None:
+        figure, (graphs, hits, misses) = self._compile(self._compiler.forget)
+        self._enter(State.COMPILE_WARM, figure, "" if graphs else NO_GRAPH)
+        self._warm_look_ups = (hits, misses)
+
+    def _compile(self, forget: Callable[[], None]) -> tuple[int, tuple[int, int, int]]:
+        """Time one compile, and tell how far torch's counters moved."""
+        with gc_paused() as collect:
+
+            def prepare() -> tuple[Any, ...]:
+                args = self._subject.prepare()
+                collect()
+                forget()
+                return args
+
+            self._synchronize()
+            subject = replace(self._subject, fn=self._first_call)
+            row = subject.row(prepare, self._compiler.look_ups, 1)
+            [(figure, before, after)] = time_row(row, self._meter)
+        graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
+        self._why_no_program = "" if graphs else NO_GRAPH
+        return figure, (graphs, hits, misses)
+
+    def _calls(self) -> None:
+        self._compiler.begin_calls()
+        with gc_paused():
+            self._timed(self._compiled, WARMUP_HITS)
+            for figure, before, after in self._timed(self._compiled, self._plan.calls):
+                again = COMPILED_AGAIN if after != before else ""
+                self._enter(State.CALL, figure, self._why_no_program or again)
+        self._compiler.note_calls()
+
+    def _eager(self) -> None:
+        with gc_paused():
+            self._timed(self._subject.fn, WARMUP_HITS)
+            for figure, before, after in self._timed(self._subject.fn, self._plan.calls):
+                self._enter(State.EAGER, figure, COMPILED_AGAIN if after != before else "")
+
+    def _timed(self, fn: Callable[..., Any], calls: int) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
+        self._synchronize()
+        read: Reader = lambda: (self._compiler.graphs(),)  # noqa: E731 (a name of its type)
+        subject = replace(self._subject, fn=fn)
+        return time_row(subject.row(subject.prepare, read, calls), self._meter)
+
+    def _enter(self, state: State, figure: int, why_not: str) -> None:
+        counts_nothing = self._plan.counter is not None and not is_count(figure)
+        self._tally.enter(state, figure, why_not or (NOT_COUNTED if counts_nothing else ""))
+
+    def _warm_notes(self) -> tuple[str, ...]:
+        hits, misses = self._warm_look_ups
+        if hits or not self._tally.has(State.COMPILE_WARM):
+            return ()
+        asked = f"{misses} look-ups found nothing" if misses else "none was asked"
+        return (f"compile-warm: no cache of compiled code answered: {asked}",)

@@ -1,0 +1,107 @@
+"""Judge what compiling did: limits on counts, and what the FakeTensor cache is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.stats.shift import hodges_lehmann, shift_interval
+
+MOST_LISTED = 20
+CONFIDENCE = 0.95  # five compiles each suffice for it
+COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)
+
+
+@dataclass(frozen=True)
+class CompileLimits:
+    """The most that a compiled function may have; no limit where None.
+
+    Args:
+        max_recompiles: functions compiled once more.
+        max_graph_breaks: places where the program is cut.
+    """
+
+    max_recompiles: int | None = None
+    max_graph_breaks: int | None = None
+
+
+def complaints(counts: CompileCounts, limits: CompileLimits) -> tuple[str, ...]:
+    """Say which limits counts exceed, or cannot be held against.
+
+    Example:
+        >>> complaints(CompileCounts(recompiles=()), CompileLimits(max_recompiles=0))
+        ()
+        >>> complaints(CompileCounts(), CompileLimits(max_recompiles=0))
+        ('max_recompiles=0 cannot be judged: this torch does not count them',)
+    """
+    return tuple(
+        complaint
+        for limit, allowed, found in (
+            ("max_recompiles", limits.max_recompiles, counts.recompiles),
+            ("max_graph_breaks", limits.max_graph_breaks, counts.graph_breaks),
+        )
+        if allowed is not None and (complaint := _complaint(f"{limit}={allowed}", allowed, found))
+    )
+
+
+def _complaint(limit: str, allowed: int, found: Sequence[object] | None) -> str:
+    if found is None:
+        return f"{limit} cannot be judged: this torch does not count them"
+    if len(found) <= allowed:
+        return ""
+    listed = [f"    {one}" for one in found[:MOST_LISTED]]
+    more = [f"    and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
+    return "\n".join([f"{limit}, and there are {len(found):,}", *listed, *more])
+
+
+@dataclass(frozen=True)
+class CacheEffect:
+    """How much longer a state takes with the FakeTensor cache off.
+
+    Args:
+        name: of the function.
+        state: of the samples.
+        ratio: without the cache over with it.
+        low: lower end of its interval, with 95 %; 0 where there are too few samples for one.
+        high: upper end; infinite where there are too few samples.
+        samples: with the cache off, and with it on.
+    """
+
+    name: str
+    state: State
+    ratio: float
+    low: float
+    high: float
+    samples: tuple[int, int]
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were samples enough for an interval."""
+        return self.low > 0 and math.isfinite(self.high)
+
+
+def cache_effects(variants: Sequence[CompiledVariant]) -> Iterator[CacheEffect]:
+    """Compare functions that were compiled with the FakeTensor cache off and on, samples taken in turn.
+
+    The ratio is that of Hodges and Lehmann: of logarithms, the median of all differences.
+    """
+    by_name: dict[str, dict[bool | None, CompiledVariant]] = {}
+    for variant in variants:
+        by_name.setdefault(variant.base_name, {})[variant.fake_tensor_cache] = variant
+    for name, settings in by_name.items():
+        if True not in settings or False not in settings:
+            continue
+        for state in COMPARED:
+            off, on = (settings[is_on].measurement.of(state) for is_on in (False, True))
+            if off and on:
+                yield _effect(name, state, off.ns, on.ns)
+
+
+def _effect(name: str, state: State, off: Sequence[int], on: Sequence[int]) -> CacheEffect:
+    logs_off, logs_on = ([math.log(max(ns, 1)) for ns in each] for each in (off, on))
+    low, high = shift_interval(logs_on, logs_off, CONFIDENCE)
+    ratio = math.exp(hodges_lehmann(logs_on, logs_off))
+    return CacheEffect(name, state, ratio, math.exp(low), math.exp(high), (len(off), len(on)))

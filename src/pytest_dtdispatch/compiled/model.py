@@ -1,0 +1,185 @@
+"""What compiling a function did, and what that gave: graphs, breaks, guards, recompiles, rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.steps.model import Count
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """A place where a program was cut in two graphs.
+
+    Args:
+        reason: as torch gives it, in one line.
+        place: file and line of the program.
+
+    Example:
+        >>> str(GraphBreak("Call to `torch._dynamo.graph_break()`", "t.py:12"))
+        't.py:12: Call to `torch._dynamo.graph_break()`'
+    """
+
+    reason: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Recompile:
+    """A function that was compiled once more, as no program that it had fitted its arguments.
+
+    Args:
+        function: its name.
+        place: file and line of its beginning.
+        reason: as torch gives it, in one line.
+
+    Example:
+        >>> str(Recompile("add", "t.py:3", "size mismatch at index 0. expected 1, actual 2"))
+        'add (t.py:3): size mismatch at index 0. expected 1, actual 2'
+    """
+
+    function: str
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.place}): {self.reason}"
+
+
+@dataclass(frozen=True)
+class CompileCounts:
+    """What torch's own counters say of one cold compile; None where this torch does not count it.
+
+    Args:
+        graphs: that were compiled.
+        graph_breaks: where and why.
+        guards: that every later call checks.
+        recompiles: in the first call, in calls with other arguments, and in the calls that were timed.
+        propagations: of DTensor's sharding, while the function was traced.
+        sharding_misses: look-ups of the sharding-propagation caches that found nothing; tracing may ask none.
+        fake_tensor_hits: look-ups of the FakeTensor cache that were answered.
+        fake_tensor_misses: those that were not.
+        fake_tensor_bypasses: calls of ops that did not ask it.
+    """
+
+    graphs: int | None = None
+    graph_breaks: tuple[GraphBreak, ...] | None = None
+    guards: int | None = None
+    recompiles: tuple[Recompile, ...] | None = None
+    propagations: int | None = None
+    sharding_misses: int | None = None
+    fake_tensor_hits: int | None = None
+    fake_tensor_misses: int | None = None
+    fake_tensor_bypasses: int | None = None
+
+
+@dataclass(frozen=True)
+class CompiledVariant:
+    """A function compiled in one setting of the FakeTensor cache.
+
+    Args:
+        name: of its rows.
+        base_name: the same without the setting.
+        backend: that compiled it.
+        fake_tensor_cache: whether the FakeTensor cache was on; None where torch decided.
+        counts: what its compile did.
+        measurement: its rows.
+    """
+
+    name: str
+    base_name: str
+    backend: str
+    fake_tensor_cache: bool | None
+    counts: CompileCounts
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What ``dtdispatch.compile`` gives: results to hold against eager ones, and counts to assert on.
+
+    Where nothing is measured the function runs uncompiled: both results are one, and every count is 0.
+    A count that this torch cannot give is not-a-number, which equals nothing.
+
+    Args:
+        name: of its rows.
+        results: of the compiled function: its first call, then one for each of ``others``.
+        eager_results: of the same calls uncompiled.
+        variants: one for each setting of the FakeTensor cache.
+
+    Example:
+        >>> compiled = Compiled("add", (4,), (4,))
+        >>> compiled.result, compiled.graph_breaks == 0
+        (4, True)
+    """
+
+    name: str
+    results: tuple[Any, ...]
+    eager_results: tuple[Any, ...]
+    variants: tuple[CompiledVariant, ...] = ()
+
+    @property
+    def result(self) -> Any:
+        """Result of the compiled function."""
+        return self.results[0]
+
+    @property
+    def eager_result(self) -> Any:
+        """Result of the same call uncompiled."""
+        return self.eager_results[0]
+
+    @property
+    def graphs(self) -> float:
+        """Graphs that were compiled, in the setting that has most, as of every count here."""
+        return self._most(lambda counts: counts.graphs)
+
+    @property
+    def guards(self) -> float:
+        """Guards that every later call checks."""
+        return self._most(lambda counts: counts.guards)
+
+    @property
+    def graph_breaks(self) -> float:
+        """Graph breaks; lists where and why."""
+        return self._longest(lambda counts: counts.graph_breaks)
+
+    @property
+    def recompiles(self) -> float:
+        """Recompiles; lists what and why."""
+        return self._longest(lambda counts: counts.recompiles)
+
+    @property
+    def propagations(self) -> float:
+        """Propagations of DTensor's sharding while the function was traced."""
+        return self._most(lambda counts: counts.propagations)
+
+    def _most(self, of: Callable[[CompileCounts], int | None]) -> float:
+        found = [of(variant.counts) for variant in self.variants]
+        known = [count for count in found if count is not None]
+        return math.nan if len(known) < len(found) else float(max(known, default=0))
+
+    def _longest(self, of: Callable[[CompileCounts], Sequence[object] | None]) -> float:
+        found = [of(variant.counts) for variant in self.variants]
+        known = [listed for listed in found if listed is not None]
+        if len(known) < len(found):
+            return math.nan
+        longest: Sequence[object] = max(known, key=len, default=())
+        details = [str(one) for one in longest]
+        return Count(len(details), 1, details)
+
+
+def variant_name(name: str, fake_tensor_cache: bool) -> str:
+    """Name the rows of one setting of several.
+
+    Example:
+        >>> variant_name("embedding", False)
+        'embedding[fake_tensor_cache=off]'
+    """
+    return f"{name}[fake_tensor_cache={'on' if fake_tensor_cache else 'off'}]"

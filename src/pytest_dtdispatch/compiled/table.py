@@ -1,0 +1,158 @@
+"""The table of compiled functions: a line for each, in each setting of the FakeTensor cache."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from pytest_dtdispatch.compiled.judge import CacheEffect, cache_effects
+from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.report.measurements import Group, Line, Table
+from pytest_dtdispatch.report.terminal import INDENT, Text
+from pytest_dtdispatch.report.units import column_unit
+from pytest_dtdispatch.steps.model import repeated
+
+NOT_COUNTED = "?"
+MOST_NOTES = 5
+STATES = (
+    ("cold", State.COMPILE_COLD),
+    ("warm", State.COMPILE_WARM),
+    ("call", State.CALL),
+    ("eager", State.EAGER),
+)
+COUNTS: tuple[tuple[str, Callable[[CompileCounts], int | None]], ...] = (
+    ("graphs", lambda counts: counts.graphs),
+    ("breaks", lambda counts: _length(counts.graph_breaks)),
+    ("guards", lambda counts: counts.guards),
+    ("recompiles", lambda counts: _length(counts.recompiles)),
+    ("propagations", lambda counts: counts.propagations),
+)
+EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm", "cold/call")
+LEGEND = (
+    "Compiled: medians, of instructions the least. cold: torch.compile and the first call, every cache "
+    "empty; warm: the same with caches of compiled code filled; call: guards and the compiled program; "
+    "eager: the same call uncompiled. Counts of one cold compile by torch's counters, ? where it has none; "
+    "fake: hits + misses of the FakeTensor cache. samples: cold + warm + calls. More with -v."
+)
+
+
+def build_compile_table(
+    compiled: Mapping[str, Sequence[CompiledVariant]], of_instructions: bool = False, verbose: bool = False
+) -> Table:
+    """Lay out what was compiled."""
+    everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
+    columns = [
+        (title, texts)
+        for title, state in STATES
+        if any((texts := _texts(state, everything, of_instructions))[1].values())
+    ]
+
+    def line(variant: CompiledVariant) -> Line:
+        measurement, counts = variant.measurement, variant.counts
+        cells = [texts[1][id(measurement)] or "-" for _, texts in columns]
+        cells += [_ratio(measurement, of_instructions)] * bool(columns)
+        cells += [_number(of(counts)) for _, of in COUNTS]
+        cells += [_sum(counts.fake_tensor_hits, counts.fake_tensor_misses)]
+        cells += [_samples(measurement, of_instructions)] * bool(columns)
+        proof = measurement.proof if columns else "counted"
+        is_proved = proof in ("proved", "counted")
+        return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, verbose)), is_proved)
+
+    groups = tuple(
+        Group(f"{test} (compiled by {backend})", tuple(line(v) for v in of_test if v.backend == backend))
+        for test, of_test in compiled.items()
+        for backend in dict.fromkeys(variant.backend for variant in of_test)
+    )
+    times = [f"{title} {texts[0]}".strip() for title, texts in columns]
+    titles = [*times, *["cold/call"] * bool(columns), *(title for title, _ in COUNTS), "fake"]
+    titles += ["samples"] * bool(columns)
+    return Table(tuple(titles), groups, label_title="compiled", expendable=EXPENDABLE)
+
+
+def effect_lines(compiled: Mapping[str, Sequence[CompiledVariant]], width: int) -> Iterator[tuple[Text, ...]]:
+    """Say what the FakeTensor cache is worth, where compiles were measured with it off and on."""
+    for test, variants in compiled.items():
+        for effect in cache_effects(variants):
+            text = f"{test}: {effect_text(effect)}"
+            for line in textwrap.wrap(text, width - 1, subsequent_indent=INDENT * 2):
+                yield (Text(line),)
+
+
+def effect_text(effect: CacheEffect) -> str:
+    """Write the ratio with its interval.
+
+    Example:
+        >>> effect_text(CacheEffect("embedding", State.COMPILE_COLD, 1.082, 1.04, 1.13, (5, 5)))
+        'embedding compile-cold takes 1.08 times as long with the FakeTensor cache off (95 %: 1.04 to 1.13)'
+    """
+    off, on = effect.samples
+    interval = (
+        f"95 %: {effect.low:.2f} to {effect.high:.2f}"
+        if effect.has_interval
+        else f"no interval from {off} and {on} samples"
+    )
+    return (
+        f"{effect.name} {effect.state} takes {effect.ratio:.2f} times as long with the FakeTensor cache off "
+        f"({interval})"
+    )
+
+
+def _texts(
+    state: State, measurements: Sequence[Measurement], of_instructions: bool
+) -> tuple[str, dict[int, str]]:
+    """Write a column: its unit, and its texts by measurement."""
+    values = {id(measurement): _value(measurement, state, of_instructions) for measurement in measurements}
+    if of_instructions:
+        return "", {key: "" if value is None else f"{value:,.0f}" for key, value in values.items()}
+    unit = column_unit(values.values())
+    return unit.name, {key: "" if value is None else unit.text(value) for key, value in values.items()}
+
+
+def _value(measurement: Measurement, state: State, of_instructions: bool) -> float | None:
+    if not of_instructions:
+        return measurement.median_ns(state)
+    counted = measurement.instructions_of(state)
+    return counted.least if counted else None
+
+
+def _ratio(measurement: Measurement, of_instructions: bool) -> str:
+    cold, call = (_value(measurement, state, of_instructions) for state in (State.COMPILE_COLD, State.CALL))
+    return f"{cold / call:,.0f}" if cold and call else "-"
+
+
+def _samples(measurement: Measurement, of_instructions: bool) -> str:
+    states = (State.COMPILE_COLD, State.COMPILE_WARM, State.CALL)
+    if of_instructions:
+        counted = [measurement.instructions_of(state) for state in states]
+        return "+".join(str(len(each.counts) if each else 0) for each in counted)
+    timed = [measurement.of(state) for state in states]
+    return "+".join(str(len(each.ns) if each else 0) for each in timed)
+
+
+def _notes(variant: CompiledVariant, verbose: bool) -> Iterator[str]:
+    counts = variant.counts
+    yield from variant.measurement.notes
+    listed = [f"graph break at {text}" for text in repeated(counts.graph_breaks or ())]
+    listed += [f"recompiled {text}" for text in repeated(counts.recompiles or ())]
+    yield from listed if verbose else listed[:MOST_NOTES]
+    if len(listed) > MOST_NOTES and not verbose:
+        yield f"and {len(listed) - MOST_NOTES} more; -v lists them"
+    if verbose:
+        yield (
+            f"tracing: {_number(counts.propagations)} propagations, {_number(counts.sharding_misses)} misses "
+            f"of the sharding caches; FakeTensor cache: {_number(counts.fake_tensor_hits)} hits, "
+            f"{_number(counts.fake_tensor_misses)} misses, {_number(counts.fake_tensor_bypasses)} not asked"
+        )
+
+
+def _length(listed: Sequence[object] | None) -> int | None:
+    return None if listed is None else len(listed)
+
+
+def _number(count: int | None) -> str:
+    return NOT_COUNTED if count is None else f"{count:,}"
+
+
+def _sum(one: int | None, other: int | None) -> str:
+    return f"{_number(one)}+{_number(other)}"

@@ -1,0 +1,1 @@
+"""What figures are: signatures, samples, verdicts, files. Imports neither torch nor pytest."""

@@ -1,0 +1,196 @@
+"""Read one value as flags, ini files and markers write it; a ValueError names what is valid."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_dtdispatch.core.thresholds import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
+
+AUTO = "auto"
+
+
+def read_count(value: Any) -> int:
+    """Read a whole number of at least 1."""
+    try:
+        count = int(value)
+    except (TypeError, ValueError, OverflowError):
+        count = 0
+    if count < 1 or isinstance(value, (bool, float)):
+        raise ValueError("a whole number of at least 1")
+    return count
+
+
+def read_rounds(value: Any) -> int | str:
+    """Read a number of rounds, or ``auto`` for as many as are enough."""
+    if isinstance(value, str) and value == AUTO:
+        return AUTO
+    try:
+        return read_count(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {AUTO}") from None
+
+
+def read_most(value: Any) -> int:
+    """Read a whole number of at least 0."""
+    try:
+        limit = int(value)
+    except (TypeError, ValueError, OverflowError):
+        limit = -1
+    if limit < 0 or isinstance(value, (bool, float)):
+        raise ValueError("a whole number of at least 0")
+    return limit
+
+
+def read_seconds(value: Any) -> float:
+    """Read a positive number of seconds."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf") or isinstance(value, bool):
+        raise ValueError("a number of seconds above 0")
+    return seconds
+
+
+def read_limit(value: Any) -> float:
+    """Read a limit: a number above 0."""
+    try:
+        limit = 0.0 if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        limit = 0.0
+    if not 0 < limit < float("inf"):
+        raise ValueError("a number above 0")
+    return limit
+
+
+def read_sizes(value: Any) -> tuple[int, ...]:
+    """Read sizes, the smallest first."""
+    try:
+        sizes = tuple(_read_size(size) for size in value)
+    except (TypeError, ValueError):
+        sizes = ()
+    if len(sizes) < 2 or len(set(sizes)) < len(sizes):
+        raise ValueError("two or more whole numbers of at least 1 that differ")
+    return tuple(sorted(sizes))
+
+
+def _read_size(value: Any) -> int:
+    """Read a whole number of at least 1 that is a number, and no text or bool."""
+    return read_count(value if isinstance(value, bool) else operator.index(value))
+
+
+def read_switch(value: Any) -> bool:
+    """Read a switch: a bool, or as an ini file writes one."""
+    texts = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in texts:
+        return texts[value.lower()]
+    raise ValueError("true or false")
+
+
+def read_mesh(value: Any) -> tuple[int, ...]:
+    """Read a mesh shape: ``2x4``, ``4``, or in a marker a tuple of numbers."""
+    parts = value.split("x") if isinstance(value, str) else value
+    if not isinstance(parts, (tuple, list)):
+        parts = (parts,)
+    try:
+        shape = tuple(read_count(part) for part in parts)
+    except ValueError:
+        shape = ()
+    if not shape:
+        raise ValueError("a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4")
+    return shape
+
+
+def read_names(value: Any) -> tuple[str, ...]:
+    """Read names of mesh dimensions."""
+    if not isinstance(value, (tuple, list)) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError('a tuple of names, such as ("dp", "tp")')
+    if len(set(value)) < len(value):
+        raise ValueError("a tuple of names that differ")
+    return tuple(value)
+
+
+def read_cache_settings(value: Any) -> tuple[bool, ...]:
+    """Read settings of a cache that are compared: ``on``, ``off``, ``both``, or bools."""
+    words = {"on": (True,), "off": (False,), "both": (False, True)}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    settings = value if isinstance(value, (tuple, list)) else (value,)
+    if not settings or not all(isinstance(each, bool) for each in settings):
+        raise ValueError("on, off or both, in Python True, False or [False, True]")
+    return tuple(dict.fromkeys(settings))
+
+
+def read_word(value: Any) -> str:
+    """Read a name."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a name")
+    return value.strip()
+
+
+def read_globs(value: Any) -> tuple[str, ...]:
+    """Read globs of op names."""
+    globs = (value,) if isinstance(value, str) else value
+    if not isinstance(globs, (tuple, list)) or not all(isinstance(glob, str) and glob for glob in globs):
+        raise ValueError('globs of op names, such as "add*"')
+    return tuple(globs)
+
+
+def read_thresholds(value: Any) -> tuple[Threshold, ...]:
+    """Read thresholds: ``median:10%``, ``hit=median:7.5%``, or ``10%`` of the median; one, or several."""
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ValueError('thresholds, such as "10%" or "hit=median:7.5%"')
+    return tuple(map(_read_threshold, texts))
+
+
+def _read_threshold(text: str) -> Threshold:
+    head, has_field, percent = text.rpartition(":")
+    if not has_field:
+        head, _, percent = text.rpartition("=") if "=" in text else ("", "", text)
+        head += "=median" if head else "median"
+    state, has_state, field = head.rpartition("=")
+    example = "[STATE=]FIELD:PERCENT, such as median:10% or hit=median:7.5%"
+    if has_state and state not in THRESHOLD_STATES:
+        raise ValueError(f"{example}: the state is one of {', '.join(THRESHOLD_STATES)}, not {state!r}")
+    if field not in THRESHOLD_FIELDS:
+        raise ValueError(f"{example}: the field is one of {', '.join(THRESHOLD_FIELDS)}, not {field!r}")
+    try:
+        fraction = float(percent.removesuffix("%")) / 100
+    except ValueError:
+        fraction = 0.0
+    if not percent.endswith("%") or not 0 < fraction <= 100:
+        raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
+    return Threshold(state, field, fraction)
+
+
+def read_file(value: Any) -> Path:
+    """Read the path of a file."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("the path of a file")
+    return Path(value)
+
+
+def read_choice(choices: Sequence[str]) -> Callable[[Any], str]:
+    """Read one of several words."""
+
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return str(value)
+
+    return read

@@ -1,0 +1,78 @@
+"""Which of how many ranks this process is, as a launcher says in the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+ENDED_ITS_RUN = "ended its run"  # what is said of a rank that left by itself
+MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
+
+
+class World(NamedTuple):  # made at every start of pytest, and faster than a dataclass
+    """This process among the ranks of a run.
+
+    Args:
+        rank: of this process.
+        size: ranks in the run.
+        local_rank: of this process on its machine.
+        local_size: ranks on its machine.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @property
+    def is_many(self) -> bool:
+        """Whether other ranks take part."""
+        return self.size > 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that prints, writes and judges."""
+        return self.rank == 0
+
+
+def read_world(environ: Mapping[str, str]) -> World:
+    """Read what torchrun, or another launcher, wrote; one rank alone where none did.
+
+    Example:
+        >>> read_world({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"})
+        World(rank=1, size=2, local_rank=1, local_size=2)
+        >>> read_world({"RANK": "1"})
+        World(rank=0, size=1, local_rank=0, local_size=1)
+    """
+    rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
+    if rank is None or size is None or rank >= size or not all(environ.get(name) for name in MEETING_POINT):
+        return World()
+    local_rank, local_size = _number(environ, "LOCAL_RANK"), _number(environ, "LOCAL_WORLD_SIZE")
+    return World(
+        rank, size, rank if local_rank is None else local_rank, size if local_size is None else local_size
+    )
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Name ranks in a sentence.
+
+    Example:
+        >>> ranks_text([2]), ranks_text([0, 1, 3])
+        ('rank 2', 'ranks 0, 1, 3')
+    """
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def lost_text(lost: Mapping[int, str]) -> str:
+    """Say why ranks are lost.
+
+    Example:
+        >>> lost_text({2: "ended its run", 1: "left"})
+        'rank 1 left; rank 2 ended its run'
+    """
+    return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else None

@@ -1,0 +1,124 @@
+"""Judge results against expected ones, both ways: an improvement that nobody recorded hides the next loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_dtdispatch.core.metrics import INSTRUCTION_METRICS, Result
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.gates.expected_file import ExpectedRow
+
+DIGITS = 4
+REGRESSED = "find what made it grow, or update the expected file where the cost is wanted"
+IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
+GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
+NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
+UNEXPECTED = "the expected file has no such row: add one to gate it"
+
+
+@dataclass(frozen=True)
+class ExpectedJudgement:
+    """What the gate says of a whole run.
+
+    Args:
+        verdicts: of each expected row in the order of the file, then of results that it has no row for.
+        corrections: rows of the file with the values found, of those that are off by more than a third of
+            their margin.
+    """
+
+    verdicts: tuple[RowVerdict, ...]
+    corrections: tuple[ExpectedRow, ...] = ()
+
+    @property
+    def has_compared(self) -> bool:
+        """Whether any result was held against an expected one."""
+        return any(row.figures for row in self.verdicts)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run must fail: something is neither passed nor new, or nothing was compared."""
+        harmless = {Verdict.PASSED, Verdict.NEW}
+        return not self.has_compared or any(row.verdict not in harmless for row in self.verdicts)
+
+
+def judge_results(expected: Sequence[ExpectedRow], results: Sequence[Result]) -> ExpectedJudgement:
+    """Judge results against expected ones.
+
+    Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
+    ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``.
+
+    Example:
+        >>> row = ExpectedRow("t.py::test_add", "dispatch_hit_ns", 6000, 0.1)
+        >>> judgement = judge_results([row], [Result("t.py::test_add", "dispatch_hit_ns", 7654)])
+        >>> str(judgement.verdicts[0].verdict), judgement.has_failed, str(judgement.corrections[0])
+        ('regressed', True, 't.py::test_add,dispatch_hit_ns,7654,0.1')
+    """
+    found = {(result.name, result.metric): result.value for result in results}
+    known = {(row.name, row.metric) for row in expected}
+    verdicts = [_judge_row(row, found.get((row.name, row.metric))) for row in expected]
+    new = [
+        RowVerdict(result.name, Verdict.NEW, (), UNEXPECTED, f"{result.metric} {result.value:,}")
+        for result in results
+        if (result.name, result.metric) not in known
+    ]
+    return ExpectedJudgement((*verdicts, *new), tuple(corrections(expected, results)))
+
+
+def not_judged(why: str) -> ExpectedJudgement:
+    """Say of every row at once why it could not be judged."""
+    return ExpectedJudgement((RowVerdict(why, Verdict.DISABLED),))
+
+
+def corrections(expected: Sequence[ExpectedRow], results: Sequence[Result]) -> Iterator[ExpectedRow]:
+    """Give the rows that are off by more than a third of their margin, with the value found and no reason.
+
+    Example:
+        >>> row = ExpectedRow("t.py::test_add", "dispatch_hit_ns", 6000, 0.3)
+        >>> [list(corrections([row], [Result(row.name, row.metric, ns)])) for ns in (6600, 5400)]
+        [[], []]
+    """
+    found = {(result.name, result.metric): result.value for result in results}
+    for row in expected:
+        value = found.get((row.name, row.metric))
+        if value is not None and _is_off(row.expected, value, row.noise_margin):
+            yield replace(row, expected=shortened(value, row.noise_margin), reason="")
+
+
+def shortened(value: int, noise_margin: float) -> int:
+    """Cut a value to four digits, unless that alone moves it by more than a third of its margin.
+
+    Example:
+        >>> shortened(6948211, 0.1), shortened(6948211, 0)
+        (6948000, 6948211)
+    """
+    unit = 10 ** max(len(str(value)) - DIGITS, 0)
+    cut = value // unit * unit
+    return value if _is_off(value, cut, noise_margin) else cut
+
+
+def _is_off(expected: int, value: int, noise_margin: float) -> bool:
+    return 3 * abs(value - expected) > noise_margin * expected
+
+
+def _judge_row(row: ExpectedRow, value: int | None) -> RowVerdict:
+    criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %"
+    if value is None:
+        return RowVerdict(row.name, Verdict.MISSING, (), _remedy(row), criterion)
+    change = (("change_percent", 100 * (value / row.expected - 1)),) if row.expected else ()
+    figures = (("expected", row.expected), ("found", value), *change)
+    verdict, remedy = _place(row, value)
+    return RowVerdict(row.name, verdict, figures, remedy, criterion)
+
+
+def _remedy(missing: ExpectedRow) -> str:
+    return NOT_COUNTED if missing.metric in INSTRUCTION_METRICS else GONE
+
+
+def _place(row: ExpectedRow, value: int) -> tuple[Verdict, str]:
+    room = row.expected * row.noise_margin
+    if value > row.expected + room:
+        return Verdict.REGRESSED, REGRESSED
+    if value < row.expected - room:
+        return Verdict.IMPROVED, IMPROVED
+    return Verdict.PASSED, ""

@@ -1,0 +1,229 @@
+"""Files of expected results and of results, as PyTorch's pr_time_benchmarks has them: CSV without a header.
+
+Its reader skips blank lines of an expected file, takes the first four fields of every other line, and leaves
+any further field alone. A comment line would stop it, so why a value was changed stands in a fifth field.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_dtdispatch.core.metrics import METRICS, Result, plain_name
+
+MOST_BYTES = 4 * 2**20  # some 20,000 rows
+LONGEST_LINE = 10_000
+LONGEST_REASON = 500
+MOST = 2**63  # a count of instructions that is larger is no count
+EXPECTED_FORM = "name,metric,expected,noise_margin"
+RESULTS_FORM = "name,metric,value"
+_QUOTE = "; quote a name that has commas"
+
+
+@dataclass(frozen=True)
+class ExpectedRow:
+    """What one metric is expected to be.
+
+    Args:
+        name: as results have it.
+        metric: one of the known ones.
+        expected: a whole number of at least 0, in the metric's unit.
+        noise_margin: how far from it a result may be, either way, as a fraction of it: 0.1 is 10 %.
+        reason: why it was last changed; may be empty.
+        line: number of its line in the file, from 1; 0 where it is in none.
+    """
+
+    name: str
+    metric: str
+    expected: int
+    noise_margin: float
+    reason: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        """One line of the file."""
+        reason = [self.reason] if self.reason else []
+        return _csv_line([self.name, self.metric, str(self.expected), repr(self.noise_margin), *reason])
+
+
+@dataclass(frozen=True)
+class ExpectedFile:
+    """A file of expected results.
+
+    Args:
+        where: its path.
+        text: all of it.
+        rows: in the order of their lines.
+    """
+
+    where: str
+    text: str
+    rows: tuple[ExpectedRow, ...]
+
+    def with_rows(self, rows: Iterable[ExpectedRow]) -> str:
+        """Write the text anew with other rows in some places."""
+        given = tuple(rows)
+        lines = self.text.split("\n")
+        end = "\r" if lines[0].endswith("\r") else ""
+        for row in given:
+            if row.line:
+                lines[row.line - 1] = f"{row}{end}"
+        if lines[-1] == "":
+            lines.pop()
+        lines += [f"{row}{end}" for row in given if not row.line]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def read_expected(path: Path) -> ExpectedFile:
+    """Read a file of expected results."""
+    return parse_expected(_text(path), str(path))
+
+
+def parse_expected(text: str, where: str) -> ExpectedFile:
+    r"""Read the text of a file of expected results.
+
+    Blank lines, and comment lines that begin with ``#``, are kept and mean nothing.
+
+    Example:
+        >>> file = parse_expected("\n# hits\nt.py::test_add,dispatch_hit_ns,6940,0.25\n", "expected.csv")
+        >>> file.rows[0].expected, file.rows[0].noise_margin, file.rows[0].line
+        (6940, 0.25, 3)
+    """
+    rows: dict[tuple[str, str], ExpectedRow] = {}
+    for line, fields in _lines(text, where):
+        place = f"{where}:{line}"
+        if not 4 <= len(fields) <= 5:
+            raise ValueError(
+                f"{place}: {_fields(len(fields))}, and a row is {EXPECTED_FORM}[,reason]{_QUOTE}"
+            )
+        name, metric = _key(fields, rows, place)
+        expected = _whole(fields[2], "expected", place)
+        reason = plain_name(fields[4]) if len(fields) == 5 else ""
+        rows[name, metric] = ExpectedRow(name, metric, expected, _margin(fields[3], place), reason, line)
+    return ExpectedFile(where, text, tuple(rows.values()))
+
+
+def read_results(path: Path) -> tuple[Result, ...]:
+    """Read a file of results."""
+    where = str(path)
+    results: dict[tuple[str, str], Result] = {}
+    for line, fields in _lines(_text(path), where):
+        place = f"{where}:{line}"
+        if len(fields) != 3:
+            raise ValueError(f"{place}: {_fields(len(fields))}, and a row is {RESULTS_FORM}{_QUOTE}")
+        name, metric = _key(fields, results, place)
+        results[name, metric] = Result(name, metric, _whole(fields[2], "value", place))
+    return tuple(results.values())
+
+
+def results_text(results: Iterable[Result]) -> str:
+    r"""Write results as a file has them: a line for each, and no blank one, at which PyTorch's reader stops.
+
+    Example:
+        >>> results_text([Result("t.py::test_mm::mm(f32[8,8]S0)@4", "dispatch_hit_ns", 6940)])
+        '"t.py::test_mm::mm(f32[8,8]S0)@4",dispatch_hit_ns,6940\n'
+    """
+    return "".join(f"{_csv_line([result.name, result.metric, str(result.value)])}\n" for result in results)
+
+
+def checked_reason(text: str) -> str:
+    """Check a reason for a change, and make it one line."""
+    reason = plain_name(text)
+    if not 0 < len(reason) <= LONGEST_REASON:
+        raise ValueError(f"a reason has 1 to {LONGEST_REASON} characters, not {len(reason)}")
+    return reason
+
+
+def read_margin(text: str) -> float:
+    """Read a margin of noise.
+
+    Example:
+        >>> read_margin("0.15")
+        0.15
+    """
+    try:
+        margin = float(text)
+    except ValueError:
+        margin = math.nan
+    if not 0 <= margin <= 1:
+        meant = f"; {margin:g} % is {margin / 100:g}" if 1 < margin <= 100 else ""
+        raise ValueError(f"{_shown(text)} is not a fraction from 0 to 1{meant}")
+    return margin
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path}: it has more than {MOST_BYTES // 2**20} MiB, and is no file of rows")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: this is no text in UTF-8") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(f"{path}:{line}: this is no text: it has a zero byte")
+    return text
+
+
+def _lines(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Split rows into fields, each with the number of its line."""
+    for line, content in enumerate(text.split("\n"), start=1):
+        if len(content) > LONGEST_LINE:
+            raise ValueError(f"{where}:{line}: a line of more than {LONGEST_LINE:,} characters")
+        if not content.strip() or content.lstrip().startswith("#"):
+            continue
+        try:
+            fields = next(csv.reader([content.removesuffix("\r")], strict=True))
+        except csv.Error as error:
+            raise ValueError(f"{where}:{line}: {error}; a row is one line, quoted as CSV") from None
+        yield line, [field.strip() for field in fields]
+
+
+def _key(fields: list[str], known: Mapping[tuple[str, str], object], place: str) -> tuple[str, str]:
+    name, metric = plain_name(fields[0]), fields[1]
+    if not name:
+        raise ValueError(f"{place}: the name is empty")
+    if metric not in METRICS:
+        raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(METRICS)}")
+    if (name, metric) in known:
+        raise ValueError(f"{place}: a second row of {metric} of {_shown(name)}")
+    return name, metric
+
+
+def _whole(text: str, column: str, place: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    if not 0 <= value < MOST:
+        raise ValueError(f"{place}: {column} {_shown(text)} is not a whole number from 0 to 2**63-1")
+    return value
+
+
+def _margin(text: str, place: str) -> float:
+    try:
+        return read_margin(text)
+    except ValueError as error:
+        raise ValueError(f"{place}: noise_margin {error}") from None
+
+
+def _fields(count: int) -> str:
+    return "1 field" if count == 1 else f"{count} fields"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _csv_line(fields: list[str]) -> str:
+    """Join fields; a first one that would read as a comment is quoted."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="").writerow(fields)
+    line = buffer.getvalue()
+    return f'"{fields[0]}"{line[len(fields[0]) :]}' if line.startswith("#") else line

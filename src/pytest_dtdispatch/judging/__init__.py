@@ -1,1 +1,0 @@
-"""What figures mean: limits, fits, verdicts. Standard library only."""

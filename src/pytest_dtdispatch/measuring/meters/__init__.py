@@ -1,1 +1,0 @@
-"""What counts instructions: the processor's own counter, or callgrind. Without torch, but for the former."""

@@ -1,0 +1,209 @@
+"""Rows into pytest-benchmark, and its flags onto our tests; the only module that knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
+from pytest_dtdispatch.core.signature import shorten
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.ranks.samples import RankSamples
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.plugin.options import Settings
+
+FIXTURE = "benchmark"
+LATEST = "[0-9][0-9][0-9][0-9]_"  # how saved runs are numbered
+CONTAINS = {
+    State.LOCAL: "the op on local shards",
+    State.COMPILE_COLD: "torch.compile and the first call: tracing, compiling, one run",
+    State.COMPILE_WARM: "torch.compile and the first call: tracing, look-ups in filled caches, one run",
+    State.EAGER: "the same call uncompiled, end to end from Python",
+}
+NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
+
+
+@dataclass
+class Row:
+    """One signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
+
+    name: str
+    fullname: str
+    group: str
+    param: str
+    params: dict[str, Any]
+    extra_info: dict[str, Any]
+    cprofile_stats: None = None
+    has_error: bool = field(default=False)
+
+
+class Bridge:
+    """The plugin object that ties a run to pytest-benchmark."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+
+    def add(self, item: pytest.Item, test: str, measurements: Sequence[Measurement]) -> None:
+        """Enter the rows of a test into pytest-benchmark's session."""
+        session = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        if session is None:
+            return
+        from pytest_benchmark.stats import Metadata
+
+        for measurement in measurements:
+            for samples in measurement.recorded():
+                entry = Metadata(
+                    _row(item, test, measurement, samples), iterations=1, options=self._options(measurement)
+                )
+                for ns in samples.ns:
+                    entry.update(ns / 1e9)
+                session.benchmarks.append(entry)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-benchmark's own look at the items
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
+        """Let --benchmark-only and --benchmark-skip see our tests as benchmarks.
+
+        They look for a fixture of that name. Our tests cannot ask for it: unused, it warns.
+        """
+        ours = [item for item in items if self._is_measured(item)]
+        names = {id(item): item.fixturenames for item in ours}  # type: ignore[attr-defined]
+        for item in ours:
+            item.fixturenames = [*names[id(item)], FIXTURE]  # type: ignore[attr-defined]
+        try:
+            return (yield)
+        finally:
+            for item in ours:
+                item.fixturenames = names[id(item)]  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        """Add what our figures depend on; two runs that differ in it are not comparable."""
+        if self._settings.measure:
+            from pytest_dtdispatch.plugin.environment import run_environment
+
+            try:
+                machine_info["dtdispatch"] = run_environment(self._settings).as_dict()
+            except DtDispatchError as error:
+                raise pytest.UsageError(str(error)) from None
+
+    def keep_files(self) -> None:
+        """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
+        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        for what in ("json", "save", "autosave"):
+            if getattr(session, what, None):
+                setattr(session, what, None)
+
+    def machine_info(self) -> dict[str, Any]:
+        """Describe this machine as a saved run does."""
+        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        info: dict[str, Any] = session.get_machine_info()
+        return info
+
+    def _is_measured(self, item: pytest.Item) -> bool:
+        names = getattr(item, "fixturenames", None)
+        if names is None or FIXTURE in names:
+            return False
+        return self._settings.measure_all or "dtdispatch" in names
+
+    def _options(self, measurement: Measurement) -> dict[str, Any]:
+        return {
+            "disable_gc": True,
+            "timer": "perf_counter_ns",
+            "rounds": measurement.rounds,
+            "repeat": self._settings.repeat,
+            "max_time": self._settings.max_time,
+        }
+
+
+def saved_run(config: pytest.Config) -> Path | None:
+    """Find the file that --benchmark-compare names; nothing where it names none that is there."""
+    from pytest_benchmark.logger import Logger
+    from pytest_benchmark.utils import get_machine_id, load_storage
+
+    named = config.getoption("benchmark_compare")
+    where = config.getoption("benchmark_storage")
+    if where.startswith("elasticsearch"):
+        raise ValueError(f"--benchmark-storage={where}: only a run saved in a file can be compared with")
+    storage = load_storage(
+        where, logger=Logger(Logger.QUIET, config=config), default_machine_id=get_machine_id(), netrc=None
+    )
+    files = storage.query(LATEST if named is True else named)
+    if len(files) > 1 and named is not True:
+        raise ValueError(f"--benchmark-compare={named} names {len(files)} saved runs: name one")
+    return Path(files[-1]) if files else None
+
+
+def full_name(test: str, measurement: Measurement, samples: Samples) -> str:
+    """Name a row: unique in a run, the same from run to run."""
+    return f"{test}::{measurement.label}::{samples.state}"
+
+
+def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> Row:
+    own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
+    tail = f"{measurement.label}::{samples.state}"
+    short = shorten(measurement.label, keep_end=len(measurement.mesh) + 1, limit=NAME_LENGTH)
+    return Row(
+        name=f"{item.name}::{short}::{samples.state}",
+        fullname=full_name(test, measurement, samples),
+        group=f"dtdispatch {samples.state}",
+        param=tail,
+        params={**{name: _plain(value) for name, value in own.items()}, **ours},
+        extra_info={
+            "signature": measurement.full_label,
+            "contains": _contains(measurement, samples),
+            "proof": _proof(measurement, samples),
+            "refused": [str(refusal) for refusal in samples.refused],
+            "calls": measurement.calls,
+            "rounds": measurement.rounds,
+            "overhead_ns": measurement.overhead_ns,
+            "notes": [*measurement.notes, *measurement.remarks],
+            **_of_ranks(samples),
+        },
+    )
+
+
+def _of_ranks(samples: Samples) -> dict[str, Any]:
+    """All samples of all ranks, and what stands for them; nothing where there is one rank."""
+    if not isinstance(samples, RankSamples):
+        return {}
+    slowest, slowest_ns = samples.slowest
+    return {
+        "rank_stat": samples.stat,
+        "rank_medians_ns": {str(rank): median for rank, median in samples.medians.items()},
+        "median_over_ranks_ns": samples.middle_ns,
+        "slowest_rank": slowest,
+        "slowest_rank_ns": slowest_ns,
+        "rank_spread": samples.spread,
+        "rank_samples_ns": {str(rank): list(ns) for rank, ns in samples.by_rank},
+    }
+
+
+def _contains(measurement: Measurement, samples: Samples) -> str:
+    return CONTAINS.get(samples.state) or str(measurement.contains)
+
+
+def _proof(measurement: Measurement, samples: Samples) -> str:
+    if measurement.contains is Contains.COMPILED and samples.state is State.CALL:
+        return "each sample: torch's counters show that nothing was compiled"
+    return {
+        State.MISS: "each sample: cache counters show that propagation ran",
+        State.COLD: "each sample: caches were empty, and cache counters show that propagation ran",
+        State.HIT: "each sample: cache counters show a hit and no propagation",
+        State.CALL: "each sample: no cache counter moved",
+        State.LOCAL: "the one op that a hit runs on the local shards",
+        State.COMPILE_COLD: "each sample: caches were empty, a graph was compiled, no cache of compiled code "
+        "answered",
+        State.COMPILE_WARM: "each sample: a graph was compiled, or found in a cache of compiled code",
+        State.EAGER: "each sample: nothing was compiled",
+    }[samples.state]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

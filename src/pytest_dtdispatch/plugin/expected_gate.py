@@ -1,0 +1,151 @@
+"""Named results of a run: held against a file of expected ones, and written to files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.metrics import Result, plain_name, run_results
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
+from pytest_dtdispatch.plugin.disabled import why_not_measured
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.compiled.model import CompiledVariant
+    from pytest_dtdispatch.core.measurement import Measurement
+    from pytest_dtdispatch.gates.expected import ExpectedJudgement
+    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.report.terminal import Text
+    from pytest_dtdispatch.steps.model import Steps
+
+PLUGIN = "dtdispatch-results"
+RESULTS = "RESULTS.csv"
+
+
+def register(config: pytest.Config, settings: Settings) -> None:
+    """Read the expected results, and check that results can be written, before anything is measured."""
+    if hasattr(config, "workerinput"):  # the process that started the workers judges and writes
+        return
+    try:
+        config.pluginmanager.register(NamedResults(config, settings), PLUGIN)
+    except (ValueError, DtDispatchError) as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+class NamedResults:
+    """The plugin object that judges and writes results."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+        self._by_test: dict[str, tuple[Result, ...]] = {}
+        self._left_out: set[str] = set()
+        self._notes: list[tuple[str, str]] = []
+        self._has_lost = False
+        _check_that_files_differ(settings)
+        self._expected: ExpectedFile | None = read_expected(settings.expected) if settings.expected else None
+        # A test may change the working directory.
+        self._csv, self._oss_json = map(_checked_target, (settings.csv, settings.oss_json))
+
+    def enter(
+        self,
+        test: str,
+        measurements: Sequence[Measurement],
+        counted: Sequence[Steps],
+        compiled: Sequence[CompiledVariant],
+    ) -> None:
+        """Enter what was measured and counted in a test."""
+        # A test that is run again counts once.
+        self._by_test[test] = run_results({test: measurements}, {test: counted}, {test: compiled})
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Remember what the user left out: its rows are not missing."""
+        from pytest_dtdispatch.plugin.session import row_nodeid
+
+        self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
+
+    def write(self, why_not: str = "") -> None:
+        """Write the files that were asked for, when all is measured."""
+        if self._config.getoption("collectonly"):
+            return
+        for path, make in ((self._csv, self._csv_text), (self._oss_json, self._json_text)):
+            if path is not None:
+                self._write(path, make, why_not)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run must fail."""
+        return self._has_lost or (self._judgement is not None and self._judgement.has_failed)
+
+    def lines(self, width: int) -> Iterator[tuple[Text, ...]]:
+        """Say what was judged and written, for a terminal of this width."""
+        from pytest_dtdispatch.report.expected import expected_lines
+        from pytest_dtdispatch.report.terminal import Text
+
+        if self._judgement is not None and self._expected is not None:
+            results = str(self._settings.csv or RESULTS)
+            yield from expected_lines(self._judgement, self._expected.where, results, width)
+        for text, color in self._notes:
+            yield (Text(text, color),)
+
+    @functools.cached_property
+    def _judgement(self) -> ExpectedJudgement | None:
+        """Judge when all is measured; nothing where there is no file."""
+        if self._expected is None or self._config.getoption("collectonly"):
+            return None
+        from pytest_dtdispatch.gates.expected import judge_results, not_judged
+
+        if why_not := why_not_measured(self._config):
+            return not_judged(why_not)
+        left_out = tuple(self._left_out)
+        rows = [row for row in self._expected.rows if not row.name.startswith(left_out)]
+        return judge_results(rows, self._results)
+
+    @property
+    def _results(self) -> list[Result]:
+        return [result for results in self._by_test.values() for result in results]
+
+    def _write(self, path: Path, make: Callable[[], str], why_not: str) -> None:
+        try:
+            if why_not or not self._results:
+                raise DtDispatchError(f"{path} was not written: {why_not or 'nothing was measured'}")
+            write_whole(path, make())
+            self._notes.append((f"{len(self._results):,} results were written to {path}", ""))
+        except DtDispatchError as error:
+            self._has_lost = True
+            self._notes.append((f"failed: {error}", "red"))
+
+    def _csv_text(self) -> str:
+        return results_text(self._results)
+
+    def _json_text(self) -> str:
+        from pytest_dtdispatch.plugin.environment import run_environment
+        from pytest_dtdispatch.report.oss_json import oss_json
+
+        return oss_json(self._results, run_environment(self._settings).as_dict())
+
+
+def _check_that_files_differ(settings: Settings) -> None:
+    named = {
+        "--dtdispatch-expected": settings.expected,
+        "--dtdispatch-csv": settings.csv,
+        "--dtdispatch-oss-json": settings.oss_json,
+    }
+    seen: dict[Path, str] = {}
+    for flag, path in named.items():
+        if path is not None:
+            other = seen.setdefault(path.resolve(), flag)
+            if other != flag:
+                raise ValueError(f"{flag}: {path} is the file of {other} too: name another")
+
+
+def _checked_target(path: Path | None) -> Path | None:
+    if path is not None:
+        checked_target(path)
+        return path.absolute()
+    return None

@@ -1,0 +1,166 @@
+"""Counting instructions: choose a meter, and run the same command line again as the meter needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch.errors import MeterError
+from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.rerun import measuring_settings, refuse_questions, same_command, uncaptured
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.instructions.counted_rounds import Counting
+
+FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
+HARDWARE, CALLGRIND = "hardware counter", "callgrind"
+HARDWARE_PROBE = "pytest_dtdispatch.instructions.hardware"
+PROBE_TIMEOUT_S = 120
+NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not tell"
+INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The meter that a run has.
+
+    Args:
+        meter: which one.
+        why: of its version, and why it is not the other one.
+        valgrind: path of the program, where that is what counts.
+    """
+
+    meter: str
+    why: str
+    valgrind: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line for a reader of figures.
+
+        Example:
+            >>> Choice("callgrind", "valgrind-3.19.0; no hardware counter").summary
+            'instructions are counted by callgrind (valgrind-3.19.0; no hardware counter)'
+        """
+        return f"instructions are counted by {self.meter} ({self.why})"
+
+
+_CHOICE = pytest.StashKey[tuple[Choice, Path]]()
+
+
+def rerun(config: pytest.Config) -> int | None:
+    """Run the command line again in a process whose instructions can be counted, and wait for it."""
+    if folder := os.environ.pop(FOLDER, ""):
+        config.stash[_CHOICE] = _read_choice(Path(folder)), Path(folder)
+        return None
+    settings = measuring_settings(config)
+    if settings is None or settings.metric != "instructions":
+        return None
+    refuse_questions(config, options.COUNT_INSTRUCTIONS)
+    choice = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder:
+        Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))
+        with uncaptured(config):
+            return _run([*_prefix(choice, Path(folder)), *same_command(config)], Path(folder))
+
+
+def choose(why_no_hardware: str) -> Choice:
+    """Choose a meter: the hardware counter where it counts, else callgrind."""
+    if not why_no_hardware:
+        return Choice(HARDWARE, "callgrind is not needed")
+    path, why_not = find_callgrind()
+    if why_not:
+        raise pytest.UsageError(
+            f"--dtdispatch-metric instructions: nothing here counts them: {why_no_hardware}; {why_not}"
+        )
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    return Choice(CALLGRIND, f"{version}; {why_no_hardware}", path)
+
+
+def why_no_hardware_counter() -> str:
+    """Say why the hardware counter cannot be used; empty where it counts two loops as it should."""
+    command = [sys.executable, "-m", HARDWARE_PROBE]
+    try:
+        probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return f"the hardware counter did not answer in {PROBE_TIMEOUT_S} s"
+    if probe.returncode:
+        last = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
+        return f"the hardware counter could not be tried: {last}"
+    return probe.stdout.strip()
+
+
+def find_callgrind() -> tuple[str, str]:
+    """Find valgrind: its path, and why it cannot be used."""
+    from pytest_dtdispatch.instructions.client_requests import why_no_requests
+
+    path = shutil.which("valgrind") or ""
+    return path, why_no_requests() or ("" if path else f"valgrind is not on PATH: {INSTALL}")
+
+
+def choice_of(config: pytest.Config) -> Choice | None:
+    """Tell which meter this process has, if it has one."""
+    return config.stash[_CHOICE][0] if _CHOICE in config.stash else None
+
+
+def begin_to_count(config: pytest.Config, profile: bool) -> Counting:
+    """Begin to count with the meter that this process has."""
+    if _CHOICE not in config.stash:
+        raise MeterError("instructions are counted in a process that pytest starts for it: this is none")
+    from pytest_dtdispatch.instructions.counted_rounds import Counting
+    from pytest_dtdispatch.instructions.method_cache import MethodCache
+
+    choice, folder = config.stash[_CHOICE]
+    forget = MethodCache().forget
+    if choice.meter == HARDWARE:
+        from pytest_dtdispatch.instructions.hardware import hardware_meter
+
+        return Counting(hardware_meter(), forget)
+    from pytest_dtdispatch.instructions.callgrind import Callgrind
+    from pytest_dtdispatch.instructions.profiler import CallProfiler
+
+    callgrind = Callgrind(folder)
+    return Counting(callgrind.meter, forget, CallProfiler(callgrind) if profile else None)
+
+
+def _read_choice(folder: Path) -> Choice:
+    found: dict[str, Any] = json.loads((folder / "choice.json").read_text())
+    return Choice(**found)
+
+
+def _prefix(choice: Choice, folder: Path) -> list[str]:
+    if choice.meter == HARDWARE:
+        return []
+    from pytest_dtdispatch.instructions.callgrind import command
+
+    return command(choice.valgrind, folder)
+
+
+def _environment(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What makes two runs count the same: no random hashes, one thread, byte code that is kept."""
+    kept = {name: value for name, value in given.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", FOLDER: str(folder)}
+
+
+def _run(command: list[str], folder: Path) -> int:
+    with subprocess.Popen(command, env=_environment(os.environ, folder)) as process:
+        while True:
+            try:
+                status = process.wait()
+                break
+            except KeyboardInterrupt:  # the terminal told the other process too, which ends the run
+                continue
+    if status < 0:
+        print(f"ERROR: the run under {command[0]} ended by signal {-status}", file=sys.stderr)
+        return int(pytest.ExitCode.INTERNAL_ERROR)
+    return status

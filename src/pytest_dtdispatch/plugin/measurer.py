@@ -1,0 +1,359 @@
+"""The object behind the ``dtdispatch`` fixture, where something is measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_dtdispatch.api import (
+    SIZES,
+    CacheSettings,
+    DtDispatch,
+    Make,
+    checked_cache_settings,
+    checked_sizes,
+    own_name,
+    step_name,
+)
+from pytest_dtdispatch.compiled.judge import CompileLimits, complaints
+from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
+from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.errors import CaptureError, GateError
+from pytest_dtdispatch.plugin.waiting import Waiting
+from pytest_dtdispatch.scaling.judge import complaint, fit_scaling, merge
+from pytest_dtdispatch.scaling.model import Scaling, row_name
+from pytest_dtdispatch.steps.judge import Limits, exceeded
+from pytest_dtdispatch.steps.model import StepCounts, Steps
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+    from pytest_dtdispatch.measuring.rounds import Plan
+    from pytest_dtdispatch.measuring.setup import Setup
+
+T = TypeVar("T")
+
+
+class MeasuringDtDispatch(DtDispatch):
+    """Measure, and keep what was measured in the book of the test.
+
+    Attributes:
+        waiting: says how long it takes.
+    """
+
+    enabled = True
+
+    def __init__(
+        self,
+        plan: Plan,
+        ops: tuple[str, ...],
+        limits: Limits,
+        compile_plan: CompilePlan,
+        compile_limits: CompileLimits,
+        waiting: Waiting | None = None,
+    ) -> None:
+        self.book = Book()
+        self.waiting = waiting or Waiting()
+        self._plan = plan
+        self._ops = ops
+        self._limits = limits
+        self._compile_plan = compile_plan
+        self._compile_limits = compile_limits
+        self._open: list[Capture] = []
+        self._counting = ""
+
+    def capture(self) -> AbstractContextManager[Book]:
+        """See :meth:`DtDispatch.capture`."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.capture import SignatureCapture
+
+        _refuse_elsewhere()
+        self._refuse_inside("a capture")
+        self.waiting.begin_capture()
+        capture = SignatureCapture(self.book, self._plan, self._ops, self.waiting.measured)
+        return Capture(capture, self.book, _place_of_caller(), self._open)
+
+    def call(
+        self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
+    ) -> T:
+        """See :meth:`DtDispatch.call`."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.calls import run_and_measure_call
+        from pytest_dtdispatch.measuring.exclusive import Measuring
+
+        name = self._row_name("call(fn, name=...)", fn, name)
+        self._begin_rows(name)
+        foretell = partial(self.waiting.begin_call, name)
+        with Measuring(f"the call {name!r} is measured"):
+            result, place, figures = run_and_measure_call(
+                fn, args, setup, ShardingCaches(), self._plan, foretell
+            )
+        self.book.enter_call(name, place, figures)
+        return result  # type: ignore[no-any-return]
+
+    def steps(
+        self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 5, *, name: str | None = None
+    ) -> Steps:
+        """See :meth:`DtDispatch.steps`."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.steps.checks import check_steps
+        from pytest_dtdispatch.steps.measure import run_and_count_steps
+
+        check_steps(step_fn, warmup, steps)
+        _refuse_elsewhere()
+        if self._open:
+            raise CaptureError("steps() inside a capture would count what the capture does: close it first")
+        self._refuse_inside("steps()")
+        name = name or step_name(step_fn)
+        self._refuse_taken(name)
+        self._counting = name
+        try:
+            counted = run_and_count_steps(step_fn, warmup, steps, name)
+        finally:
+            self._counting = ""
+        self._judge(counted)
+        return counted
+
+    def scaling(
+        self,
+        make: Make,
+        sizes: Iterable[int] = SIZES,
+        *,
+        name: str | None = None,
+        max_exponent: float | None = None,
+    ) -> Scaling:
+        """See :meth:`DtDispatch.scaling`."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.exclusive import Measuring
+        from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
+
+        checked, limit = checked_sizes(sizes, max_exponent)
+        name = self._row_name("scaling(make, name=...)", make, name)
+        self._begin_rows(name, *(row_name(name, size) for size in checked))
+        foretell = partial(self.waiting.begin_call, name)
+        with Measuring(f"the scaling {name!r} is measured"):
+            taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
+        for size, at_size in taken.items():
+            self.book.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
+        scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, limit)
+        self.book.enter_scaling(scaling)
+        if against := complaint(scaling):
+            raise GateError(against)
+        return scaling
+
+    def compile(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        backend: str | Callable[..., Any] | None = None,
+        dynamic: bool | None = None,
+        fullgraph: bool = True,
+        fake_tensor_cache: CacheSettings = None,
+        name: str | None = None,
+        setup: Setup | None = None,
+        others: Sequence[tuple[Any, ...]] = (),
+    ) -> Compiled:
+        """See :meth:`DtDispatch.compile`."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
+        from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.exclusive import Measuring
+
+        settings = checked_cache_settings(fake_tensor_cache)
+        plan = self._compile_plan
+        plan = plan if settings is None else replace(plan, fake_tensor_cache=settings)
+        name = self._row_name("compile(fn, name=...)", fn, name)
+        self._begin_rows(name, *(variant_name(name, is_on) for is_on in plan.fake_tensor_cache))
+        compilation = Compilation(fn, args, tuple(others), setup, backend or plan.backend, dynamic, fullgraph)
+        with Measuring(f"the compile {name!r} is measured"):
+            compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
+        for variant in compiled.variants:
+            self.book.enter_compiled(self._kept(variant))
+        self._judge_compiled(compiled)
+        return compiled
+
+    def _kept(self, variant: CompiledVariant) -> CompiledVariant:
+        """What is kept of a compiled function."""
+        return variant
+
+    def _judge_compiled(self, compiled: Compiled) -> None:
+        __tracebackhide__ = True
+        for variant in compiled.variants:
+            if against := complaints(variant.counts, self._compile_limits):
+                raise GateError("\n".join([f"{variant.name}: over its limits", *against]))
+
+    def close(self) -> None:
+        """Close captures that were entered and never left."""
+        left_open = list(self._open)
+        for capture in reversed(left_open):
+            capture.__exit__(None, None, None)
+        if left_open:
+            raise CaptureError(
+                f"{left_open[0].where}: this capture was entered and never left; use it in a with"
+            )
+
+    def _judge(self, counted: Steps) -> None:
+        __tracebackhide__ = True
+        self.book.enter_steps(counted)
+        excesses = exceeded(counted, self._limits)
+        if excesses:
+            raise GateError("\n".join([f"{counted.name}: over its limits", *map(str, excesses)]))
+
+    def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
+        """Name what a method measures, where it may be measured now."""
+        __tracebackhide__ = True
+        method = usage.partition("(")[0]
+        _refuse_elsewhere()
+        if self._open:
+            raise CaptureError(
+                f"{method}(name={name!r}) inside a capture would be measured twice: close the capture"
+            )
+        self._refuse_inside(f"{method}(name={name!r})")
+        name = name or own_name(fn)
+        if name.startswith("<"):
+            raise CaptureError(f"a {method} of {name} needs a name: dtdispatch.{usage}")
+        return name
+
+    def _refuse_taken(self, *names: str) -> None:
+        __tracebackhide__ = True
+        if not set(names).isdisjoint(self.book.names()):
+            raise CaptureError(
+                f"the name {names[0]!r} is taken by another call of this test: give another name="
+            )
+
+    def _begin_rows(self, name: str, *rows: str) -> None:
+        """Take names for rows, and meet other ranks, where there are any, at what is measured next."""
+        __tracebackhide__ = True
+        self._refuse_taken(name, *rows)
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(name)
+
+    def _refuse_inside(self, what: str) -> None:
+        __tracebackhide__ = True
+        if self._counting:
+            raise CaptureError(
+                f"{what} inside {self._counting!r}, which is being counted, would change its counts: "
+                "take it out of the step"
+            )
+
+
+class UntimedDtDispatch(MeasuringDtDispatch):
+    """Measure what is no time: instructions, as the plan says."""
+
+    def scaling(
+        self,
+        make: Make,
+        sizes: Iterable[int] = SIZES,
+        *,
+        name: str | None = None,
+        max_exponent: float | None = None,
+    ) -> Scaling:
+        """See :meth:`DtDispatch.scaling`; nothing is timed, and a limit that cannot be judged fails."""
+        __tracebackhide__ = True
+        scaling = DtDispatch.scaling(self, make, sizes, name=name, max_exponent=max_exponent)
+        if max_exponent is not None:
+            raise GateError(
+                f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
+            )
+        return scaling
+
+
+class CountingDtDispatch(UntimedDtDispatch):
+    """Count instead of timing: a capture and a call are one step each, and nothing is repeated."""
+
+    def capture(self) -> AbstractContextManager[Book]:
+        """See :meth:`DtDispatch.capture`; the region is counted as one step, without a warm-up."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.steps.measure import CountedRegion
+
+        _refuse_elsewhere()
+        self._refuse_inside("a capture")
+        if self._open:
+            raise CaptureError("a capture is open already: captures cannot be nested, close the outer one")
+        name = f"capture {len(self.book.counts()) + 1}"
+        region = CountedRegion(lambda counts: self._judge_region(name, counts))
+        return Capture(region, self.book, _place_of_caller(), self._open)
+
+    def call(
+        self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
+    ) -> T:
+        """See :meth:`DtDispatch.call`; the call is counted as one step, and not repeated."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.setup import given_arguments
+        from pytest_dtdispatch.steps.measure import CountedRegion
+
+        name = self._row_name("call(fn, name=...)", fn, name)
+        self._refuse_taken(name)
+        given = given_arguments(args, setup)
+        with CountedRegion(lambda counts: self._judge_one(name, counts)):
+            return fn(*given)
+
+    def _kept(self, variant: CompiledVariant) -> CompiledVariant:
+        """Keep counts alone: a run that counts has no latencies."""
+        kept = Figures(variant.measurement.rounds, notes=variant.measurement.notes)
+        return replace(variant, measurement=replace(variant.measurement, figures=kept))
+
+    def _judge_region(self, name: str, counts: StepCounts) -> None:
+        __tracebackhide__ = True
+        if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
+            self._judge_one(name, counts)
+
+    def _judge_one(self, name: str, counts: StepCounts) -> None:
+        __tracebackhide__ = True
+        self._judge(Steps(name, (), (counts,)))
+
+
+KINDS: dict[str, type[MeasuringDtDispatch]] = {
+    "time": MeasuringDtDispatch,
+    "counts": CountingDtDispatch,
+    "instructions": UntimedDtDispatch,
+}
+
+
+def _refuse_elsewhere() -> None:
+    """Refuse, before all else, what another thread or asyncio task keeps from measuring."""
+    __tracebackhide__ = True
+    from pytest_dtdispatch.measuring.exclusive import refuse_elsewhere
+
+    refuse_elsewhere()
+
+
+def _place_of_caller() -> str:
+    caller = sys._getframe(2)
+    return f"{caller.f_code.co_filename}:{caller.f_lineno}"
+
+
+class Capture(AbstractContextManager[Book]):
+    """A dispatch mode, or a counted region, that is open between enter and exit."""
+
+    def __init__(
+        self, mode: AbstractContextManager[Any], book: Book, where: str, open_captures: list[Capture]
+    ) -> None:
+        self.where = where
+        self._mode = mode
+        self._book = book
+        self._open_captures = open_captures
+
+    def __enter__(self) -> Book:
+        __tracebackhide__ = True
+        self._mode.__enter__()
+        self._open_captures.append(self)
+        return self._book
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        __tracebackhide__ = True
+        self._open_captures.remove(self)
+        self._mode.__exit__(kind, error, traceback)

@@ -1,0 +1,291 @@
+"""The tests of a run of many ranks: collected alike, ended together, their rows made one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch.core.world import ENDED_ITS_RUN, lost_text
+from pytest_dtdispatch.errors import RanksError
+from pytest_dtdispatch.plugin.rank_process import STACK_SIGNAL, TAIL, Rank, tail_of
+from pytest_dtdispatch.plugin.rank_run import test_number
+from pytest_dtdispatch.ranks.outcomes import FAILED, SKIPPED, Outcome, complaints, is_one
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.core.measurement import Measurement
+    from pytest_dtdispatch.plugin.bridge import Bridge
+    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.ranks.agreement import Agreement
+    from pytest_dtdispatch.ranks.exchange import Exchange
+    from pytest_dtdispatch.report.terminal import Text
+
+PLUGIN = "dtdispatch-ranks"
+LONGEST = 300  # characters of a reason
+REMEMBER = ("lfplugin", "nfplugin")  # of pytest, which write its cache
+NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
+WRITES_STACK_S = 0.3
+STACK_TITLE, MOST_CALLS, MOST_LINES, LONGEST_LOG = "most recent call first", 6, 40, 20_000
+GRACE = 0.25  # of the timeout: for ranks whose own wait began later
+
+
+class RankSession:
+    """The plugin object that keeps the tests of all ranks together.
+
+    Attributes:
+        machines: how many machines the ranks are on, once they have told.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings, rank: Rank, exchange: Exchange) -> None:
+        self.machines = 1
+        self._config = config
+        self._settings = settings
+        self._rank = rank
+        self._exchange = exchange
+        self._runs = False  # whether the test at hand was set up on every rank
+        self._why_stopped = ""
+        self._collect_errors: dict[str, str] = {}
+        self._introductions: dict[int, dict[str, Any]] = {}
+        self._complaints: list[tuple[str, str]] = []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note what this rank cannot collect."""
+        if report.failed:
+            self._collect_errors[report.nodeid] = _last_line(str(report.longrepr))
+
+    def pytest_collection_finish(self) -> None:
+        """Let the first rank alone remember what failed."""
+        if not self._rank.world.is_first:
+            for name in REMEMBER:
+                if plugin := self._config.pluginmanager.get_plugin(name):
+                    self._config.pluginmanager.unregister(plugin)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Compare what ranks collected, before any of them runs a test."""
+        try:
+            why = self._compare([item.nodeid for item in session.items])
+        except RanksError as error:
+            why = str(error)
+        if why:
+            self._stop(session, why)
+            raise session.Failed(why)
+
+    # Not first: the test is counted before.
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Note which test this rank comes to."""
+        self._runs = True
+        self._exchange.end_of_part = self._end_of("setup")
+        self._rank.note(item.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all that changes a report
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """End each phase of a test together: it fails where it fails on any rank."""
+        report = yield
+        if call.excinfo is not None and isinstance(call.excinfo.value, RanksError):
+            report.longrepr = str(call.excinfo.value)  # no frame of torch or of ours tells more
+        if not self._why_stopped:
+            self._end_phase(item, report, call.duration)
+        return report
+
+    def agreement(self) -> Agreement | None:
+        """Return what settles rounds in the test at hand."""
+        if self._why_stopped:
+            return None
+        from pytest_dtdispatch.ranks.agreement import Agreement
+
+        return Agreement(self._exchange, str(test_number(self._config)))
+
+    def merge(self, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+        """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
+        if self._why_stopped or not self._runs:
+            return tuple(measurements)
+        from pytest_dtdispatch.ranks.merge import merge_ranks
+        from pytest_dtdispatch.ranks.transport import plain_measurement, read_measurement
+
+        key = f"rows/{test_number(self._config)}"
+        self._exchange.put(key, [plain_measurement(one) for one in measurements])
+        if not self._rank.world.is_first:
+            return tuple(measurements)
+        found = self._gather(key, "send its rows")
+        try:
+            by_rank = {rank: [read_measurement(one) for one in rows] for rank, rows in found.items()}
+        except (ValueError, TypeError) as error:
+            raise RanksError(f"what a rank sent as its rows is none: {error}") from None
+        return merge_ranks(by_rank, self._settings.rank_stat)
+
+    @property
+    def why_stopped(self) -> str:
+        """Why the run was ended before its end; empty where it was not."""
+        return self._why_stopped
+
+    @property
+    def summary(self) -> str:
+        """One line: how many ranks there are, and on how many machines."""
+        machines = "1 machine" if self.machines == 1 else f"{self.machines} machines"
+        return f"{self._rank.world.size} ranks on {machines}"
+
+    def lines(self) -> list[tuple[Text, ...]]:
+        """Say what went wrong on which rank."""
+        from pytest_dtdispatch.report.terminal import Text
+
+        lines: list[tuple[Text, ...]] = [
+            (Text(f"failed: {test}: {said}", "red"),) for test, said in self._complaints
+        ]
+        if self._why_stopped:
+            lines.append((Text(f"failed: {self._why_stopped}", "red"),))
+        for rank in sorted(self._exchange.lost):
+            lines += [(Text(line),) for line in self._output_of(rank)]
+        return lines
+
+    def _compare(self, tests: list[str]) -> str:
+        """Say how ranks differ in what they collected; empty where they do not."""
+        from pytest_dtdispatch.ranks.collected import difference
+
+        exchange, errors = self._exchange, self._collect_errors
+        digest = hashlib.sha256(json.dumps(tests).encode()).hexdigest()
+        exchange.put("collected", [digest, errors, self._rank.introduction()])
+        found = exchange.gather("collected", "collect its tests")
+        self._introductions = {rank: introduction for rank, (_, _, introduction) in found.items()}
+        self.machines = len({introduction["host"] for introduction in self._introductions.values()})
+        if len({json.dumps(theirs, sort_keys=True) for _, theirs, _ in found.values()}) > 1:
+            return _collect_errors({rank: theirs for rank, (_, theirs, _) in found.items()})
+        if len({theirs for theirs, _, _ in found.values()}) == 1:
+            return ""
+        exchange.put("tests", tests)
+        collected = exchange.gather("tests", "name its tests")
+        differ = {rank: difference(collected[0], theirs) for rank, theirs in collected.items()}
+        rank, how = next((rank, how) for rank, how in differ.items() if how)
+        return f"ranks collected different tests: rank {rank} {how}"
+
+    def _end_phase(self, item: pytest.Item, report: pytest.TestReport, duration: float) -> None:
+        ours = _outcome(report)
+        failed = ours.label == FAILED
+        try:
+            key = self._end_of(str(report.when))
+            self._exchange.put(key, astuple(ours))
+            self._exchange.end_of_part = self._end_of(NEXT[str(report.when)])
+            # What failed here may have waited for the others already.
+            waited = min(duration, self._settings.timeout) if failed else 0.0
+            found = self._gather(key, f"end the {report.when} of {item.nodeid}", waited)
+            outcomes = {rank: Outcome(*theirs) for rank, theirs in found.items()}
+        except RanksError as error:
+            self._stop(item.session, str(error))
+            _fail(report, [str(error)])
+            return
+        if report.when == "setup":
+            self._runs = all(outcome.label == "passed" for outcome in outcomes.values())
+        self._merge(item, report, ours, outcomes)
+        if self._exchange.lost:
+            self._stop(item.session, lost_text(self._exchange.lost))
+
+    def _merge(
+        self, item: pytest.Item, report: pytest.TestReport, ours: Outcome, outcomes: Mapping[int, Outcome]
+    ) -> None:
+        failed = any(outcome.label == FAILED for outcome in outcomes.values())
+        if is_one(outcomes) and not failed:
+            return
+        said = complaints(outcomes)
+        self._complaints += [(f"{item.nodeid} ({report.when})", line) for line in said]
+        _fail(report, said)
+        for rank, outcome in outcomes.items():
+            is_told = rank == self._rank.world.rank or outcome.details in ("", outcome.why)
+            if outcome.label == FAILED and not is_told:
+                report.sections.append((f"failure on rank {rank}", outcome.details))
+
+    def _end_of(self, part: str) -> str:
+        return f"test/{test_number(self._config)}/{part}"
+
+    def _gather(self, key: str, what: str, waited: float = 0.0) -> dict[int, Any]:
+        timeout = self._settings.timeout
+        return self._exchange.gather(key, what, timeout - waited + max(GRACE * timeout, 1.0))
+
+    def _stop(self, session: pytest.Session, why: str) -> None:
+        self._why_stopped = why
+        session.shouldfail = why
+        bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
+        if bridge is not None:
+            bridge.keep_files()
+
+    def _output_of(self, rank: int) -> list[str]:
+        """The end of what a lost rank printed, where that is on this machine."""
+        here, there = self._introductions.get(self._rank.world.rank, {}), self._introductions.get(rank, {})
+        log = str(there.get("log", ""))
+        if not log:
+            return []
+        if there.get("host") != here.get("host"):
+            return [f"output of rank {rank}: {log} on {there.get('host')}"]
+        if not self._exchange.lost[rank].startswith(ENDED_ITS_RUN):  # it hangs
+            _ask_for_stack(int(there.get("pid", 0)))
+        said = _shortened(tail_of(log, LONGEST_LOG).splitlines())
+        return [f"the end of the output of rank {rank}:", *said] if said else []
+
+
+def _ask_for_stack(pid: int) -> None:
+    """Let a process that hangs write to its output where it does."""
+    try:
+        if pid:
+            os.kill(pid, STACK_SIGNAL)
+            time.sleep(WRITES_STACK_S)
+    except OSError:  # it has ended
+        return
+
+
+def _shortened(log: list[str]) -> list[str]:
+    """Leave of each stack in a log the innermost calls."""
+    starts = [n for n, line in enumerate(log) if STACK_TITLE in line]
+    if not starts:
+        return log[-MOST_LINES:]
+    return [*log[: starts[0]][-MOST_LINES:], *log[starts[-1] :][: MOST_CALLS + 1]]
+
+
+def _outcome(report: pytest.TestReport) -> Outcome:
+    if hasattr(report, "wasxfail"):
+        label = "xfailed" if report.skipped else "xpassed"
+        return Outcome(report.nodeid, label, str(report.wasxfail)[:LONGEST])
+    if report.outcome == FAILED:
+        sections = [f"--- {name}\n{text}" for name, text in report.sections]
+        details = "\n".join([report.longreprtext, *sections]).strip()
+        return Outcome(report.nodeid, FAILED, _reason(report), details[-TAIL:])
+    why = report.longrepr[2] if report.outcome == SKIPPED and isinstance(report.longrepr, tuple) else ""
+    return Outcome(report.nodeid, report.outcome, str(why).removeprefix("Skipped: ")[:LONGEST])
+
+
+def _reason(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(crash.message) if crash is not None else _last_line(report.longreprtext)
+    return (text.strip().splitlines() or ["failed"])[0][:LONGEST]
+
+
+def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:
+    """Let a report say that its test failed elsewhere."""
+    text = "\n".join(lines)
+    if report.outcome == FAILED:
+        report.sections.append(("all ranks", text))
+        return
+    report.outcome = "failed"
+    report.longrepr = text
+    if hasattr(report, "wasxfail"):
+        del report.wasxfail
+
+
+def _collect_errors(errors: Mapping[int, Mapping[str, str]]) -> str:
+    by_error: dict[str, list[int]] = {}
+    for rank, theirs in errors.items():
+        for module, why in theirs.items():
+            by_error.setdefault(f"could not collect {module}: {why}", []).append(rank)
+    said = (f"rank {', '.join(map(str, ranks))} {error}" for error, ranks in by_error.items())
+    return "; ".join(said)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.removeprefix("E ").strip() for line in text.strip().splitlines()]
+    return lines[-1][:LONGEST] if lines else ""

@@ -1,0 +1,161 @@
+"""The gate that compares this run with a saved one."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.disabled import why_not_measured
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.core.measurement import Measurement
+    from pytest_dtdispatch.core.thresholds import Threshold
+    from pytest_dtdispatch.gates.baseline import Row, SavedRun
+    from pytest_dtdispatch.gates.saved_run import Judgement
+    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.report.terminal import Text
+
+PLUGIN = "dtdispatch-saved-run"
+NOT_NAMED = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
+ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
+SAVE_ONE = "save one with --benchmark-save=NAME or --benchmark-autosave"
+NONE_OF_OURS = "save a run in which the same tests were measured with --dtdispatch"
+
+
+def prepare(config: pytest.Config) -> None:
+    """Read the saved run to compare with, where anything is measured."""
+    if hasattr(config, "workerinput"):  # the process that started the workers judges
+        return
+    if not read_world(os.environ).is_first:  # so does the first rank
+        return
+    try:
+        settings = options.run_settings(config)
+    except pytest.UsageError:  # which is told where the run is configured
+        return
+    is_asked = config.getoption(options.SAVED_RUN_GATE.dest) is not None
+    if is_asked and (why := _why_idle(config, settings)):
+        raise pytest.UsageError(f"{options.SAVED_RUN_GATE.flag}: {why}")
+    if settings.measure:
+        config.pluginmanager.register(SavedRunGate(config, settings), PLUGIN)
+
+
+def _why_idle(config: pytest.Config, settings: Settings) -> str:
+    if not settings.measure:
+        return "nothing is measured without --dtdispatch or --dtdispatch-all"
+    if not config.pluginmanager.hasplugin("benchmark"):
+        return "it compares with a run that pytest-benchmark saved, and that plugin is off"
+    if not config.getoption("benchmark_compare"):
+        return "--benchmark-compare must name the saved run to compare with"
+    return ""
+
+
+class SavedRunGate:
+    """The plugin object that holds a run against a saved one."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+        self._is_named = bool(config.getoption("benchmark_compare", None))
+        self._rows: list[Row] = []
+        self._held: dict[str, tuple[Threshold, ...]] = {}
+        self._left_out: set[str] = set()
+        self._base: SavedRun | None = None
+        self._why_no_base = ""
+        if self._is_named:
+            self._read()
+
+    def enter(
+        self, test: str, thresholds: tuple[Threshold, ...] | None, measurements: Sequence[Measurement]
+    ) -> None:
+        """Enter what was measured in a test."""
+        from pytest_dtdispatch.gates.baseline import Row
+        from pytest_dtdispatch.plugin.bridge import full_name
+
+        self._held[test] = thresholds or ()
+        self._rows.extend(
+            Row(full_name(test, measurement, samples), samples.state, samples.ns)
+            for measurement in measurements
+            for samples in measurement.recorded()
+        )
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Remember what the user left out: its rows are not missing."""
+        from pytest_dtdispatch.plugin.session import row_nodeid
+
+        self._left_out.update(map(row_nodeid, items))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run must fail."""
+        judgement = self._judgement
+        return judgement is not None and judgement.has_failed
+
+    def lines(self, width: int) -> Iterator[tuple[Text, ...]]:
+        """Say what was judged, for a terminal of this width; nothing where there are no thresholds."""
+        from pytest_dtdispatch.report.terminal import Text
+        from pytest_dtdispatch.report.verdicts import judgement_lines
+
+        if self._judgement is not None:
+            where = self._base.where if self._base else "no saved run"
+            yield from judgement_lines(self._judgement, where, width)
+        elif self._has_thresholds:
+            yield (Text(f"gate: {NOT_NAMED}", "yellow"),)
+
+    @property
+    def _has_thresholds(self) -> bool:
+        return bool(self._settings.threshold) or any(self._held.values())
+
+    @functools.cached_property
+    def _judgement(self) -> Judgement | None:
+        """Judge when all is measured; nothing where nothing was asked for."""
+        if not self._is_named or not self._has_thresholds or self._config.getoption("collectonly"):
+            return None
+        from pytest_dtdispatch.core.verdicts import Verdict
+        from pytest_dtdispatch.gates.baseline import differences, machine_of
+        from pytest_dtdispatch.gates.saved_run import judge_run, not_judged
+
+        if disabled := self._why_disabled():
+            return not_judged(Verdict.DISABLED, disabled)
+        if self._base is None:
+            return not_judged(Verdict.MISSING, self._why_no_base, SAVE_ONE)
+        if not self._base.rows:
+            return not_judged(Verdict.MISSING, f"{self._base.where} has no row of ours", NONE_OF_OURS)
+        if not self._settings.any_machine:
+            bridge: Any = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
+            if differ := differences(self._base, machine_of(bridge.machine_info())):
+                return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
+        return judge_run(self._base.rows, self._rows, self._thresholds)
+
+    def _why_disabled(self) -> str:
+        metric = self._settings.metric
+        times_nothing = "" if metric == "time" else f"--dtdispatch-metric {metric} times nothing"
+        return why_not_measured(self._config) or times_nothing
+
+    def _thresholds(self, row: Row) -> tuple[Threshold, ...]:
+        from pytest_dtdispatch.core.thresholds import thresholds_of
+
+        if any(row.name.startswith(f"{test}::") for test in self._left_out):
+            return ()
+        of_test = (held for test, held in self._held.items() if row.name.startswith(f"{test}::"))
+        return thresholds_of(str(row.state), next(of_test, self._settings.threshold or ()))
+
+    def _read(self) -> None:
+        from pytest_dtdispatch.gates.baseline import read_run
+        from pytest_dtdispatch.plugin.bridge import saved_run
+
+        named = self._config.getoption("benchmark_compare")
+        asked = "--benchmark-compare" if named is True else f"--benchmark-compare={named}"
+        try:
+            path = saved_run(self._config)
+            self._base = read_run(path) if path else None
+            self._why_no_base = "" if path else f"{asked} finds no saved run"
+        except ValueError as error:
+            self._why_no_base = str(error)
+            if self._settings.threshold:
+                raise pytest.UsageError(str(error)) from None

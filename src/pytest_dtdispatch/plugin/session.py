@@ -1,0 +1,295 @@
+"""One run: what is measured in each test, and what is said of it at the end."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtdispatch.core.signature import mesh_text
+from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
+from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.disabled import why_not_measured
+from pytest_dtdispatch.plugin.summary import Found, Section
+from pytest_dtdispatch.plugin.waiting import Waits
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.core.measurement import Measurement
+    from pytest_dtdispatch.core.results import Book
+    from pytest_dtdispatch.instructions.counted_rounds import Counting
+    from pytest_dtdispatch.plugin.bridge import Bridge
+    from pytest_dtdispatch.plugin.expected_gate import NamedResults
+    from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
+    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.rank_tests import RankSession
+    from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
+    from pytest_dtdispatch.steps.model import Steps
+
+NO_STEPS = (
+    "no steps were counted; call dtdispatch.steps(fn) in the test, "
+    "or count whole tests with --dtdispatch-all --dtdispatch-metric counts"
+)
+NO_COMPILE = "nothing was compiled; call dtdispatch.compile(fn, *args) in the test"
+
+
+class Session:
+    """The plugin object of a run with ``--dtdispatch``.
+
+    Attributes:
+        why_not: why nothing is measured although it was asked for; empty where it is.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self.why_not = why_not_measured(config)
+        self._config = config
+        self._settings = settings
+        self._found = Found()
+        self._waits = Waits(config)
+        self._books: dict[str, Book] = {}
+
+    @property
+    def measured(self) -> Mapping[str, Sequence[Measurement]]:
+        """What the last run of each test measured, by test."""
+        return self._found.measured
+
+    @property
+    def counted(self) -> Mapping[str, Sequence[Steps]]:
+        """What the last run of each test counted, by test."""
+        return self._found.counted
+
+    def header(self) -> list[str]:
+        """Say how measuring is set, with what is known without torch."""
+        from importlib.metadata import version
+
+        settings = self._settings
+        ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
+        metric = f" metric={settings.metric}" if settings.metric != "time" else ""
+        cold = " cold" if settings.cold else ""
+        # The number of calls that are counted does not depend on the time they take.
+        limit = "" if settings.metric == "instructions" else f" max_time={settings.max_time:g}s"
+        how = (
+            f"dtdispatch: {version('pytest-dtdispatch')} (mesh={mesh_text(settings.mesh)}"
+            f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
+            f" repeat={settings.repeat}{limit}{cold}{ops}{metric})"
+        )
+        return [how, *(f"dtdispatch: {summary}" for summary in self._meter_summary())]
+
+    def _meter_summary(self) -> Iterator[str]:
+        if self._settings.metric == "instructions":
+            from pytest_dtdispatch.plugin.instruction_run import choice_of
+
+            if choice := choice_of(self._config):
+                yield choice.summary
+
+    @functools.cached_property
+    def _counting(self) -> Counting | None:
+        """What counts instructions, from the first test that needs it; nothing where time is measured."""
+        if self._settings.metric != "instructions":
+            return None
+        from pytest_dtdispatch.plugin.instruction_run import begin_to_count
+
+        return begin_to_count(self._config, self._settings.profile)
+
+    @contextmanager
+    def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
+        """Measure in one test, and publish its rows when it is over, however it ended."""
+        from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+        from pytest_dtdispatch.compiled.judge import CompileLimits
+        from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.precision import WITHIN
+        from pytest_dtdispatch.measuring.rounds import Plan
+        from pytest_dtdispatch.plugin.measurer import KINDS
+        from pytest_dtdispatch.steps.judge import Limits
+
+        settings = options.test_settings(item)
+        within = WITHIN if settings.stops_when_enough else None
+        plan = Plan(settings.most_rounds, settings.repeat, settings.max_time, settings.cold, within=within)
+        try:
+            plan = replace(plan, counting=self._counting)
+            if self._ranks is not None:
+                plan = replace(plan, agreement=self._ranks.agreement())
+            ShardingCaches().clear_all()
+        except DtDispatchError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        limits = Limits(**{gate.field: getattr(settings, gate.field) for gate in options.STEP_GATES})
+        compile_limits = CompileLimits(settings.max_recompiles, settings.max_graph_breaks)
+        compile_plan = CompilePlan(
+            settings.compile_backend,
+            settings.compile_rounds,
+            max(1, settings.most_rounds * settings.repeat // settings.compile_rounds),
+            settings.fake_tensor_cache or (),
+            plan.counting.meter if plan.counting else None,
+        )
+        if settings.metric == "counts":
+            compile_plan = replace(compile_plan, rounds=1, calls=1)
+        waiting = self._waits.of(item.nodeid, settings)
+        measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, compile_limits, waiting)
+        self._books[item.nodeid] = measurer.book
+        try:
+            yield measurer
+        finally:
+            self._publish(item, measurer)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)  # closest to the test: only the test's ops are captured
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Wrap every test in a capture, if all are measured; one with the fixture measures itself."""
+        measures_itself = "dtdispatch" in getattr(item, "fixturenames", ())
+        if self.why_not or measures_itself or not self._settings.measure_all:
+            result = yield
+        else:
+            with self.measuring(item) as measurer, _whole_test(measurer.capture()):
+                result = yield
+        self._require_counts(item)
+        return result
+
+    def _require_counts(self, item: pytest.Item) -> None:
+        """Fail a test that passed, and has a gate that judged nothing."""
+        if self.why_not and options.is_held_to_saved_run(item):
+            raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
+        book = self._books.get(item.nodeid)
+        for kind, judged, nothing in (
+            (options.STEP_GATES, book and book.counts(), NO_STEPS),
+            (options.COMPILE_GATES, book and book.compiled(), NO_COMPILE),
+        ):
+            gates = ", ".join(options.gate_keywords(item, kind))
+            if gates and self.why_not:
+                raise pytest.fail.Exception(f"gate {gates} is disabled: {self.why_not}", pytrace=False)
+            if gates and not judged:
+                raise pytest.fail.Exception(f"gate {gates} judged nothing: {nothing}", pytrace=False)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
+        if self._named_results is not None:
+            self._named_results.write(self._ranks.why_stopped if self._ranks else "")
+        has_failed = any(gate.has_failed for gate in self._gates())
+        if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _gates(self) -> Iterator[SavedRunGate | NamedResults]:
+        if self._saved_run_gate is not None:
+            yield self._saved_run_gate
+        if self._named_results is not None:
+            yield self._named_results
+
+    @property
+    def _ranks(self) -> RankSession | None:
+        ranks: RankSession | None = self._config.pluginmanager.get_plugin("dtdispatch-ranks")
+        return ranks
+
+    @property
+    def _named_results(self) -> NamedResults | None:
+        results: NamedResults | None = self._config.pluginmanager.get_plugin("dtdispatch-results")
+        return results
+
+    @property
+    def _saved_run_gate(self) -> SavedRunGate | None:
+        gate: SavedRunGate | None = self._config.pluginmanager.get_plugin("dtdispatch-saved-run")
+        return gate
+
+    def _idle_gates(self) -> str:
+        """Say which gates of the command line judged nothing, and why; empty where there are none."""
+        if hasattr(self._config, "workerinput"):
+            return ""
+        idle = [
+            f"{', '.join(flags)} judged nothing: {self.why_not or nothing}"
+            for gates, judged, nothing in (
+                (options.STEP_GATES, self._found.counted, NO_STEPS),
+                (options.COMPILE_GATES, self._found.compiled, NO_COMPILE),
+            )
+            if (flags := options.gate_flags(self._config, gates)) and not any(judged.values())
+        ]
+        return "; ".join(idle)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
+        """Print the table, even where a gate of another plugin raises out of its own summary."""
+        try:
+            return (yield)
+        finally:
+            self._print_section(terminalreporter)
+
+    def _print_section(self, terminalreporter: Any) -> None:
+        if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
+            return
+        section = Section(terminalreporter, self._config.get_verbosity())
+        section.open()
+        if not self._found:
+            terminalreporter.write_line(
+                f"nothing was measured: {self.why_not or self._nothing()}", yellow=True
+            )
+        else:
+            meter = [*self._meter_summary()]
+            section.print_found(self._found, self._settings, meter, self._ranks)
+        if self._ranks is not None:
+            section.print_lines(self._ranks.lines())
+        for gate in self._gates():
+            section.print_lines(gate.lines(section.width))
+        idle = self._idle_gates()
+        if idle:
+            terminalreporter.write_line(f"failed: {idle}", red=True)
+
+    def _nothing(self) -> str:
+        if self._settings.measure_all:
+            return "no test ran an op on DTensors"
+        return (
+            "no test that ran made a call on DTensors through the dtdispatch fixture; "
+            "--dtdispatch-all measures every test"
+        )
+
+    def _publish(self, item: pytest.Item, measurer: MeasuringDtDispatch) -> None:
+        complaint = ""
+        try:
+            measurer.close()
+        except CaptureError as error:
+            complaint = str(error)
+        self._waits.remember(item.nodeid, measurer.waiting.captured_s)
+        test = row_nodeid(item)
+        measurements = measurer.book.measurements()
+        if self._ranks is not None:
+            measurements = self._ranks.merge(measurements)
+        self._found.measured[test] = measurements
+        self._found.scalings[test] = measurer.book.scalings()
+        self._found.counted[test] = measurer.book.counts()
+        self._found.compiled[test] = measurer.book.compiled()
+        bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
+        if bridge is not None and read_world(os.environ).is_first:
+            bridge.add(item, test, measurements)
+        if self._saved_run_gate is not None:
+            self._saved_run_gate.enter(test, options.test_settings(item).threshold, measurements)
+        if self._named_results is not None:
+            self._named_results.enter(test, measurements, measurer.book.counts(), measurer.book.compiled())
+        if complaint:
+            pytest.fail(complaint, pytrace=False)
+
+
+@contextmanager
+def _whole_test(capture: AbstractContextManager[Book]) -> Iterator[None]:
+    """Hold a capture open over a test; what it says of the test at its end is no traceback."""
+    is_over = False
+    try:
+        with capture:
+            yield
+            is_over = True
+    except (CaptureError, GateError) as error:
+        if not is_over:
+            raise
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def row_nodeid(item: pytest.Item) -> str:
+    """Name a test in its rows: its node id, or with --pyargs its module, wherever that is installed.
+
+    Rows of an installed suite must have one name in every environment, or no two runs compare.
+    """
+    module = getattr(getattr(item, "module", None), "__name__", "")
+    if not item.config.getoption("pyargs", False) or "." not in module:
+        return item.nodeid
+    _, separator, inside = item.nodeid.partition("::")
+    return f"{module.replace('.', '/')}.py{separator}{inside}"

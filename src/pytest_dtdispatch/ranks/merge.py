@@ -1,0 +1,77 @@
+"""Figures of several ranks, made one."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pytest_dtdispatch.core.measurement import Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.world import ranks_text
+from pytest_dtdispatch.ranks.samples import RankSamples
+
+
+def merge_ranks(by_rank: Mapping[int, Sequence[Measurement]], stat: str) -> tuple[Measurement, ...]:
+    """Merge what ranks measured in one test, signature by signature, in the order of the first rank's."""
+    found: dict[tuple[str, str], dict[int, Measurement]] = {}
+    for rank, measurements in sorted(by_rank.items()):
+        for measurement in measurements:
+            found.setdefault((measurement.full_label, measurement.contains), {})[rank] = measurement
+    return tuple(_merged(ranks, sorted(by_rank), stat) for ranks in found.values())
+
+
+def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:
+    """Choose the samples that stand for all ranks: every one of them was measured.
+
+    Example:
+        >>> representative([(0, (1, 2)), (1, (9,)), (2, (5,))], "median")
+        (5,)
+    """
+    ordered = sorted(by_rank, key=lambda one: statistics.median(one[1]))
+    if stat == "max":
+        return ordered[-1][1]
+    middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+    return tuple(sample for _, samples in middle for sample in samples)
+
+
+def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str) -> Measurement:
+    first = next(iter(ranks.values()))
+    absent = [rank for rank in everyone if rank not in ranks]
+    remarks = _told_by({rank: one.remarks for rank, one in ranks.items()})
+    if absent:
+        remarks = (*remarks, f"not measured on {ranks_text(absent)}")
+    figures = Figures(
+        rounds=min(one.rounds for one in ranks.values()),
+        samples=tuple(_samples(ranks, stat)),
+        notes=_told_by({rank: one.notes for rank, one in ranks.items()}),
+        remarks=remarks,
+    )
+    return replace(first, figures=figures)
+
+
+def _samples(ranks: Mapping[int, Measurement], stat: str) -> list[Samples]:
+    merged: list[Samples] = []
+    for state in State:
+        tried = {rank: s for rank, one in ranks.items() for s in one.samples if s.state is state}
+        if not tried:
+            continue
+        by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
+        refused: Counter[str] = Counter()
+        for samples in tried.values():
+            refused.update({one.reason: one.count for one in samples.refused})
+        reasons = tuple(Refused(reason, count) for reason, count in refused.items())
+        ns = representative(by_rank, stat) if by_rank else ()
+        merged.append(RankSamples(state, ns, reasons, by_rank, stat))
+    return merged
+
+
+def _told_by(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
+    """Say once what all ranks say, and of the rest who says it."""
+    who: dict[str, list[int]] = {}
+    for rank, said in texts.items():
+        for text in said:
+            who.setdefault(text, []).append(rank)
+    return tuple(
+        text if len(ranks) == len(texts) else f"{ranks_text(ranks)}: {text}" for text, ranks in who.items()
+    )

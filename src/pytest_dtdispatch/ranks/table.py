@@ -1,0 +1,85 @@
+"""The one table of a run on many ranks: what ranks have in the middle, and which is the slowest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.ranks.samples import RankSamples
+from pytest_dtdispatch.report.measurements import Table, lay_out
+from pytest_dtdispatch.report.units import column_unit
+
+EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
+LEGEND = (
+    "Of each rank the median of its samples. miss, hit, cold, local: the median of these over ranks; "
+    "slowest: the greatest of them, and its rank; spread: how much slower that rank is than the fastest, "
+    "against the median over ranks; overhead: hit - local. samples: misses + hits recorded on all ranks, "
+    "each of them proved by the cache counters. More columns and notes with -v."
+)
+
+
+def build_ranks_table(measured: Mapping[str, Sequence[Measurement]], verbose: bool = False) -> Table:
+    """Lay out what was measured on many ranks."""
+    everything = [measurement for of_test in measured.values() for measurement in of_test]
+    states = [state for state in ("cold", "miss", "hit") if state != "cold" or _has_cold(everything)]
+    columns = [_StateColumns(state, everything) for state in states]
+    local = column_unit(_middle_ns(of_state(m, "local")) for m in everything)
+    overhead = column_unit(_overhead_ns(m) for m in everything)
+
+    def cells(measurement: Measurement) -> list[str]:
+        return [
+            *(cell for column in columns for cell in column.cells(measurement)),
+            local.text(_middle_ns(of_state(measurement, "local"))),
+            overhead.text(_overhead_ns(measurement)),
+            f"{_count(measurement, 'miss')}+{_count(measurement, 'hit')}",
+        ]
+
+    titles = [title for column in columns for title in column.titles]
+    titles += [f"local {local.name}", f"overhead {overhead.name}", "samples"]
+    return lay_out(titles, measured, cells, EXPENDABLE, verbose)
+
+
+def of_state(measurement: Measurement, state: str) -> Samples | None:
+    """Samples of a state; a hit is any call in the steady state."""
+    if state == "hit":
+        return measurement.of(State.HIT) or measurement.of(State.CALL)
+    return measurement.of(State(state))
+
+
+class _StateColumns:
+    """The columns of one state: over ranks, the slowest, the spread."""
+
+    def __init__(self, state: str, measurements: Sequence[Measurement]) -> None:
+        self._state = state
+        self._unit = column_unit(_middle_ns(of_state(m, state)) for m in measurements)
+        self.titles = (f"{state} {self._unit.name}", "slowest", "spread")
+
+    def cells(self, measurement: Measurement) -> tuple[str, str, str]:
+        samples = of_state(measurement, self._state)
+        middle = self._unit.text(_middle_ns(samples))
+        if not isinstance(samples, RankSamples):
+            return middle, "-", "-"
+        rank, ns = samples.slowest
+        return middle, f"{self._unit.text(ns)} r{rank}", f"{samples.spread:.0%}"
+
+
+def _middle_ns(samples: Samples | None) -> float | None:
+    if isinstance(samples, RankSamples):
+        return samples.middle_ns
+    return samples.median_ns if samples else None
+
+
+def _overhead_ns(measurement: Measurement) -> float | None:
+    steady, local = (_middle_ns(of_state(measurement, state)) for state in ("hit", "local"))
+    return steady - local if steady is not None and local is not None else None
+
+
+def _count(measurement: Measurement, state: str) -> int:
+    samples = of_state(measurement, state)
+    if isinstance(samples, RankSamples):
+        return sum(len(ns) for _, ns in samples.by_rank)
+    return len(samples.ns) if samples else 0
+
+
+def _has_cold(measurements: Sequence[Measurement]) -> bool:
+    return any(of_state(measurement, "cold") for measurement in measurements)

@@ -1,1 +1,0 @@
-"""What was measured: signatures, samples, measurements, the environment. Standard library only."""

@@ -1,0 +1,33 @@
+"""Results as the records of PyTorch's benchmark database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from pytest_dtdispatch.core.metrics import Result
+
+BENCHMARK = "pytest-dtdispatch"
+TEST_TYPE = "dtensor dispatch"
+
+
+def oss_json(results: Iterable[Result], environment: Mapping[str, str | int]) -> str:
+    """Write a record for each result: benchmark, model, and a metric with its values.
+
+    The database takes a list of such records, in which only names and values are required:
+    https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra
+
+    Example:
+        >>> text = oss_json([Result("t.py::test_mm::mm", "dispatch_hit_ns", 6940)], {"device": "cpu"})
+        >>> json.loads(text)[0]["metric"]
+        {'name': 'dispatch_hit_ns', 'benchmark_values': [6940]}
+    """
+    records = [
+        {
+            "benchmark": {"name": BENCHMARK, "extra_info": dict(environment)},
+            "model": {"name": result.name, "type": TEST_TYPE},
+            "metric": {"name": result.metric, "benchmark_values": [result.value]},
+        }
+        for result in results
+    ]
+    return json.dumps(records, indent=1) + "\n"

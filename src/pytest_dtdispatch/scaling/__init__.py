@@ -1,0 +1,1 @@
+"""How the cost of a call grows with a size."""

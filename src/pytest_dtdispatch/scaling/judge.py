@@ -1,0 +1,173 @@
+"""Fit how a cost grows with a size, and hold the exponent against a limit."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
+from pytest_dtdispatch.scaling.model import Fit, Point, Scaling, Verdict, cost_text
+
+MIN_PASSES = 5  # their interval covers the median with 94 %
+
+
+def fit_scaling(
+    name: str, taken: Mapping[int, Sequence[Figures]], max_exponent: float | None = None
+) -> Scaling:
+    """Fit the growth of a miss and of a hit.
+
+    Example:
+        >>> taken = {n: [Figures(1, (Samples(State.HIT, (5 * n * n,)),))] * 7 for n in (2, 4, 8)}
+        >>> scaling = fit_scaling("square", taken)
+        >>> round(scaling.hit.exponent, 9), scaling.hit.growths, scaling.miss.why_not
+        (2.0, (4.0, 4.0), 'no miss was measured')
+    """
+    sizes = sorted(taken)
+    merged = {size: merge(taken[size]) for size in sizes}
+    steady = _steady_state(merged.values())
+    miss, hit = (
+        replace(fit, verdict=_verdict(fit, _is_absent(merged, fit.state), max_exponent))
+        for fit in (_fit_state(state, taken, merged) for state in (State.MISS, steady))
+    )
+    points = tuple(
+        Point(size, _median_ns(merged[size], State.MISS), _median_ns(merged[size], steady)) for size in sizes
+    )
+    return Scaling(name, points, miss, hit, max_exponent)
+
+
+def complaint(scaling: Scaling) -> str:
+    """Say in one line what the limit has against a scaling; nothing where it has nothing.
+
+    An interval that holds the limit is no complaint: it does not tell on which side the exponent lies. That
+    nothing could be fitted is one, and so is a state that some sizes were not measured in.
+    """
+    complaints = [
+        _exceeded(fit, scaling) if fit.verdict is Verdict.FAILED else str(fit)
+        for fit in scaling.fits
+        if fit.verdict in (Verdict.FAILED, Verdict.MISSING)
+    ]
+    if all(fit.verdict is Verdict.ABSENT for fit in scaling.fits):
+        complaints = [str(fit) for fit in scaling.fits]
+    if not complaints:
+        return ""
+    return f"scaling {scaling.name!r}, max_exponent={scaling.max_exponent:g}: {'; '.join(complaints)}"
+
+
+def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[float]]) -> Fit:
+    """Fit a power of the size to each pass; the exponent is the median of theirs, from least to greatest.
+
+    The interval asks nothing of how the passes are distributed: see :attr:`Fit.coverage`.
+
+    Example:
+        >>> fit = fit_power(State.MISS, (2, 4, 8), [(10, 20, 40), (11, 22, 44), (10, 10, 10)])
+        >>> round(fit.exponent, 9), round(fit.low, 9), fit.growths
+        (1.0, 0.0, (2.0, 2.0))
+    """
+    exponents = [_slope(sizes, costs) for costs in passes]
+    growths = [statistics.median(costs[i + 1] / costs[i] for costs in passes) for i in range(len(sizes) - 1)]
+    return Fit(
+        state, statistics.median(exponents), min(exponents), max(exponents), tuple(growths), len(passes)
+    )
+
+
+def merge(passes: Sequence[Figures]) -> Figures:
+    """Put what several passes measured of one call together.
+
+    Example:
+        >>> one, other = (Figures(1, (Samples(State.HIT, (ns,)),), ("a note",)) for ns in (7, 8))
+        >>> both = merge([one, other])
+        >>> both.rounds, both.samples[0].ns, both.notes
+        (2, (7, 8), ('a note',))
+    """
+    every = [samples for figures in passes for samples in figures.samples]
+    return Figures(
+        sum(figures.rounds for figures in passes),
+        tuple(_merge_state(state, every) for state in State if any(s.state is state for s in every)),
+        tuple(dict.fromkeys(note for figures in passes for note in figures.notes)),
+        tuple(dict.fromkeys(remark for figures in passes for remark in figures.remarks)),
+    )
+
+
+def _merge_state(state: State, every: Iterable[Samples]) -> Samples:
+    of_state = [samples for samples in every if samples.state is state]
+    refused: Counter[str] = Counter()
+    for refusal in (refusal for samples in of_state for refusal in samples.refused):
+        refused[refusal.reason] += refusal.count
+    ns = tuple(ns for samples in of_state for ns in samples.ns)
+    return Samples(state, ns, tuple(Refused(reason, count) for reason, count in refused.items()))
+
+
+def _fit_state(state: State, taken: Mapping[int, Sequence[Figures]], merged: Mapping[int, Figures]) -> Fit:
+    sizes = sorted(taken)
+    passes = [
+        [_median_ns(figures, state) for figures in one]
+        for one in zip(*(taken[size] for size in sizes), strict=True)
+    ]
+    complete = [[cost for cost in costs if cost] for costs in passes if all(costs)]
+    if len(complete) >= MIN_PASSES:
+        return fit_power(state, sizes, complete)
+    why = "; ".join(_reasons(state, merged.values()))
+    if _is_absent(merged, state):
+        what = f"no {state} was measured"
+    else:
+        what = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
+    return Fit(state, math.nan, math.nan, math.nan, why_not=f"{what} ({why})" if why else what)
+
+
+def _reasons(state: State, merged: Iterable[Figures]) -> Iterable[str]:
+    """Everything that was said of samples which are not there, each once."""
+    said = [
+        text
+        for figures in merged
+        for text in (
+            *figures.notes,
+            *(refusal.reason for s in figures.samples if s.state is state for refusal in s.refused),
+            *figures.remarks,
+        )
+    ]
+    return dict.fromkeys(said)
+
+
+def _steady_state(merged: Iterable[Figures]) -> State:
+    """Hits; calls, where no size has a hit and there are calls that ask no propagator."""
+    measured = {samples.state for figures in merged for samples in figures.samples if samples.ns}
+    return State.CALL if State.CALL in measured and State.HIT not in measured else State.HIT
+
+
+def _is_absent(merged: Mapping[int, Figures], state: State) -> bool:
+    """Whether no size has the state. Misses that were all refused are missing: the callable propagates."""
+    every = [samples for figures in merged.values() for samples in figures.samples if samples.state is state]
+    return not any(samples.ns or (state is State.MISS and samples.refused) for samples in every)
+
+
+def _verdict(fit: Fit, is_absent: bool, limit: float | None) -> Verdict:
+    if limit is None:
+        return Verdict.NO_LIMIT
+    if fit.why_not:
+        return Verdict.ABSENT if is_absent else Verdict.MISSING
+    if fit.low > limit:
+        return Verdict.FAILED
+    return Verdict.PASSED if fit.high < limit else Verdict.INCONCLUSIVE
+
+
+def _exceeded(fit: Fit, scaling: Scaling) -> str:
+    costs = [
+        f"{point.size}: {cost_text(point.miss_ns if fit.state is State.MISS else point.hit_ns)}"
+        for point in scaling.points
+    ]
+    return f"{fit}, all of it above the limit: {', '.join(costs)}"
+
+
+def _slope(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """Slope of log(cost) over log(size) by least squares."""
+    return statistics.linear_regression(
+        [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
+    ).slope
+
+
+def _median_ns(figures: Figures, state: State) -> float | None:
+    samples = next((s for s in figures.samples if s.state is state and s.ns), None)
+    return samples.median_ns if samples else None

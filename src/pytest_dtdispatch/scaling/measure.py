@@ -1,0 +1,53 @@
+"""One callable at several sizes, measured in turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.calls import Foretell, RanCall, nobody_waits, run_call
+from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.setup import callable_at
+from pytest_dtdispatch.torchapi import names as torchapi
+
+# Odd: every second pass goes backwards, and the last one must leave behind what the program left behind.
+PASSES = 7
+
+
+@dataclass(frozen=True)
+class AtSize:
+    """What was measured at one size: mesh as text, and the figures of each pass."""
+
+    place: str
+    passes: tuple[Figures, ...]
+
+
+def run_and_measure_sizes(
+    make: Callable[[int], Callable[[], Any]],
+    sizes: Sequence[int],
+    caches: ShardingCaches,
+    plan: Plan,
+    foretell: Foretell = nobody_waits,
+) -> dict[int, AtSize]:
+    """Make and run a callable at each size for the program, the largest first; then measure them in turn.
+
+    Each pass goes through all sizes, every second one from the smallest: a machine that drifts makes the
+    passes differ, and not all of them slope the same way.
+    """
+    __tracebackhide__ = True
+    ran: dict[int, RanCall] = {}
+    for size in sorted(sizes, reverse=True):
+        result, ran[size] = run_call(callable_at(make, size))
+        torchapi.wait_for(result)
+    share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
+    calls = {size: PASSES * share.foretold_calls(one.took_ns) for size, one in ran.items() if not one.once}
+    foretell(sum(calls.values()), sum(count * ran[size].took_ns for size, count in calls.items()) / 1e9)
+    figures: dict[int, list[Figures]] = {size: [] for size in ran}
+    for number in range(PASSES):
+        for size in reversed(ran) if number % 2 else ran:
+            figures[size].append(ran[size].measure(caches, share))
+    return {size: AtSize(ran[size].place, tuple(figures[size])) for size in sorted(ran)}

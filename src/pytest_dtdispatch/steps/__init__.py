@@ -1,0 +1,1 @@
+"""Steps: what a step makes the dispatcher do, counted exactly."""

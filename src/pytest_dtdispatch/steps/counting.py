@@ -1,0 +1,282 @@
+"""Count what the dispatcher does, without clearing, repeating or slowing down anything."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_dtdispatch.errors import DtDispatchWarning
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.describe import dtype_text, placement_text, shape_text, signature_of
+from pytest_dtdispatch.measuring.exclusive import Measuring
+from pytest_dtdispatch.steps.growth import Growth, older_objects_frozen
+from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts
+from pytest_dtdispatch.steps.reasons import Seen, Traits
+from pytest_dtdispatch.steps.traits import Describer
+from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.step_hooks import Run, watching
+
+
+class _Called(NamedTuple):
+    """A call that was seen, whether it propagated or not."""
+
+    op: str
+    traits: Traits
+    clears: int
+
+
+class _Propagated(NamedTuple):
+    """A call that propagated."""
+
+    schema: Any  # holds specs: it must not outlive the lap, at whose end live specs are counted
+    asked: Asked
+    nested: int
+    error: str
+    clears: int
+    thread: int
+
+
+class _Thread(threading.local):
+    """What is going on in a thread."""
+
+    depth = 0  # propagations that are running: one may need others
+    nested = 0
+    asked = Asked.NONE
+    implied_by = ""
+    collective_bytes = 0
+    python_entries = 0
+
+
+class StepCounter:
+    """Count hits, propagations, redistributions, collectives and growth, from one lap to the next.
+
+    Use it as a context manager, in one thread. Nothing is cleared, nothing repeated, and a hit of the
+    native cache costs what it costs uncounted.
+
+    Example:
+        >>> with StepCounter() as counter:
+        ...     counts = counter.lap()
+        >>> counts.calls
+        0
+    """
+
+    def __init__(self) -> None:
+        self._caches = ShardingCaches()
+        self._describer = Describer()
+        self._seen = Seen()
+        self._thread = _Thread()
+        self._home = threading.get_ident()
+        self._clears = 0
+        self._open = ExitStack()
+        self._growth = Growth(self._caches)
+        self._begin()
+
+    def __enter__(self) -> StepCounter:
+        with ExitStack() as entered:
+            measuring = entered.enter_context(Measuring("steps are counted"))
+            measuring.hold(older_objects_frozen())
+            measuring.hold(watching(self))
+            self._open = entered.pop_all()
+        self._growth = Growth(self._caches)
+        self._begin()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._open.close()
+
+    def note_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Note a call that was made, so that it is known what a later miss has that no call had before."""
+        traits = self._describer.traits_of(func, args, kwargs)
+        self._log.append(_Called(torchapi.op_name(func), traits, self._clears))
+
+    def lap(self) -> StepCounts:
+        """Return what was counted since the last lap, or since entry, and begin to count anew."""
+        native_hits, native_misses = self._native_since()
+        propagated = [entry for entry in self._log if isinstance(entry, _Propagated)]
+        self._check(native_misses, propagated)
+        missed = self._explained()
+        native_entries = sum(one.asked is Asked.NATIVE and not one.error for one in propagated)
+        propagated.clear()
+        self._log.clear()
+        grown = self._growth.lap(native_entries)
+        counts = StepCounts(
+            hits=native_hits + self._python_hits,
+            missed=missed,
+            unpropagated=self._unpropagated,
+            native_misses=native_misses,
+            python_misses=self._python_misses,
+            redistributions=tuple(self._redistributions),
+            collectives=tuple(sorted(self._collectives.items())),
+            cache_growth=grown.caches,
+            spec_growth=grown.specs,
+            dtensor_growth=grown.dtensors,
+            host_memory_growth_bytes=grown.host_memory_bytes,
+        )
+        self._begin()
+        return counts
+
+    def _begin(self) -> None:
+        self._log: list[_Called | _Propagated] = []
+        self._python_hits = 0
+        self._python_misses = 0
+        self._unpropagated = 0
+        self._redistributions: list[Redistribution] = []
+        self._collectives: Counter[str] = Counter()
+        self._native_before_clear = (0, 0)
+        self._native = self._caches.native_stats()
+
+    # What torchhooks.Watcher asks for: each makes the call that it is told of.
+
+    def on_native_miss(self, run: Run) -> Any:
+        """Note which cache was asked; what propagates is told of inside."""
+        before, self._thread.asked = self._thread.asked, Asked.NATIVE
+        try:
+            return run()
+        finally:
+            self._thread.asked = before
+
+    def on_propagation(self, schema: Any, run: Run) -> Any:
+        """Count a propagation for which the Python cache was not asked."""
+        return self._asking(schema, self._thread.asked, run, lambda: True)
+
+    def on_python_cache(self, schema: Any, cache: Any) -> Any:
+        """Count a hit or a miss of the Python cache."""
+        info = cache.cache.cache_info
+        before = info()
+        if before.currsize < self._thread.python_entries:
+            self._clears += 1
+        try:
+            return self._asking(
+                schema, Asked.PYTHON, lambda: cache(schema), lambda: info().misses > before.misses
+            )
+        finally:
+            self._thread.python_entries = info().currsize
+
+    def on_custom_handler(self, run: Run) -> Any:
+        """Count an op that asks no cache."""
+        before = self._asked_so_far()
+        result = run()
+        self._unpropagated += self._asked_so_far() == before
+        return result
+
+    def on_native_clear(self, run: Run) -> Any:
+        """Keep what the counters show, which go with the cache."""
+        if threading.get_ident() == self._home:
+            self._native_before_clear = self._native_since()
+            self._native = (0, 0)
+        self._clears += 1
+        return run()
+
+    def on_implied(self, schema: Any, run: Run) -> Any:
+        """Note the op whose arguments are redistributed."""
+        before, self._thread.implied_by = self._thread.implied_by, torchapi.op_name(schema.op)
+        try:
+            return run()
+        finally:
+            self._thread.implied_by = before
+
+    def on_redistribution(self, source: Any, target: Any, run: Run) -> Any:
+        """Count a redistribution that changes placements, with the bytes that its collectives handle."""
+        outer, self._thread.collective_bytes = self._thread.collective_bytes, 0
+        result = run()
+        handled, self._thread.collective_bytes = self._thread.collective_bytes, outer
+        if tuple(source.placements) != tuple(target.placements):
+            self._redistributions.append(self._redistribution(source, target, handled))
+        return result
+
+    def on_collective(self, kind: str, args: tuple[Any, ...], run: Run) -> Any:
+        """Count a collective."""
+        self._collectives[kind] += 1
+        self._thread.collective_bytes += max(map(_bytes, args), default=0)
+        return run()
+
+    def _asking(self, schema: Any, asked: Asked, run: Run, has_propagated: Callable[[], bool]) -> Any:
+        thread, error = self._thread, ""
+        thread.depth += 1
+        try:
+            return run()
+        except Exception as raised:
+            error = type(raised).__name__
+            raise
+        finally:
+            thread.depth -= 1
+            if has_propagated():
+                self._python_misses += asked is Asked.PYTHON
+                self._note_propagation(schema, asked, error)
+            elif not thread.depth:
+                self._python_hits += 1
+
+    def _note_propagation(self, schema: Any, asked: Asked, error: str) -> None:
+        thread = self._thread
+        if thread.depth:
+            thread.nested += 1
+            return
+        nested, thread.nested = thread.nested, 0
+        self._log.append(_Propagated(schema, asked, nested, error, self._clears, threading.get_ident()))
+
+    def _asked_so_far(self) -> tuple[int, int, tuple[int, int]]:
+        return len(self._log), self._python_hits, self._caches.native_stats()
+
+    def _native_since(self) -> tuple[int, int]:
+        """Hits and misses of the native cache in this lap, those before it was cleared among them."""
+        hits, misses = self._caches.native_stats()
+        hits_before_clear, misses_before_clear = self._native_before_clear
+        return hits - self._native[0] + hits_before_clear, misses - self._native[1] + misses_before_clear
+
+    def _check(self, native_misses: int, propagated: Sequence[_Propagated]) -> None:
+        """Compare what was seen with torch's own counter, which belongs to this thread."""
+        seen = sum(one.asked is Asked.NATIVE and one.thread == self._home for one in propagated)
+        if seen != native_misses:
+            warnings.warn(
+                f"misses of the native cache: {seen} were seen, and torch counts {native_misses}: "
+                "something cleared the caches unseen, or propagates unseen",
+                DtDispatchWarning,
+                stacklevel=3,
+            )
+
+    def _explained(self) -> tuple[Miss, ...]:
+        missed = []
+        for entry in self._log:
+            if isinstance(entry, _Propagated):
+                miss, entry = self._explain(entry)
+                missed.append(miss)
+            self._seen.note(*entry)
+        return tuple(missed)
+
+    def _explain(self, one: _Propagated) -> tuple[Miss, _Called]:
+        schema = one.schema
+        call = _Called(
+            torchapi.op_name(schema.op),
+            self._describer.traits_of(schema.op, schema.args_schema, schema.kwargs_schema),
+            one.clears,
+        )
+        if one.error:
+            reason = f"propagation raised {one.error}, and that is not kept"
+        elif one.asked is Asked.NONE:
+            reason = "no cache was asked: the program is being traced, or a mode makes torch pass them by"
+        else:
+            reason = self._seen.why(*call)
+        signature = str(signature_of(schema.op, schema.args_schema, schema.kwargs_schema))
+        return Miss(signature, reason, one.asked, one.nested), call
+
+    def _redistribution(self, source: Any, target: Any, handled: int) -> Redistribution:
+        tensor = torchapi.tensor_traits(source)
+        return Redistribution(
+            op=self._thread.implied_by or "redistribute",
+            tensor=f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}" if tensor else "",
+            source=tuple(map(placement_text, source.placements)),
+            target=tuple(map(placement_text, target.placements)),
+            bytes=handled,
+        )
+
+
+def _bytes(argument: Any) -> int:
+    """Bytes of the tensors of an argument."""
+    tensors = [leaf for leaf in torchapi.tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,83 @@
+"""Run a step several times, and count each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_dtdispatch.measuring.modes import UnnoticedMode
+from pytest_dtdispatch.measuring.ops import has_dtensor
+from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.steps.model import StepCounts, Steps
+from pytest_dtdispatch.torchapi import names as torchapi
+
+
+class CallNotes(UnnoticedMode):
+    """Note every DTensor op, so that it is known what later misses have that these calls had not."""
+
+    def __init__(self, counter: StepCounter) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._counter = counter
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        __tracebackhide__ = True
+        call = OpCall(func, args, kwargs or {})
+        result = call.run()
+        if has_dtensor(call.leaves()):
+            self._counter.note_call(func, args, call.kwargs)
+        return result
+
+
+def run_and_count_steps(step: Callable[[], object], warmup: int, steps: int, name: str) -> Steps:
+    """Run a step, first to warm up, then as often as it is counted."""
+    __tracebackhide__ = True
+    with StepCounter() as counter:
+        warm, counted = [], []  # no comprehensions: their frames would stand in a failing step's traceback
+        for _ in range(warmup):
+            warm.append(_warm_up(step, counter))
+        for _ in range(steps):
+            counted.append(_count(step, counter))
+    return Steps(name, tuple(warm), tuple(counted))
+
+
+def _warm_up(step: Callable[[], object], counter: StepCounter) -> StepCounts:
+    __tracebackhide__ = True
+    with CallNotes(counter):
+        result = step()
+    torchapi.wait_for(result)
+    del result  # it is not left alive
+    return counter.lap()
+
+
+def _count(step: Callable[[], object], counter: StepCounter) -> StepCounts:
+    __tracebackhide__ = True
+    torchapi.wait_for(step())
+    return counter.lap()
+
+
+class CountedRegion:
+    """Count a region as one step, from the ``with`` to its end."""
+
+    def __init__(self, enter: Callable[[StepCounts], None]) -> None:
+        self._counter = StepCounter()
+        self._enter = enter
+
+    def __enter__(self) -> CountedRegion:
+        self._counter.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        __tracebackhide__ = True
+        try:
+            counts = self._counter.lap()
+        finally:
+            self._counter.__exit__(*exception)
+        if exception[0] is None:
+            self._enter(counts)

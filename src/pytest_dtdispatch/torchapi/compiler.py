@@ -1,0 +1,224 @@
+"""Every private name of torch's compiler that we use, found by probing.
+
+Beside torchapi and torchhooks the only module that spells private names of torch. What an older torch lacks
+is None, and is reported as not counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_dtdispatch.compiled.model import GraphBreak, Recompile
+from pytest_dtdispatch.errors import CompileError
+
+INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
+NO_REASON = "this torch does not tell why"
+MOST_REASON = 200
+EXPLANATION = "Explanation: "
+PGO_WARNING = "dynamo_pgo force disabled"  # which caches are off is what was asked for
+
+
+class LookUps(NamedTuple):
+    """Torch's counters, at one moment: only differences mean something.
+
+    Args:
+        graphs: compiled.
+        hits: look-ups of caches of compiled code that were answered.
+        misses: those that were not.
+    """
+
+    graphs: int
+    hits: int
+    misses: int
+
+
+class FakeTensorCounts(NamedTuple):
+    """What the FakeTensor cache says since it was cleared."""
+
+    hits: int
+    misses: int
+    bypasses: int
+
+
+def backends() -> list[str]:
+    """Return the names of every backend that torch.compile takes."""
+    found: list[str] = torch.compiler.list_backends(exclude_tags=())
+    return found
+
+
+def reset() -> None:
+    """Forget every compiled program of this process."""
+    torch.compiler.reset()
+
+
+def look_ups() -> LookUps:
+    """Read torch's counters of graphs and of caches of compiled code."""
+    counters = _utils().counters
+    graphs = counters.get("stats", {}).get("unique_graphs", 0)
+    hits = misses = 0
+    for category in ("inductor", "aot_autograd", "dynamo_cache"):
+        for name, count in counters.get(category, {}).items():
+            hits += count * name.endswith("cache_hit")
+            misses += count * name.endswith("cache_miss")
+    return LookUps(graphs, hits, misses)
+
+
+def graphs_compiled() -> int:
+    """Read the counter of compiled graphs alone: it is read around every call."""
+    return int(_utils().counters["stats"]["unique_graphs"])
+
+
+def graph_breaks() -> tuple[GraphBreak, ...] | None:
+    """Return the graph breaks since the last reset."""
+    reasons = getattr(_utils(), "graph_break_reasons", None)
+    if reasons is None:
+        return None
+    return tuple(GraphBreak(_one_line(each.reason), _place(each.user_stack)) for each in reasons)
+
+
+def break_of(error: BaseException) -> GraphBreak | None:
+    """Return the graph break that an error of torch is about; None where it is about something else."""
+    if not isinstance(error, _exceptions().Unsupported):
+        return None
+    return GraphBreak(_one_line(getattr(error, "msg", str(error))), _place(getattr(error, "real_stack", ())))
+
+
+def compilations() -> list[Any]:
+    """Return what torch keeps of its latest compiles, the last one last; nothing where it keeps nothing."""
+    get = getattr(_utils(), "get_compilation_metrics", None)
+    return list(get()) if get else []
+
+
+def compilations_since(seen: Sequence[Any]) -> list[Any] | None:
+    """Return the compiles that were not seen before; None where torch does not keep them, or not all."""
+    kept = getattr(_utils(), "_compilation_metrics", None)
+    if kept is None:
+        return None
+    known = {id(each) for each in seen}
+    new = [each for each in compilations() if id(each) not in known]
+    return None if len(new) == kept.maxlen else new
+
+
+def guards_of(compiles: Sequence[Any]) -> int:
+    """Count the guards that compiles installed."""
+    return sum(compiled.guard_count or 0 for compiled in compiles)
+
+
+def recompiles_of(compiles: Sequence[Any]) -> tuple[Recompile, ...]:
+    """List the compiles of functions that had been compiled before."""
+    return tuple(
+        Recompile(
+            compiled.co_name,
+            f"{compiled.co_filename}:{compiled.co_firstlineno}",
+            _one_line(getattr(compiled, "recompile_reason", None) or NO_REASON),
+        )
+        for compiled in compiles
+        if compiled.accumulated_cache_size
+    )
+
+
+def fake_tensor_counts() -> FakeTensorCounts | None:
+    """Read the counters of the FakeTensor cache, which clearing sets to 0."""
+    mode = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
+    info = getattr(mode, "cache_info", None)
+    if info is None:
+        return None
+    now = info()
+    return FakeTensorCounts(now.hits, now.misses, sum(now.bypasses.values()))
+
+
+def fake_tensor_cache(is_on: bool | None) -> AbstractContextManager[Any]:
+    """Switch the FakeTensor cache on or off for a while; None leaves it as it is."""
+    if is_on is None:
+        return nullcontext()
+    config = importlib.import_module("torch._dynamo.config")
+    if not hasattr(config, "fake_tensor_cache_enabled"):
+        raise CompileError(f"torch {torch.__version__} cannot switch its FakeTensor cache")
+    patched: AbstractContextManager[Any] = config.patch(fake_tensor_cache_enabled=is_on)
+    return patched
+
+
+@contextmanager
+def caches_disabled() -> Iterator[None]:
+    """Switch off every cache of compiled code that torch can switch off, on disk and elsewhere."""
+    config = importlib.import_module("torch._inductor.config")
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message=PGO_WARNING)
+        if hasattr(config, "force_disable_caches"):
+            stack.enter_context(config.patch(force_disable_caches=True))
+        yield
+
+
+@contextmanager
+def cache_folder(path: Path) -> Iterator[None]:
+    """Keep caches of compiled code in a folder, and nothing of them in memory, neither before nor after."""
+    clear = _inductor_clear()
+    with _environment(TORCHINDUCTOR_CACHE_DIR=str(path), TRITON_CACHE_DIR=str(path / "triton")):
+        clear()
+        try:
+            yield
+        finally:
+            clear()
+
+
+def check_cpp_compiler() -> None:
+    """Look for the C++ compiler that inductor needs on a CPU."""
+    __tracebackhide__ = True
+    find = getattr(importlib.import_module("torch._inductor.cpp_builder"), "get_cpp_compiler", None)
+    try:
+        if find is not None:
+            find()
+    except Exception as error:
+        text = _one_line(str(error))
+        raise CompileError(f"backend='inductor' needs a C++ compiler on a CPU: {text}; {INSTALL}") from None
+
+
+@functools.cache
+def _utils() -> Any:
+    return importlib.import_module("torch._dynamo.utils")
+
+
+def _exceptions() -> Any:
+    return importlib.import_module("torch._dynamo.exc")
+
+
+def _inductor_clear() -> Callable[[], None]:
+    utils = importlib.import_module("torch._inductor.utils")
+    clear: Callable[[], None] = getattr(utils, "clear_caches", None) or utils.clear_inductor_caches
+    return clear
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _one_line(text: str) -> str:
+    """Take the first line, which names the thing, and the explanation where one follows."""
+    first, *others = text.strip().splitlines() or [""]
+    explained = (line.strip() for line in others if line.strip().startswith(EXPLANATION))
+    line = " ".join(": ".join((first, *(each.removeprefix(EXPLANATION) for each in explained))).split())
+    return line if len(line) <= MOST_REASON else f"{line[:MOST_REASON]}..."
+
+
+def _place(stack: Sequence[Any]) -> str:
+    return f"{stack[-1].filename}:{stack[-1].lineno}" if stack else "no place is known"

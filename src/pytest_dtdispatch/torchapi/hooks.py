@@ -1,0 +1,67 @@
+"""Hooks in objects of others: put in once for all who use them, and taken out with the last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_ABSENT = object()
+
+
+class SharedHook:
+    """An attribute that is wrapped as long as anybody uses the wrapper, in whichever thread.
+
+    Users may come and go in any order: each of them wrapping what the one before left, and putting back what
+    it found, would leave wrappers behind.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> owner = SimpleNamespace(answer=lambda: 42)
+        >>> hook = SharedHook(owner, "answer", lambda inner: lambda: inner() + 1)
+        >>> with hook.in_place(), hook.in_place():
+        ...     owner.answer()
+        43
+        >>> owner.answer()
+        42
+    """
+
+    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        self._owner = owner
+        self._name = name
+        self._wrap = wrap
+        self._lock = threading.Lock()
+        self._users = 0
+        self._own: Any = _ABSENT
+        self._wrapper: Any = None
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Use the wrapper for a while."""
+        with self._lock:
+            if not self._users:
+                self._put_in()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._take_out()
+
+    def _put_in(self) -> None:
+        self._own = vars(self._owner).get(self._name, _ABSENT)
+        inner = self._own if isinstance(self._owner, type) else getattr(self._owner, self._name)
+        self._wrapper = self._wrap(inner)
+        setattr(self._owner, self._name, self._wrapper)
+
+    def _take_out(self) -> None:
+        wrapper, self._wrapper = self._wrapper, None
+        if vars(self._owner).get(self._name) is not wrapper:
+            return  # somebody has wrapped the wrapper since, and holds it
+        if self._own is _ABSENT:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._own)

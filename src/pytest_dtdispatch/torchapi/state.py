@@ -1,0 +1,144 @@
+"""Private names of torch for what a call changes and no schema tells: versions, specs, masks of plans."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.torchapi.hooks import SharedHook
+
+MASK_HOMES = ("torch.distributed.tensor._ops._mask_buffer", "torch.distributed.tensor._ops._embedding_ops")
+MASK_METHODS = ("materialize_mask", "release_mask")
+
+
+def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the plain tensors that hold what a tensor shows: local shards, inner tensors of a subclass."""
+    if isinstance(tensor, DTensor):
+        return storages_of(tensor._local_tensor)
+    simulated = getattr(tensor, "_local_tensors", None)
+    if simulated is not None:
+        return [plain for shard in simulated.values() for plain in storages_of(shard)]
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return [tensor]
+    names, _ = flatten()
+    return [plain for name in names for plain in storages_of(getattr(tensor, name))]
+
+
+def contents_of(plain: torch.Tensor) -> torch.Tensor:
+    """Return what can be copied to without autograd or version counters knowing of it."""
+    return plain.data
+
+
+def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
+    """Tell two tensors apart that do not show the same elements of the same storage."""
+    return (
+        plain.untyped_storage()._cdata,
+        plain.storage_offset(),
+        tuple(plain.shape),
+        plain.stride(),
+        plain.dtype,
+    )
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Return how often a tensor was written to, as autograd counts; None of an inference tensor."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Make autograd count other numbers of writes."""
+    set_version: Any = torch._C._autograd._unsafe_set_version_counter
+    try:
+        set_version(tuple(tensors), tuple(versions))
+    except TypeError:  # up to torch 2.6 it took one tensor
+        for tensor, version in zip(tensors, versions, strict=True):
+            set_version(tensor, version)
+
+
+def spec_of(tensor: DTensor) -> tuple[Any, Any]:
+    """Return what says where a DTensor lives, and what it is made of there.
+
+    An op that writes to the DTensor may give it another; up to torch 2.9 a miss may give the one that it has
+    another shape.
+    """
+    return tensor._spec, tensor._spec.tensor_meta
+
+
+def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
+    """Give a DTensor back what says where it lives."""
+    own, meta = spec
+    if tensor._spec is not own:
+        tensor._spec = own
+    if own.tensor_meta is not meta:
+        own.tensor_meta = meta
+
+
+def mask_of(buffer: Any) -> tuple[Any, int]:
+    """Read the mask that a buffer holds, and how many results still need it."""
+    return buffer.data, buffer.refcount
+
+
+def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
+    """Give a buffer a mask."""
+    buffer.data, buffer.refcount = mask
+
+
+class _Listeners(threading.local):
+    """Who is told, in this thread, of masks that are put into buffers and taken out."""
+
+    def __init__(self) -> None:
+        self.notes: list[Callable[[Any], None]] = []
+
+
+class MaskHook:
+    """Tells of every buffer of a masked partial placement, before it changes.
+
+    Such a placement stands in a cached plan and is shared by all results of that plan. The hook is put in
+    torch's place once a process, when the first listener comes, and taken out when the last one goes; a
+    listener hears of its own thread alone.
+    """
+
+    def __init__(self) -> None:
+        self._listeners = _Listeners()
+        kind = mask_buffer_type()
+        self._hooks = [SharedHook(kind, name, self._watched) for name in MASK_METHODS] if kind else []
+
+    @contextmanager
+    def telling(self, note: Callable[[Any], None]) -> Iterator[None]:
+        """Call ``note`` with each buffer before it changes."""
+        with ExitStack() as stack:
+            for hook in self._hooks:
+                stack.enter_context(hook.in_place())
+            self._listeners.notes.append(note)
+            stack.callback(self._listeners.notes.remove, note)
+            yield
+
+    def _watched(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(buffer: Any, *args: Any) -> Any:
+            for note in self._listeners.notes:
+                note(buffer)
+            return change(buffer, *args)
+
+        return changed
+
+
+def mask_buffer_type() -> type | None:
+    """Find the class of what keeps a mask in a placement; None where this torch has none."""
+    for home in MASK_HOMES:
+        try:
+            kind = getattr(importlib.import_module(home), "MaskBuffer", None)
+        except ImportError:
+            continue
+        if isinstance(kind, type):
+            return kind
+    return None
+
+
+mask_hook = MaskHook()

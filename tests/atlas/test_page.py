@@ -1,0 +1,209 @@
+"""The page of the atlas: what it says, sorted by cost, with nothing of torch's words taken for markup."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Counts, Move, Outcome
+from pytest_dtdispatch.atlas.page import FOLD_ABOVE, MOST_EXPENSIVE, atlas_page, code, escaped
+from pytest_dtdispatch.core.environment import Environment
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+
+ENVIRONMENT = Environment("2.13.0+cpu", "abc123", "", "cpu", "", "fake", 8, 1, "native+python")
+GATHER = Counts(1, (Move(("mat2",), "f32[16,32]", "S0", "R"),), (("all_gather", 1),))
+
+
+def row(
+    op: str, miss_us: int | None = None, hit_ns: int = 7_000, mesh: str = "4", counts: Counts | None = None
+) -> AtlasRow:
+    states = {State.MISS: miss_us and miss_us * 1_000, State.COLD: miss_us and miss_us * 2_000}
+    samples = [Samples(state, (ns,)) for state, ns in states.items() if ns]
+    samples += [Samples(State.HIT if miss_us else State.CALL, (hit_ns,)), Samples(State.LOCAL, (2_000,))]
+    signature = f"{op}(f32[8,8]S0)@{mesh}"
+    measurement = Measurement(
+        signature, signature, op, mesh, Contains.DISPATCH, 1, Figures(5, tuple(samples))
+    )
+    return AtlasRow(
+        op, signature, mesh, Outcome.MEASURED, "", (measurement, measurement), counts or Counts(1)
+    )
+
+
+def page(*rows: AtlasRow) -> str:
+    return atlas_page(
+        Atlas(
+            rows,
+            ENVIRONMENT,
+            "A CPU",
+            2,
+            "3.11.7",
+            "2026-11-21",
+            "dtdispatch atlas --output a.md",
+            2,
+            5,
+            2,
+            25,
+        )
+    )
+
+
+def section(text: str, title: str) -> str:
+    return text.partition(f"\n## {title}\n\n")[2].partition("\n\n## ")[0].rstrip("\n")
+
+
+REFUSED = AtlasRow("tril.default", "tril.default(f32[8]P)@4", "4", Outcome.UNSUPPORTED, "RuntimeError: a | b")
+SPLIT = AtlasRow("selu.default", "selu.default(f32[8]R)@4", "4", Outcome.SPLIT, "into elu.default")
+NO_ARGUMENTS = AtlasRow("new.op", "new.op", "", Outcome.NO_ARGUMENTS, "TypeError: no")
+EXAMPLE = (
+    row("add.Tensor", 1_000),
+    row("mm.default", 2_000, 70_000, counts=GATHER),
+    row("mm.default", 8_000, mesh="2x4", counts=Counts(3)),
+    row("is_same_size.default"),
+    REFUSED,
+    SPLIT,
+    NO_ARGUMENTS,
+)
+
+
+def test_the_page_says_how_much_it_covers_and_where_it_was_taken() -> None:
+    text = page(*EXAMPLE)
+    assert "4 signatures of 3 ops, of 6 ops in the registries of this torch." in text
+    assert section(text, "Where these figures were taken").startswith(
+        "* CPU: A CPU, 2 cores, torch on 1 thread\n"
+        "* torch 2.13.0+cpu, build abc123, native+python caches; Python 3.11.7\n"
+        "* process group: fake, 8 ranks; device: cpu\n"
+        "* 2026-11-21, `dtdispatch atlas --output a.md`\n"
+        "* each signature was visited 2 times, more than a minute apart in a whole atlas, and up to 5 times "
+        "where the visits disagreed: 2 misses, 2 cold calls and 50 hits a visit; of each state the visit is "
+        "shown whose median is the lowest, as what else runs on a machine only ever adds; it is unconfirmed "
+        "where no other visit came within 20 %"
+    )
+
+
+def test_the_page_says_how_far_the_visits_differ() -> None:
+    quiet, noisy = row("add.Tensor", 1_000), row("add.Tensor", 1_500)
+    rows = [
+        dataclasses.replace(quiet, visits=quiet.visits[:1] + other.visits[:1])
+        for other in (quiet, quiet, noisy)
+    ]
+    lines = section(page(*rows), "Where these figures were taken").splitlines()
+    assert lines[-2:] == [
+        "* highest over lowest median of the visits, miss: 1.00 or less for one signature in two, 1.40 or "
+        "less for nine in ten",
+        "* highest over lowest median of the visits, hit: 1.00 or less for one signature in two, 1.00 or "
+        "less for nine in ten",
+    ]
+
+
+def test_the_table_of_everything_is_sorted_by_the_miss_and_has_every_row() -> None:
+    assert section(page(*EXAMPLE), "Every signature").splitlines()[2:] == [
+        "| signature | miss ms | hit us | cold ms | local us | overhead us | propagations | redistributes "
+        "| note |",
+        "| --- | --: | --: | --: | --: | --: | --: | --- | --- |",
+        "| `mm.default(f32[8,8]S0)@2x4` | 8.00 | 7.00 | 16.00 | 2.00 | 5.00 | 3 | - |  |",
+        "| `mm.default(f32[8,8]S0)@4` | 2.00 | 70.00 | 4.00 | 2.00 | 68.00 | 1 | "
+        "`mat2 f32[16,32] S0 -> R` |  |",
+        "| `add.Tensor(f32[8,8]S0)@4` | 1.00 | 7.00 | 2.00 | 2.00 | 5.00 | 1 | - |  |",
+        "| `is_same_size.default(f32[8,8]S0)@4` | - | 7.00 | - | 2.00 | 5.00 | 1 | - |  |",
+        "| `tril.default(f32[8]P)@4` | - | - | - | - | - | - | - | torch does not support it |",
+        "| `selu.default(f32[8]R)@4` | - | - | - | - | - | - | - | "
+        "torch takes the op apart before DTensor is asked |",
+        "| `new.op` | - | - | - | - | - | - | - | no arguments made |",
+    ]
+
+
+def test_each_question_has_its_section() -> None:
+    text = page(*EXAMPLE)
+    assert "| `is_same_size.default(f32[8,8]S0)@4` | - | 7.00 | never asks" in section(
+        text, "Ops that never hit"
+    )
+    moved = section(text, "Ops that redistribute silently")
+    assert "1 signatures of 1 ops" in moved
+    assert "| `mm.default(f32[8,8]S0)@4` | `mat2 f32[16,32] S0 -> R` | `all_gather` |" in moved
+    refused = section(text, "What torch does not support")
+    assert r"| `tril.default(f32[8]P)@4` | RuntimeError: a \| b |" in refused
+    other = section(text, "What was not measured")
+    assert "| `new.op` | no arguments made | TypeError: no |" in other
+    assert "into elu.default" in other
+    assert "tril" not in other
+    assert "| 4 | 3 | 1.50 |" in section(text, "By mesh")
+
+
+def test_the_most_expensive_are_listed_mesh_by_mesh_and_each_op_once() -> None:
+    rows = [row(f"op{n}.default", 1_000 + n) for n in range(2 * MOST_EXPENSIVE)]
+    text = section(
+        page(*rows, row("op0.default", 9_000), row("mm.default", 8_000, mesh="2x4")),
+        "The most expensive misses",
+    )
+    line, grid = text.partition("On mesh 2x4:")[::2]
+    ops = re.findall(r"^\| `(\w+)\.default\(", line, re.MULTILINE)
+    assert ops == ["op0", *(f"op{n}" for n in range(2 * MOST_EXPENSIVE - 1, MOST_EXPENSIVE, -1))]
+    assert re.findall(r"^\| `(\w+)\.default\(", grid, re.MULTILINE) == ["mm"]
+
+
+def test_what_no_second_visit_found_is_noted_and_is_not_among_the_most_expensive() -> None:
+    once = dataclasses.replace(row("mm.default", 9_000), visits=row("mm.default", 9_000).visits[:1])
+    text = page(once, row("add.Tensor", 1_000))
+    assert "| unconfirmed: miss, hit, cold, local |" in section(text, "Every signature")
+    expensive = section(text, "The most expensive misses")
+    assert "add.Tensor" in expensive
+    assert "mm.default" not in expensive
+
+
+def test_what_was_not_proved_is_noted() -> None:
+    refused = Refused("propagation ran again", 3)
+    samples = (Samples(State.MISS, (9_000_000,)), Samples(State.HIT, (7_000,), (refused,)))
+    measurement = Measurement("a", "a", "a.b", "4", Contains.DISPATCH, 1, Figures(5, samples))
+    text = page(AtlasRow("a.b", "a.b()@4", "4", Outcome.MEASURED, "", (measurement, measurement), Counts(1)))
+    assert "| propagation ran again (6x) |" in section(text, "Every signature")
+
+
+def test_equal_moves_are_written_once() -> None:
+    counts = Counts(1, GATHER.moves * 3, (("all_gather", 3),))
+    moved = section(page(row("mm.default", 1_000, counts=counts)), "Ops that redistribute silently")
+    assert "| `mat2 f32[16,32] S0 -> R` (3x) | `all_gather` (3x) |" in moved
+
+
+def test_a_move_without_a_collective_is_no_communication() -> None:
+    counts = Counts(1, (Move(("other",), "f32[8]", "R", "S0"),))
+    moved = section(page(row("add.Tensor", 1_000, counts=counts)), "Ops that redistribute silently")
+    assert "| none: a local slice |" in moved
+
+
+@pytest.mark.parametrize("count", [FOLD_ABOVE, FOLD_ABOVE + 1])
+def test_long_tables_are_folded(count: int) -> None:
+    refused = [AtlasRow("a.b", f"a.b(f32[{n}]P)@4", "4", Outcome.UNSUPPORTED, "no") for n in range(count)]
+    text = section(page(*refused), "What torch does not support")
+    assert ("<details>" in text) == (count > FOLD_ABOVE)
+    assert text.count("| no |") == count
+
+
+def test_a_page_of_nothing_measured_has_no_figures() -> None:
+    text = page(REFUSED)
+    assert "0 signatures of 0 ops" in text
+    assert "None: every signature that was measured" in section(text, "Ops that never hit")
+    assert "None." in section(text, "Ops that redistribute silently")
+
+
+def test_every_table_has_as_many_cells_in_each_line() -> None:
+    for table in re.findall(r"(?:^\|.*\n)+", page(*EXAMPLE), re.MULTILINE):
+        cells = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+        assert len(cells) == 1, table
+
+
+@given(st.text())
+def test_no_text_of_torch_breaks_a_table(message: str) -> None:
+    text = escaped(message)
+    assert "\n" not in text
+    assert "|" not in re.sub(r"\\.", "", text)
+    assert not set("`*_[]<>#$~&{}") & set(re.sub(r"\\.", "", text))
+    assert re.sub(r"\\(.)", r"\1", text) == " ".join(message.split())
+
+
+@given(st.text(alphabet="a|`<\\", min_size=1))
+def test_code_breaks_no_table(text: str) -> None:
+    assert not re.search(r"(?<!\\)\|", code(text))

@@ -1,0 +1,177 @@
+"""Samples, and what is derived from those of one signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.core.measurement import (
+    Contains,
+    Figures,
+    Instructions,
+    Measurement,
+    Refused,
+    Samples,
+    State,
+)
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def measurement(
+    *samples: Samples, rounds: int = 20, calls: int = 1, notes: Sequence[str] = ()
+) -> Measurement:
+    figures = Figures(rounds, samples, tuple(notes))
+    return Measurement("add@4", "add@4", "add.Tensor", "4", Contains.DISPATCH, calls, figures)
+
+
+def of(state: State, *ns: int, refused: tuple[Refused, ...] = ()) -> Samples:
+    return Samples(state, ns, refused)
+
+
+MISSES = of(State.MISS, 1_000_000, 1_300_000, 1_200_000)
+HITS = of(State.HIT, 6_000, 7_000, 9_000, 6_500)
+LOCALS = of(State.LOCAL, 1_000, 2_000, 1_500)
+CALLS = of(State.CALL, 400, 500)
+
+
+@unhurried
+@given(st.lists(st.integers(0, 10**15), min_size=1))
+def test_samples_are_kept_in_their_order(ns: list[int]) -> None:
+    samples = of(State.HIT, *ns)
+    assert samples.ns == tuple(ns)
+    assert min(ns) <= samples.median_ns <= max(ns)
+
+
+@unhurried
+@given(st.lists(st.integers(0, 100)), st.integers(max_value=-1))
+def test_a_negative_latency_is_refused(ns: list[int], negative: int) -> None:
+    with pytest.raises(ValueError, match=f"a latency of {negative} ns"):
+        of(State.HIT, *ns, negative)
+
+
+def test_records_do_not_change() -> None:
+    for record, name in (
+        (HITS, "ns"),
+        (measurement(), "calls"),
+        (Figures(), "rounds"),
+        (Refused("", 1), "count"),
+    ):
+        with pytest.raises(FrozenInstanceError):
+            setattr(record, name, ())
+
+
+def test_the_median_of_an_even_number_of_samples_lies_between_two() -> None:
+    assert HITS.median_ns == 6_750
+    assert MISSES.median_ns == 1_200_000
+
+
+def test_the_steady_latency_is_the_hits_else_the_calls() -> None:
+    assert measurement(MISSES, HITS).steady_ns == 6_750
+    assert measurement(CALLS).steady_ns == 450
+    assert measurement(HITS, CALLS).steady_ns == 6_750
+    assert measurement(MISSES).steady_ns is None
+    assert measurement(of(State.HIT, 0), CALLS).steady_ns == 0
+
+
+def test_overhead_is_what_is_above_the_local_op() -> None:
+    assert measurement(HITS, LOCALS).overhead_ns == 5_250
+    assert measurement(CALLS, LOCALS).overhead_ns == -1_050
+    assert measurement(HITS).overhead_ns is None
+    assert measurement(LOCALS).overhead_ns is None
+
+
+def test_a_miss_is_set_against_a_hit_and_nothing_else() -> None:
+    assert measurement(of(State.MISS, 1000), of(State.HIT, 10)).miss_over_hit == 100
+    assert measurement(MISSES, CALLS).miss_over_hit is None
+    assert measurement(HITS).miss_over_hit is None
+    assert measurement(MISSES, of(State.HIT, 0)).miss_over_hit is None
+
+
+def test_a_state_without_samples_has_no_median_and_no_row() -> None:
+    empty = of(State.MISS, refused=(Refused("propagation did not run", 20),))
+    measured = measurement(empty, HITS)
+    assert measured.of(State.MISS) is None
+    assert measured.median_ns(State.MISS) is None
+    assert measured.median_ns(State.COLD) is None
+    assert list(measured.recorded()) == [HITS]
+
+
+@pytest.mark.parametrize(
+    ("samples", "phrase"),
+    [
+        ((MISSES, HITS, LOCALS), "proved"),
+        ((MISSES,), "proved"),
+        ((HITS,), "proved"),
+        ((CALLS, LOCALS), "unpropagated"),
+        ((), "not measured"),
+        ((LOCALS,), "not measured"),
+        ((of(State.HIT, 1, refused=(Refused("propagation ran again", 3),)),), "propagation ran again (3x)"),
+        ((of(State.CALL, 1, refused=(Refused("a cache counter moved", 2),)),), "a cache counter moved (2x)"),
+        (
+            (
+                of(State.MISS, refused=(Refused("propagation did not run", 20),)),
+                of(State.HIT, 5, refused=(Refused("a", 1), Refused("b", 2))),
+            ),
+            "propagation did not run (20x), a (1x), b (2x)",
+        ),
+    ],
+)
+def test_the_proof_says_what_the_counters_said(samples: tuple[Samples, ...], phrase: str) -> None:
+    assert measurement(*samples).proof == phrase
+
+
+def test_a_measurement_gives_what_was_done() -> None:
+    measured = measurement(HITS, rounds=7, calls=3, notes=["a note"])
+    assert (measured.rounds, measured.calls, measured.notes) == (7, 3, ("a note",))
+    assert measured.samples == (HITS,)
+
+
+def test_states_and_starts_are_written_as_their_values() -> None:
+    assert [str(state) for state in State] == [
+        *("miss", "hit", "cold", "call", "local"),
+        *("compile-cold", "compile-warm", "eager"),
+    ]
+    assert str(Contains.DISPATCH) == "dispatch from below autograd"
+    assert f"{Contains.END_TO_END}" == "end to end from Python, autograd included"
+
+
+# Instructions
+
+
+def counted(*instructions: Instructions) -> Measurement:
+    figures = Figures(5, instructions=instructions)
+    return Measurement("add@4", "add@4", "add.Tensor", "4", Contains.DISPATCH, 1, figures)
+
+
+@pytest.mark.parametrize("reading", [0, -1, 2**63, 2**64 - 1])
+def test_what_a_counter_reads_that_does_not_count_is_no_record(reading: int) -> None:
+    with pytest.raises(ValueError, match=f"no count of instructions: {reading}"):
+        Instructions(State.HIT, (46_104, reading))
+
+
+def test_instructions_are_no_latencies() -> None:
+    measured = counted(Instructions(State.MISS, (9, 7)), Instructions(State.HIT, (3,)))
+    assert measured.steady_ns is measured.median_ns(State.MISS) is measured.overhead_ns is None
+    assert list(measured.recorded()) == []
+    assert [one.state for one in measured.counted()] == [State.MISS, State.HIT]
+    assert measured.proof == "proved"
+
+
+def test_the_steady_count_is_that_of_hits_else_of_calls() -> None:
+    hits, calls = Instructions(State.HIT, (3,)), Instructions(State.CALL, (2,))
+    assert counted(calls, hits).steady_instructions is hits
+    assert counted(calls).steady_instructions is calls
+    assert counted(calls).proof == "unpropagated"
+    assert counted(Instructions(State.HIT, ())).steady_instructions is None
+
+
+def test_a_refused_count_stands_in_the_proof() -> None:
+    refused = Instructions(State.HIT, (), (Refused("the meter did not count", 10),))
+    assert counted(refused).proof == "the meter did not count (10x)"
+    assert list(counted(refused).counted()) == []

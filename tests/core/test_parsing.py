@@ -1,0 +1,358 @@
+"""Values as flags, ini files and markers write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.parsing import (
+    read_cache_settings,
+    read_choice,
+    read_count,
+    read_globs,
+    read_limit,
+    read_mesh,
+    read_names,
+    read_rounds,
+    read_seconds,
+    read_sizes,
+    read_switch,
+    read_thresholds,
+    read_word,
+)
+from pytest_dtdispatch.core.signature import mesh_text
+from pytest_dtdispatch.core.thresholds import THRESHOLD_STATES, Threshold, thresholds_of
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+INFINITY, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(("value", "count"), [("1", 1), ("20", 20), (" 7 ", 7), (1, 1), (1000, 1000)])
+def test_a_count_is_a_whole_number_of_at_least_one(value: Any, count: int) -> None:
+    assert read_count(value) == count
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0", "-1", "x", "", "1.5", "1e3", "inf", 0, -1, 2.0, 1.5, INFINITY, NAN, True, None, [1]],
+)
+def test_anything_else_is_no_count(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a whole number of at least 1$"):
+        read_count(value)
+
+
+@pytest.mark.parametrize(("value", "rounds"), [("auto", "auto"), ("20", 20), (7, 7)])
+def test_rounds_are_a_count_or_auto(value: Any, rounds: int | str) -> None:
+    assert read_rounds(value) == rounds
+
+
+@pytest.mark.parametrize("value", ["AUTO", "automatic", " auto", "0", "", 0, 1.5, True, None, ["auto"]])
+def test_anything_else_is_no_number_of_rounds(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a whole number of at least 1, or auto$"):
+        read_rounds(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("1", 1.0), ("0.2", 0.2), ("1e-3", 1e-3), (2, 2.0), (0.5, 0.5)]
+)
+def test_seconds_are_a_number_above_zero(value: Any, seconds: float) -> None:
+    assert read_seconds(value) == seconds
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0",
+        "-1",
+        "x",
+        "",
+        "nan",
+        "inf",
+        "1e400",
+        "1s",
+        0,
+        -0.5,
+        NAN,
+        INFINITY,
+        True,
+        None,
+        (1,),
+        pytest.param(10**400, id="1e400"),
+    ],
+)
+def test_anything_else_is_no_number_of_seconds(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a number of seconds above 0$"):
+        read_seconds(value)
+
+
+@pytest.mark.parametrize(("value", "limit"), [(1, 1.0), (1.3, 1.3), (1e-3, 1e-3)])
+def test_a_limit_is_a_number_above_zero(value: Any, limit: float) -> None:
+    assert read_limit(value) == limit
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, -0.5, "1.3", "x", NAN, INFINITY, True, None, (1,), pytest.param(10**400, id="1e400")],
+)
+def test_anything_else_is_no_limit(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a number above 0$"):
+        read_limit(value)
+
+
+@pytest.mark.parametrize("value", [(4, 16, 8), [16, 8, 4], {4, 8, 16}, range(4, 17, 4)])
+def test_sizes_are_whole_numbers_that_differ_and_come_back_rising(value: Any) -> None:
+    assert read_sizes(value) == tuple(sorted(value))
+    assert read_sizes(iter(value)) == tuple(sorted(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [(), (8,), (8, 8), (8, 0), (8, -1), (8, 16.0), (8, "16"), (8, True), (8, None), 8, None, "8,16", "816"],
+)
+def test_anything_else_is_no_sizes(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^two or more whole numbers of at least 1 that differ$"):
+        read_sizes(value)
+
+
+@pytest.mark.parametrize("word", ["1", "true", "yes", "on", "TRUE", "On", True])
+def test_a_switch_is_on(word: Any) -> None:
+    assert read_switch(word) is True
+
+
+@pytest.mark.parametrize("word", ["0", "false", "no", "off", "False", "OFF", False])
+def test_a_switch_is_off(word: Any) -> None:
+    assert read_switch(word) is False
+
+
+@pytest.mark.parametrize("value", ["", "maybe", "2", 1, 0, None, ["true"]])
+def test_anything_else_is_no_switch(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^true or false$"):
+        read_switch(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        ("4", (4,)),
+        ("2x4", (2, 4)),
+        ("8x8x4", (8, 8, 4)),
+        (4, (4,)),
+        ((2, 4), (2, 4)),
+        ([2, 4], (2, 4)),
+        (("2",), (2,)),
+    ],
+)
+def test_a_mesh_is_one_extent_or_several(value: Any, shape: tuple[int, ...]) -> None:
+    assert read_mesh(value) == shape
+
+
+@unhurried
+@given(st.lists(st.integers(1, 2**40), min_size=1, max_size=6))
+def test_a_mesh_is_read_as_it_is_written(extents: list[int]) -> None:
+    shape = tuple(extents)
+    assert read_mesh(mesh_text(shape)) == read_mesh(shape) == read_mesh(extents) == shape
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2x",
+        "x4",
+        "0x4",
+        "2xx4",
+        "-1",
+        "2X4",
+        "2,4",
+        "",
+        "x",
+        0,
+        (),
+        [],
+        (2, 0),
+        (2, None),
+        ((2, 4),),
+        2.0,
+        True,
+        None,
+        (INFINITY,),
+        {2: 4},
+    ],
+)
+def test_anything_else_is_no_mesh(value: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4$"
+    ):
+        read_mesh(value)
+
+
+@pytest.mark.parametrize("value", [("dp", "tp"), ["dp", "tp"]])
+def test_names_are_a_tuple_of_texts(value: Any) -> None:
+    assert read_names(value) == ("dp", "tp")
+
+
+@pytest.mark.parametrize("value", ["dp", ("dp", ""), ("dp", 1), None, 3, {"dp"}])
+def test_anything_else_is_no_names(value: Any) -> None:
+    with pytest.raises(ValueError, match=r'^a tuple of names, such as \("dp", "tp"\)$'):
+        read_names(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "globs"), [("add*", ("add*",)), (("add*", "mm"), ("add*", "mm")), (["mm"], ("mm",)), ((), ())]
+)
+def test_globs_are_one_text_or_several(value: Any, globs: tuple[str, ...]) -> None:
+    assert read_globs(value) == globs
+
+
+@pytest.mark.parametrize("value", ["", [""], ("add*", 1), None, 3])
+def test_anything_else_is_no_globs(value: Any) -> None:
+    with pytest.raises(ValueError, match=r'^globs of op names, such as "add\*"$'):
+        read_globs(value)
+
+
+def test_a_choice_is_one_of_its_words() -> None:
+    read = read_choice(("auto", "fake"))
+    assert [read("auto"), read("fake")] == ["auto", "fake"]
+
+
+@pytest.mark.parametrize("value", ["", "Fake", "mpi", None, 1, ["fake"], ("auto", "fake")])
+def test_anything_else_is_no_choice_and_the_words_are_listed(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^one of auto, fake$"):
+        read_choice(("auto", "fake"))(value)
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.lists(st.integers()),
+    st.tuples(),
+)
+
+
+def refusal(read: Callable[[Any], Any], value: Any) -> str:
+    try:
+        read(value)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@unhurried
+@given(JUNK)
+def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> None:
+    assert refusal(read_count, value) in ("", "a whole number of at least 1")
+    assert refusal(read_rounds, value) in ("", "a whole number of at least 1, or auto")
+    assert refusal(read_seconds, value) in ("", "a number of seconds above 0")
+    assert refusal(read_switch, value) in ("", "true or false")
+    assert refusal(read_mesh, value) in (
+        "",
+        "a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4",
+    )
+    assert refusal(read_names, value) in ("", 'a tuple of names, such as ("dp", "tp")')
+    assert refusal(read_globs, value) in ("", 'globs of op names, such as "add*"')
+    assert refusal(read_choice(("a",)), value) in ("", "one of a")
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize(
+    ("text", "threshold"),
+    [
+        ("10%", Threshold("", "median", 0.1)),
+        ("median:10%", Threshold("", "median", 0.1)),
+        ("min:0.5%", Threshold("", "min", 0.005)),
+        ("hit=7.5%", Threshold("hit", "median", 0.075)),
+        ("hit=q1:7.5%", Threshold("hit", "q1", 0.075)),
+        ("miss=mean:400%", Threshold("miss", "mean", 4.0)),
+    ],
+)
+def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
+    text: str, threshold: Threshold
+) -> None:
+    assert read_thresholds(text) == read_thresholds([text]) == (threshold,)
+    assert read_thresholds(str(threshold)) == (threshold,)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("median:abc", "not 'abc'"),
+        ("median:-5%", "not '-5%'"),
+        ("median:0%", "not '0%'"),
+        ("median:5", "not '5'"),
+        ("median:nan%", "not 'nan%'"),
+        ("median:inf%", "not 'inf%'"),
+        ("median:", "not ''"),
+        ("median", "not 'median'"),
+        ("", "not ''"),
+        ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
+        (
+            "warm=median:5%",
+            f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'warm'",
+        ),
+        (
+            "local=median:5%",
+            f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'local'",
+        ),
+        ("hit=:5%", "not ''"),
+        (["median:5%", "x"], "not 'x'"),
+        (0.1, "thresholds, such as"),
+        ([], "thresholds, such as"),
+        ([5], "thresholds, such as"),
+    ],
+)
+def test_anything_else_is_no_threshold(value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        read_thresholds(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "settings"),
+    [
+        ("on", (True,)),
+        ("OFF", (False,)),
+        ("both", (False, True)),
+        (True, (True,)),
+        (False, (False,)),
+        ([True, False], (True, False)),
+        ((True, True), (True,)),
+    ],
+)
+def test_settings_of_a_cache_are_words_or_bools(value: Any, settings: tuple[bool, ...]) -> None:
+    assert read_cache_settings(value) == settings
+
+
+@pytest.mark.parametrize("value", ["", "true", 1, 0, [], [1], ["on"], None, {True}])
+def test_anything_else_is_no_setting_of_a_cache(value: Any) -> None:
+    with pytest.raises(ValueError, match="on, off or both, in Python True, False or "):
+        read_cache_settings(value)
+
+
+def test_a_name_is_text_that_shows() -> None:
+    assert read_word(" aot_eager ") == "aot_eager"
+    for value in ("", "  ", 5, None):
+        with pytest.raises(ValueError, match="a name"):
+            read_word(value)
+
+
+def test_every_state_but_the_control_may_have_a_threshold() -> None:
+    assert {*THRESHOLD_STATES, "local"} == set(map(str, State))
+
+
+def test_the_threshold_of_a_state_replaces_the_general_one_of_its_field() -> None:
+    given = read_thresholds(["hit=5%", "10%", "min:20%"])
+    assert {str(threshold) for threshold in thresholds_of("hit", given)} == {"hit=median:5%", "min:20%"}
+    assert {str(threshold) for threshold in thresholds_of("miss", given)} == {"median:10%", "min:20%"}
+    assert thresholds_of("miss", read_thresholds("hit=5%")) == ()

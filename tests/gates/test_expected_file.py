@@ -1,0 +1,225 @@
+"""Files of expected results and of results: what is read, what is refused, what stays as it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from pytest_dtdispatch.core.metrics import METRICS, Result, plain_name
+from pytest_dtdispatch.gates import expected_file as expected
+from pytest_dtdispatch.gates.expected_file import (
+    ExpectedRow,
+    checked_reason,
+    parse_expected,
+    read_expected,
+    read_results,
+    results_text,
+)
+from tests import pytorch_reader
+
+NAME = "t.py::test_add::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
+ROW = f'"{NAME}",dispatch_hit_ns,6940,0.25'
+FILE = f"""
+# hits
+
+{ROW}
+t.py::test_step::train,misses_per_step,0,0,a step is steady since the cache has a key for it
+"""
+NAMES = some.text(max_size=80).map(plain_name).filter(bool)
+RESULTS = some.lists(
+    some.builds(Result, NAMES, some.sampled_from(METRICS), some.integers(0, 2**63 - 1)),
+    unique_by=lambda result: (result.name, result.metric),
+)
+ROWS = some.lists(
+    some.builds(
+        ExpectedRow,
+        NAMES,
+        some.sampled_from(METRICS),
+        some.integers(0, 2**63 - 1),
+        some.floats(0, 1),
+        some.one_of(some.just(""), NAMES),
+    ),
+    unique_by=lambda row: (row.name, row.metric),
+)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "expected.csv"
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(ValueError, match=r"expected\.csv") as raised:
+        read_expected(path)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message.replace(str(path), "FILE")
+
+
+# Reading
+
+
+def test_rows_are_read_with_their_lines() -> None:
+    file = parse_expected(FILE, "expected.csv")
+    assert file.rows == (
+        ExpectedRow(NAME, "dispatch_hit_ns", 6940, 0.25, "", 4),
+        ExpectedRow(
+            "t.py::test_step::train",
+            "misses_per_step",
+            0,
+            0.0,
+            "a step is steady since the cache has a key for it",
+            5,
+        ),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing yet\n", "\r\n"])
+def test_a_file_without_rows_is_one(tmp_path: Path, text: str) -> None:
+    assert read_expected(written(tmp_path, text)).rows == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("t,dispatch_hit_ns,6940", "3 fields, and a row is name,metric,expected,noise_margin"),
+        ("t", "1 field, and a row is name,metric,expected,noise_margin"),
+        ("t,dispatch_hit_ns,6940,0.1,why,more", "6 fields"),
+        ("name,metric,expected,noise_margin", "unknown metric 'metric'"),
+        ("t,dispatch_hit_ns,-1,0.1", "expected '-1' is not a whole number from 0"),
+        ("t,dispatch_hit_ns,6.9,0.1", "expected '6.9' is not a whole number"),
+        ("t,dispatch_hit_ns,,0.1", "expected '' is not a whole number"),
+        (f"t,instruction_count,{2**64 - 1},0.1", f"expected '{2**64 - 1}' is not a whole number"),
+        (f"t,instruction_count,{'9' * 5000},0.1", "is not a whole number"),
+        ("t,dispatch_hit_ns,6940,15", "noise_margin '15' is not a fraction from 0 to 1; 15 % is 0.15"),
+        ("t,dispatch_hit_ns,6940,-0.1", "noise_margin '-0.1' is not a fraction from 0 to 1"),
+        ("t,dispatch_hit_ns,6940,nan", "noise_margin 'nan' is not a fraction"),
+        ("t,dispatch_hit_ns,6940,10%", "noise_margin '10%' is not a fraction"),
+        (",dispatch_hit_ns,6940,0.1", "the name is empty"),
+        ("t,instructions,6940,0.1", f"unknown metric 'instructions'; valid: {', '.join(METRICS)}"),
+        ('"t,dispatch_hit_ns,6940,0.1', "a row is one line, quoted as CSV"),
+        (f"{NAME},dispatch_hit_ns,6940,0.1", "quote a name that has commas"),
+        ("x" * 10_001, "a line of more than 10,000 characters"),
+    ],
+)
+def test_a_line_that_is_wrong_is_told_with_its_number(tmp_path: Path, line: str, says: str) -> None:
+    message = complaint(written(tmp_path, f"{ROW}\n\n{line}\n"))
+    assert message.startswith("FILE:3: ")
+    assert says in message
+    assert len(message) < 400
+
+
+def test_a_second_row_of_a_metric_is_refused(tmp_path: Path) -> None:
+    message = complaint(written(tmp_path, f"{ROW}\n\n{ROW}\n"))
+    assert message.startswith("FILE:3: a second row of dispatch_hit_ns of 't.py::test_add::")
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "expected.csv"
+    path.write_bytes(f"{ROW}\n".encode() + bytes(range(256)))
+    assert complaint(path) == "FILE:3: this is no text in UTF-8"
+    path.write_bytes(f"{ROW}\n".encode() + b"\0\0\0")
+    assert complaint(path) == "FILE:2: this is no text: it has a zero byte"
+
+
+def test_a_file_of_100_megabytes_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "expected.csv"
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+    assert complaint(path) == "FILE: it has more than 4 MiB, and is no file of rows"
+
+
+def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> None:
+    assert complaint(tmp_path / "expected.csv") == "FILE cannot be read: No such file or directory"
+    (tmp_path / "expected.csv").mkdir()
+    assert complaint(tmp_path / "expected.csv") == "FILE cannot be read: Is a directory"
+
+
+def test_results_have_three_fields(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(f"t,dispatch_hit_ns,6940\n{ROW}\n")
+    with pytest.raises(ValueError, match=r"results\.csv:2: 4 fields, and a row is name,metric,value"):
+        read_results(path)
+
+
+# Writing
+
+
+def test_a_rewrite_changes_the_lines_of_its_rows_alone() -> None:
+    file = parse_expected(FILE, "expected.csv")
+    text = file.with_rows(
+        [
+            replace(file.rows[0], expected=7000, reason="a check, more"),
+            ExpectedRow("t", "collectives", 1, 0.0),
+        ]
+    )
+    before, after = FILE.splitlines(), text.splitlines()
+    assert after[3] == f'"{NAME}",dispatch_hit_ns,7000,0.25,"a check, more"'
+    assert after[5:] == ["t,collectives,1,0.0"]
+    assert after[:3] + after[4:5] == before[:3] + before[4:]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_line_ends_stay(end: str) -> None:
+    file = parse_expected(f"{ROW}{end}{end}# end{end}", "expected.csv")
+    assert (
+        file.with_rows([replace(file.rows[0], expected=1)])
+        == f'"{NAME}",dispatch_hit_ns,1,0.25{end}{end}# end{end}'
+    )
+
+
+@pytest.mark.parametrize("text", ["", ROW, f"{ROW}\n", "# start\n"])
+def test_a_row_is_added_on_a_line_of_its_own(text: str) -> None:
+    added = ExpectedRow("#t", "collectives", 1, 0.5, "why")
+    assert parse_expected(parse_expected(text, "f").with_rows([added]), "f").rows[-1] == replace(
+        added, line=len(text.splitlines()) + 1
+    )
+
+
+@given(ROWS)
+def test_written_rows_read_back_as_they_were(rows: list[ExpectedRow]) -> None:
+    text = parse_expected("", "f").with_rows(rows)
+    assert parse_expected(text, "f").rows == tuple(
+        replace(row, line=line) for line, row in enumerate(rows, start=1)
+    )
+
+
+@given(RESULTS)
+def test_written_results_read_back_as_they_were_here_and_by_pytorch(
+    tmp_path_factory: pytest.TempPathFactory, results: list[Result]
+) -> None:
+    path = tmp_path_factory.mktemp("results") / "results.csv"
+    path.write_text(results_text(results), encoding="utf-8")
+    assert read_results(path) == tuple(results)
+    assert pytorch_reader.read_results(path) == {(r.name, r.metric): r.value for r in results}
+
+
+@given(ROWS)
+def test_pytorch_reads_the_rows_that_we_write_with_their_reasons(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[ExpectedRow]
+) -> None:
+    text = parse_expected("\n\n", "f").with_rows(rows)
+    path = written(tmp_path_factory.mktemp("expected"), text)
+    assert pytorch_reader.read_expected(path) == {
+        (row.name, row.metric): (row.expected, row.noise_margin) for row in rows
+    }
+
+
+def test_pytorch_stops_at_a_comment_so_a_reason_is_none(tmp_path: Path) -> None:
+    with pytest.raises(IndexError):
+        pytorch_reader.read_expected(written(tmp_path, "# a comment\n"))
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "x" * (expected.LONGEST_REASON + 1)])
+def test_a_reason_says_something(text: str) -> None:
+    with pytest.raises(ValueError, match="a reason has 1 to 500 characters"):
+        checked_reason(text)
+
+
+def test_a_reason_is_one_line() -> None:
+    assert checked_reason("two\nlines ") == "two lines"

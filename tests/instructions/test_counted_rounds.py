@@ -1,0 +1,188 @@
+"""Rounds that count instructions: what is warmed up, what is counted, what is refused. All scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_dtdispatch.core.measurement import Instructions, State
+from pytest_dtdispatch.instructions.counted_rounds import (
+    AFFORDABLE,
+    AFFORDABLE_MISSES,
+    IN_ONE_LAYOUT,
+    LEAST_CALLS,
+    WARMUP_CALLS,
+    WARMUP_MISSES,
+    Counting,
+    rounds_of,
+)
+from pytest_dtdispatch.instructions.model import Profile
+from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject, Taken
+from pytest_dtdispatch.measuring.tally import NOT_COUNTED
+from pytest_dtdispatch.measuring.timing import Meter
+from tests.scripted_bench import Bench
+
+REHEARSAL = 4  # calls that are made before the first round
+SHORT = 1000  # instructions of a call of which all can be afforded
+FIRST_MISS = REHEARSAL + WARMUP_MISSES
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+class Script:
+    """A meter that reads the number of the call plus so many, and a method cache that logs.
+
+    Args:
+        bench: whose op is counted.
+        instructions: of every call, without its number.
+    """
+
+    def __init__(self, bench: Bench, instructions: int = SHORT) -> None:
+        self.bench = bench
+        self.instructions = instructions
+        self.readings: dict[int, int] = {}
+        self.forgotten_at: list[int] = []
+        self.can_forget = True
+
+    def forget(self) -> bool:
+        self.forgotten_at.append(self.bench.op.calls)
+        return self.can_forget
+
+    def end(self) -> int:
+        number = self.bench.op.calls - 1
+        return self.readings.get(number, self.instructions + number)
+
+    def take(self, rounds: int, repeat: int, **more: object) -> Taken:
+        counting = Counting(Meter(lambda: 0, self.end), self.forget, **more)  # type: ignore[arg-type]
+        plan = Plan(rounds, repeat, max_time_s=0.0, counting=counting)
+        return rounds_of(Subject(self.bench.op, tuple), self.bench.caches, plan).take()
+
+    def calls_of(self, taken: Taken, state: State) -> list[int]:
+        """Numbers of the calls whose counts were recorded."""
+        [counted] = [one for one in taken.instructions if one.state is state]
+        return [count - self.instructions for count in counted.counts]
+
+
+def test_a_plan_without_counting_is_timed(bench: Bench) -> None:
+    rounds = rounds_of(Subject(bench.op, tuple), bench.caches, Plan())
+    assert type(rounds) is Rounds
+
+
+def test_rounds_are_counted_without_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, pytest_dtdispatch.instructions.counted_rounds; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_many_misses_are_discarded_and_the_rest_is_counted(bench: Bench) -> None:
+    script = Script(bench)
+    taken = script.take(rounds=3, repeat=2)
+    assert taken.samples == ()
+    assert taken.rounds == 3
+    assert script.calls_of(taken, State.MISS) == [FIRST_MISS, FIRST_MISS + 1, FIRST_MISS + 2]
+
+
+def test_each_round_counts_hits_after_methods_were_forgotten_and_called_again(bench: Bench) -> None:
+    script = Script(bench)
+    taken = script.take(rounds=3, repeat=2)
+    first_hit = FIRST_MISS + 3
+    starts = [first_hit + n * (WARMUP_CALLS + 2) for n in range(3)]
+    assert script.forgotten_at == [0, *starts[1:]]  # a row begins as every other row does
+    expected = [start + WARMUP_CALLS + n for start in starts for n in range(2)]
+    assert script.calls_of(taken, State.HIT) == expected
+
+
+def test_time_stops_no_round(bench: Bench) -> None:
+    """The plan of every test here has no time at all."""
+    assert Script(bench).take(rounds=30, repeat=1).rounds == 30
+
+
+@pytest.mark.parametrize(
+    ("instructions", "misses", "layouts", "hits"),
+    [
+        (SHORT, WARMUP_MISSES, 5, 10),
+        (AFFORDABLE_MISSES // 30, 30, 1, LEAST_CALLS),
+        (AFFORDABLE // (WARMUP_CALLS * 3), WARMUP_MISSES, 2, 6),
+        (AFFORDABLE * 10, LEAST_CALLS, 1, LEAST_CALLS),
+    ],
+)
+def test_what_is_not_counted_is_bound_by_instructions(
+    bench: Bench, instructions: int, misses: int, layouts: int, hits: int
+) -> None:
+    script = Script(bench, instructions)
+    taken = script.take(rounds=5, repeat=2)
+    assert script.calls_of(taken, State.MISS)[0] == REHEARSAL + misses
+    assert len(script.calls_of(taken, State.MISS)) == 5
+    assert len(script.forgotten_at) == layouts
+    assert len(script.calls_of(taken, State.HIT)) == hits
+
+
+def test_an_unpropagated_call_is_counted_as_a_hit_is(bench: Bench) -> None:
+    bench.op_that(lambda number: None)
+    script = Script(bench)
+    taken = script.take(rounds=2, repeat=5)
+    start = REHEARSAL + WARMUP_CALLS
+    second = start + 5 + WARMUP_CALLS
+    assert script.calls_of(taken, State.CALL) == [*range(start, start + 5), *range(second, second + 5)]
+
+
+@pytest.mark.parametrize("reading", [0, 2**64 - 1])
+def test_what_a_counter_reads_that_does_not_count_is_never_recorded(bench: Bench, reading: int) -> None:
+    script = Script(bench)
+    first_hit = FIRST_MISS + 1 + WARMUP_CALLS
+    script.readings = {FIRST_MISS: reading, first_hit: reading}
+    taken = script.take(rounds=1, repeat=5)
+    by_state = {one.state: one for one in taken.instructions}
+    assert by_state[State.MISS].counts == ()
+    assert script.calls_of(taken, State.HIT) == [first_hit + n for n in range(1, 5)]
+    for counted in by_state.values():
+        assert [str(why) for why in counted.refused] == [f"{NOT_COUNTED} (1x)"]
+
+
+@pytest.mark.parametrize("reading", [0, 2**64 - 1])
+def test_a_counter_that_never_counts_gives_no_figure(bench: Bench, reading: int) -> None:
+    script = Script(bench)
+    script.end = lambda: reading  # type: ignore[method-assign]
+    taken = script.take(rounds=2, repeat=2)
+    assert [one.counts for one in taken.instructions] == [(), ()]
+
+
+def test_a_process_that_can_forget_no_more_says_so(bench: Bench) -> None:
+    script = Script(bench)
+    assert script.take(rounds=2, repeat=2).remarks == ()
+    script.can_forget = False
+    assert script.take(rounds=2, repeat=2).remarks == (IN_ONE_LAYOUT,)
+
+
+def test_each_state_that_was_counted_is_profiled(bench: Bench) -> None:
+    seen: list[tuple[State, int]] = []
+
+    def profile(
+        state: State, fn: Callable[..., None], prepare: Callable[[], tuple[()]], kwargs: object
+    ) -> Profile:
+        args = prepare()
+        misses = bench.caches.native.misses
+        fn(*args)
+        seen.append((state, bench.caches.native.misses - misses))
+        return Profile(state, (), 1)
+
+    taken = Script(bench).take(rounds=1, repeat=1, profiler=profile)
+    assert seen == [(State.MISS, 1), (State.HIT, 0)]
+    assert [each.state for each in taken.profiles] == [State.MISS, State.HIT]
+
+
+def test_methods_that_share_a_slot_are_forgotten(bench: Bench) -> None:
+    """In every second layout a call takes 600 more: the least count has none of them."""
+    script = Script(bench)
+    even: Callable[[], int] = lambda: 36_000 + 600 * (len(script.forgotten_at) % 2)  # noqa: E731
+    script.end = even  # type: ignore[method-assign]
+    taken = script.take(rounds=4, repeat=2)
+    [hits] = [one for one in taken.instructions if one.state is State.HIT]
+    assert isinstance(hits, Instructions)
+    assert (hits.least, hits.spread) == (36_000, 600)

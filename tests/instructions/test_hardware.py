@@ -1,0 +1,45 @@
+"""The hardware counter, scripted: most machines that run this have none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_dtdispatch.errors import MeterError
+from pytest_dtdispatch.instructions.hardware import hardware_meter
+
+pytestmark = pytest.mark.torch
+
+
+class ScriptedCounter:
+    """Starts and ends as torch's does, and reads what it is told, in turn."""
+
+    def __init__(self, *readings: int) -> None:
+        self._readings = iter(readings)
+        self._runs = 0
+
+    def start(self) -> int:
+        self._runs += 1
+        return self._runs
+
+    def end(self, run: int) -> int:
+        assert run == self._runs, "it ends what it started"
+        return next(self._readings)
+
+
+def test_a_counter_that_counts_is_a_meter() -> None:
+    meter = hardware_meter(ScriptedCounter(60_000, 600_000, 45_000, 445_000, 46_104))
+    begun = meter.begin()
+    assert meter.end() - begun == 46_104
+
+
+@pytest.mark.parametrize("reading", [0, 2**64 - 1])
+def test_a_counter_that_is_not_there_is_refused(reading: int) -> None:
+    with pytest.raises(MeterError, match=f"the hardware counter reads {reading}"):
+        hardware_meter(ScriptedCounter(*[reading] * 4))
+
+
+def test_a_torch_without_the_counter_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_instruction_counter")
+    with pytest.raises(MeterError, match="this torch has no access to the hardware counter"):
+        hardware_meter()

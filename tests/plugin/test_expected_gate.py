@@ -1,0 +1,337 @@
+"""Named results of a run, from flags to files and exit status, on a clock that does as it is told."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.instructions import counted_rounds as counted
+from pytest_dtdispatch.measuring.rounds import Rounds
+from tests import pytorch_reader
+from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
+from tests.scripted_clock import ScriptedClock
+
+pytestmark = pytest.mark.torch
+
+TESTS = (
+    IMPORTS
+    + """
+import scripted
+
+def test_add(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+
+def test_mul(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+
+    def mul():
+        scripted.clock.wait(scripted.extra_ns)
+        return a * a
+
+    dtdispatch.call(mul, name="mul")
+
+def test_step(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+
+    def step():
+        return a.full_tensor() if scripted.extra_ns else a + a
+
+    dtdispatch.steps(step, name="train")
+"""
+)
+ADD = "test_results.py::test_add::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
+MUL = "test_results.py::test_mul::mul"
+STEP = "test_results.py::test_step::train"
+TIMES = ("dispatch_hit_ns", "dispatch_miss_ns")
+COUNTS = ("misses_per_step", "redistributes", "collectives")
+KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
+MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
+CSV = (*MEASURED, "--dtdispatch-csv=results.csv")
+GATE = (*CSV, "--dtdispatch-expected=expected.csv")
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> types.SimpleNamespace:
+    """Let each run have the same latencies, and a test add to those of its callable, and to its counts."""
+    control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
+    monkeypatch.setitem(sys.modules, "scripted", control)
+    monkeypatch.setattr(counted, "Rounds", functools.partial(Rounds, clock=control.clock))
+    monkeypatch.setenv("COLUMNS", "200")
+    pytester.makepyfile(test_results=TESTS)
+    return control
+
+
+@pytest.fixture
+def expected(pytester: pytest.Pytester) -> Path:
+    """Write a file that expects what a run finds."""
+    assert run(pytester, *CSV).ret == pytest.ExitCode.OK
+    rows = (pytester.path / "results.csv").read_text().splitlines()
+    lines = [f"{row},{0 if '_ns,' not in row else 0.1}" for row in rows]
+    path = pytester.path / "expected.csv"
+    path.write_text("\n\n".join(["", *lines, ""]))
+    return path
+
+
+def passed(result: pytest.RunResult, *says: str) -> None:
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.OK, text
+    for line in says:
+        assert line in text
+
+
+def failed(result: pytest.RunResult, *says: str, tests: int = 3) -> str:
+    """Check that the gate alone failed the run, and said so without a traceback; give what was printed."""
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, text
+    result.assert_outcomes(passed=tests)
+    assert result.outlines[-1].startswith("="), text  # pytest's own summary line
+    for line in says:
+        assert line in text
+    for frame in ("Traceback", "INTERNALERROR", "pytest_dtdispatch/"):
+        assert frame not in text
+    return text
+
+
+def refused(result: pytest.RunResult, *says: str) -> None:
+    """Check that the run was refused in one line before anything ran."""
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, text
+    [line] = [line for line in text.splitlines() if line.startswith("ERROR: ")]
+    for word in says:
+        assert word in line
+    for frame in ("Traceback", "INTERNALERROR", "test session starts", "site-packages"):
+        assert frame not in text
+
+
+# Files
+
+
+def test_results_are_written_as_pytorch_reads_them(pytester: pytest.Pytester) -> None:
+    passed(run(pytester, *CSV), f"7 results were written to {pytester.path / 'results.csv'}")
+    found = pytorch_reader.read_results(pytester.path / "results.csv")
+    assert list(found) == KEYS
+    assert all(10_000 <= found[key] < 20_000 for key in KEYS if key[1] in TIMES)
+    assert [found[STEP, metric] for metric in COUNTS] == [0, 0, 0]
+
+
+def test_results_are_written_as_pytorchs_benchmark_database_takes_them(pytester: pytest.Pytester) -> None:
+    passed(run(pytester, *CSV, "--dtdispatch-oss-json=results.json"))
+    records = json.loads((pytester.path / "results.json").read_text())
+    found = pytorch_reader.read_results(pytester.path / "results.csv")
+    assert [(each["model"]["name"], each["metric"]["name"]) for each in records] == KEYS
+    assert [each["metric"]["benchmark_values"] for each in records] == [[value] for value in found.values()]
+    assert {each["benchmark"]["name"] for each in records} == {"pytest-dtdispatch"}
+    assert records[0]["benchmark"]["extra_info"]["device"] == "cpu"
+
+
+def test_an_ini_file_names_files_beside_it(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_csv = out.csv\n")
+    monkeypatch.chdir(pytester.mkdir("below"))
+    passed(run(pytester, *MEASURED, ".."))
+    assert (pytester.path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("flag", ["--dtdispatch-csv", "--dtdispatch-oss-json"])
+@pytest.mark.parametrize("why", ["nothing ran", "nothing is measured"])
+def test_a_file_is_not_replaced_where_nothing_was_measured(
+    pytester: pytest.Pytester, flag: str, why: str
+) -> None:
+    path = pytester.path / "kept"
+    path.write_text("kept")
+    pytester.makepyfile(test_results="def test_nothing(): pass")
+    disabled = ("--benchmark-disable",) if why == "nothing is measured" else ()
+    failed(
+        run(pytester, *MEASURED, f"{flag}=kept", *disabled),
+        "kept was not written: nothing was measured",
+        tests=1,
+    )
+    assert path.read_text() == "kept"
+
+
+def test_a_full_disk_is_told_and_fails_the_run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    failed(run(pytester, *CSV), "results.csv cannot be written: No space left on device")
+
+
+@pytest.mark.parametrize("flag", ["--dtdispatch-csv", "--dtdispatch-oss-json"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
+    pytester: pytest.Pytester, flag: str
+) -> None:
+    kept = pytester.path / "kept"
+    kept.write_text("kept")
+    kept.chmod(0o444)
+    refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept is read-only")
+    refused(run(pytester, *MEASURED, f"{flag}=nowhere/file"), "there is no folder")
+    refused(run(pytester, *MEASURED, f"{flag}="), f"{flag}: '' is not the path of a file")
+
+
+def test_two_files_are_not_one(pytester: pytest.Pytester, expected: Path) -> None:
+    before = expected.read_text()
+    refused(
+        run(pytester, *MEASURED, "--dtdispatch-expected=expected.csv", "--dtdispatch-csv=./expected.csv"),
+        "--dtdispatch-csv: expected.csv is the file of --dtdispatch-expected too",
+    )
+    assert expected.read_text() == before
+
+
+# The gate
+
+
+def test_a_run_against_its_own_results_passes(pytester: pytest.Pytester, expected: Path) -> None:
+    assert list(pytorch_reader.read_expected(expected)) == KEYS
+    passed(run(pytester, *GATE), "gate: passed against expected.csv: 7 passed")
+    passed(run(pytester, *GATE, "-pno:benchmark"), "gate: passed against expected.csv: 7 passed")
+
+
+def test_what_regressed_is_named_with_rows_to_paste(
+    pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
+) -> None:
+    scripted.extra_ns = 5_000
+    result = run(pytester, *GATE)
+    text = failed(
+        result,
+        "gate: failed against expected.csv: 3 passed, 4 regressed",
+        f"regressed {MUL}",
+        f"regressed {STEP}",
+        "redistributes 0 +-0 %: found 1\n",
+        "find what made it grow",
+        "dtdispatch expected update expected.csv --results results.csv --reason",
+    )
+    assert f"regressed {ADD}" not in text
+    pasted = [line for line in result.outlines if line.startswith((MUL, STEP))]
+    assert [line.rpartition(",")[0] for line in pasted] == [
+        f"{MUL},dispatch_hit_ns,15000",
+        f"{MUL},dispatch_miss_ns,15000",
+        f"{STEP},redistributes,1",
+        f"{STEP},collectives,1",
+    ]
+    expected.write_text("\n".join(pasted))
+    passed(run(pytester, *GATE, "-k", "mul or step"), f"{len(pasted)} passed")
+
+
+def test_what_improved_fails_too(
+    pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
+) -> None:
+    expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
+    text = failed(run(pytester, *GATE), "6 passed, 1 improved", f"improved {MUL}", "update the expected file")
+    assert "regressed" not in text
+
+
+def test_a_file_that_the_command_updated_passes(
+    pytester: pytest.Pytester,
+    expected: Path,
+    scripted: types.SimpleNamespace,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scripted.extra_ns = 5_000
+    failed(run(pytester, *GATE), "4 regressed")
+    capsys.readouterr()
+    update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
+    assert main([*update, "--reason", "slower, and wanted"]) == 0
+    assert capsys.readouterr().out == f"{expected}: 4 of 7 rows changed\n"
+    passed(run(pytester, *GATE), "7 passed")
+    assert list(pytorch_reader.read_expected(expected)) == KEYS
+
+
+def test_a_row_of_a_test_that_no_longer_exists_fails_as_missing(
+    pytester: pytest.Pytester, expected: Path
+) -> None:
+    pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
+    text = failed(run(pytester, *GATE), "5 passed, 2 new, 2 missing", f"missing {MUL}", "restore the test")
+    assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
+
+
+def test_rows_of_tests_that_were_deselected_are_not_missing(
+    pytester: pytest.Pytester, expected: Path
+) -> None:
+    passed(run(pytester, *GATE, "-k", "test_step"), "gate: passed against expected.csv: 3 passed")
+
+
+def test_instructions_are_missing_where_time_is_measured(pytester: pytest.Pytester, expected: Path) -> None:
+    expected.write_text(f"{MUL},compile_time_instruction_count,100,0.1\n{MUL},dispatch_hit_ns,10000,0.1\n")
+    failed(run(pytester, *GATE), "1 passed, 6 new, 1 missing", "count with --dtdispatch-metric instructions")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n# nothing yet\n"])
+def test_an_empty_file_compares_nothing_and_fails(pytester: pytest.Pytester, text: str) -> None:
+    (pytester.path / "expected.csv").write_text(text)
+    failed(run(pytester, *GATE), "gate: failed against expected.csv: 7 new", "no row could be judged")
+
+
+def test_a_run_that_measures_nothing_fails(pytester: pytest.Pytester, expected: Path) -> None:
+    pytester.makepyfile(test_results="def test_nothing(): pass")
+    result = run(pytester, *MEASURED, "--dtdispatch-expected=expected.csv")
+    failed(result, "gate: failed against expected.csv: 7 missing", "no row could be judged", tests=1)
+
+
+def test_a_run_that_measures_nothing_against_an_empty_file_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_results="def test_nothing(): pass")
+    (pytester.path / "expected.csv").write_text("")
+    result = run(pytester, *MEASURED, "--dtdispatch-expected=expected.csv")
+    failed(result, "gate: failed against expected.csv: ", "no row could be judged", tests=1)
+
+
+def test_a_disabled_measurement_fails(pytester: pytest.Pytester, expected: Path) -> None:
+    result = run(pytester, *MEASURED, "--dtdispatch-expected=expected.csv", "--benchmark-disable")
+    failed(result, "gate: failed against expected.csv: 1 disabled", "disabled --benchmark-disable is given")
+
+
+def test_under_xdist_the_gate_is_disabled_and_fails(pytester: pytest.Pytester, expected: Path) -> None:
+    plugins = [f"-pno:{plugin}" for plugin in OTHER_PLUGINS if plugin != "xdist"]
+    pytester.makepyfile(test_results="def test_nothing(): pass")
+    result = pytester.runpytest_subprocess(*plugins, *GATE, "-n", "2")
+    failed(result, "1 disabled", "pytest-xdist runs tests in parallel", "nothing was measured", tests=1)
+
+
+def test_collecting_judges_and_writes_nothing(pytester: pytest.Pytester, expected: Path) -> None:
+    (pytester.path / "results.csv").unlink()
+    passed(run(pytester, *GATE, "--co"))
+    assert not (pytester.path / "results.csv").exists()
+
+
+@pytest.mark.parametrize("flag", ["--dtdispatch-expected", "--dtdispatch-csv", "--dtdispatch-oss-json"])
+def test_a_flag_without_measuring_is_refused(pytester: pytest.Pytester, flag: str) -> None:
+    refused(run(pytester, f"{flag}=file"), f"{flag}: nothing is measured without --dtdispatch")
+
+
+def test_an_ini_value_waits_until_something_is_measured(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_expected = expected.csv\n")
+    passed(run(pytester))
+    refused(run(pytester, *MEASURED), f"{pytester.path / 'expected.csv'} cannot be read: No such file")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"t,dispatch_hit_ns,100\n", "expected.csv:1: 3 fields"),
+        (b"\nt,dispatch_hit_ns,100,15\n", "expected.csv:2: noise_margin '15'"),
+        (bytes(range(256)), "expected.csv:2: this is no text in UTF-8"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_before_anything_runs(
+    pytester: pytest.Pytester, content: bytes, says: str
+) -> None:
+    (pytester.path / "expected.csv").write_bytes(content)
+    refused(run(pytester, *GATE), says)
+
+
+def test_many_new_rows_are_cut_short(pytester: pytest.Pytester) -> None:
+    (pytester.path / "expected.csv").write_text("")
+    body = "\n".join(f"    dtdispatch.steps(lambda: None, name='s{n}')" for n in range(5))
+    pytester.makepyfile(test_results=f"def test_steps(dtdispatch):\n{body}\n")
+    failed(run(pytester, *GATE), "15 new", "and 5 more that are new; --dtdispatch-csv writes all", tests=1)

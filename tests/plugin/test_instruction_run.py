@@ -1,0 +1,252 @@
+"""Counting instructions, from flags to the table: the meter that is chosen, and the run under it."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.plugin import instruction_run as instructions
+from pytest_dtdispatch.plugin.instruction_run import CALLGRIND, HARDWARE, choose, find_callgrind
+from pytest_dtdispatch.plugin.rerun import same_command
+
+NO_PMU = "the hardware counter reads 18446744073709551615"
+COUNT = ("--dtdispatch", "--dtdispatch-metric=instructions")
+FAST = ("-pno:cacheprovider", "-pno:hypothesispytest", "-pno:xdist", "-pno:codspeed")
+needs_callgrind = pytest.mark.skipif(bool(find_callgrind()[1]), reason=find_callgrind()[1])
+
+TESTS = """
+import os
+import pytest
+import torch
+from torch.distributed.tensor import Shard, distribute_tensor
+
+def test_detach(dtdispatch, device_mesh):
+    a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
+    with dtdispatch.capture() as book:
+        a.detach()
+    dtdispatch.call(a.detach, name="whole")
+    dtdispatch.call(lambda: torch.ops.aten.is_same_size(a, a), name="same")
+    [detach, whole, same] = book.measurements()
+    assert not detach.samples
+    assert detach.steady_instructions.least > same.steady_instructions.least
+
+def test_fails():
+    assert os.environ["PYTHONHASHSEED"] == "1"
+
+def test_left_out():
+    pass
+"""
+
+
+@pytest.fixture
+def no_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without valgrind."""
+    monkeypatch.setattr("shutil.which", lambda name: None)
+
+
+# The choice
+
+
+def test_the_hardware_counter_comes_first(no_valgrind: None) -> None:
+    assert choose("").meter == HARDWARE
+
+
+@needs_callgrind
+def test_callgrind_stands_in_and_the_header_says_why() -> None:
+    choice = choose(NO_PMU)
+    assert choice.meter == CALLGRIND
+    assert Path(choice.valgrind).name == "valgrind"
+    assert choice.summary.startswith("instructions are counted by callgrind (valgrind-")
+    assert choice.summary.endswith(f"; {NO_PMU})")
+
+
+@needs_callgrind
+def test_without_either_one_line_names_what_to_install(no_valgrind: None) -> None:
+    with pytest.raises(pytest.UsageError) as raised:
+        choose(NO_PMU)
+    text = str(raised.value)
+    assert text.startswith("--dtdispatch-metric instructions: nothing here counts them: ")
+    assert NO_PMU in text
+    assert "install valgrind (apt install valgrind" in text
+    assert "\n" not in text
+
+
+def test_another_processor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert "on Linux on x86-64 alone, not linux on aarch64" in find_callgrind()[1]
+
+
+def test_a_probe_that_cannot_run_is_told_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instructions, "HARDWARE_PROBE", "no_such_module_of_ours")
+    text = instructions.why_no_hardware_counter()
+    assert text.startswith("the hardware counter could not be tried: ")
+    assert text.endswith("No module named no_such_module_of_ours")
+
+
+# The run
+
+
+def refused(result: pytest.RunResult, line: str) -> None:
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {line}"])
+    assert "Traceback" not in result.stderr.str()
+
+
+@pytest.mark.parametrize("flag", ["--pdb", "--trace"])
+def test_a_debugger_is_refused_in_one_line(pytester: pytest.Pytester, flag: str) -> None:
+    pytester.makepyfile(TESTS)
+    refused(pytester.runpytest_subprocess(*FAST, *COUNT, flag), f"{flag}: not with --dtdispatch-metric *")
+
+
+def test_a_profile_of_times_is_refused(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess(*FAST, "--dtdispatch", "--dtdispatch-profile")
+    refused(result, "--dtdispatch-profile: only instructions are profiled; add --dtdispatch-metric *")
+
+
+def test_what_runs_no_test_needs_no_meter(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_subprocess(*FAST, *COUNT, "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["3 tests collected*"])
+    result = pytester.runpytest_subprocess(*FAST, *COUNT, "--benchmark-disable", "-k", "left_out")
+    result.assert_outcomes(passed=1, deselected=2)
+    result.stdout.fnmatch_lines(["nothing was measured: --benchmark-disable is given"])
+
+
+def test_without_dtdispatch_the_metric_changes_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+    result = pytester.runpytest_subprocess(*FAST, "--dtdispatch-metric=instructions")
+    result.assert_outcomes(passed=1)
+
+
+def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pytester.parseconfig("-x", "-k", "a b")
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "-m", "pytest", "-x"])
+    monkeypatch.setattr(sys, "argv", ["/site/pytest/__main__.py", "-x"])
+    assert same_command(config) == [sys.executable, "-X", "dev", "-m", "pytest", "-x"]
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+    assert same_command(config)[:3] == [sys.executable, "-m", "pytest"]
+    assert "a b" in same_command(config)
+
+
+def test_the_environment_of_a_count_does_not_vary() -> None:
+    given = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "8", "HOME": "/h"}
+    assert instructions._environment(given, Path("/tmp/x")) == {
+        "HOME": "/h",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "DTDISPATCH_INSTRUCTIONS": "/tmp/x",
+    }
+
+
+@needs_callgrind
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_count=TESTS)
+    flags = ("-k", "not left_out", "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
+    result = pytester.runpytest_subprocess(*FAST, *COUNT, *flags)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    assert result.stdout.str().count("test session starts") == 1
+    result.stdout.fnmatch_lines(
+        ["*assert '0' == '1'*", "*instructions are counted by *", "*= 1 failed, 1 passed*"]
+    )
+    found = {
+        (row[0].rpartition("::")[2], row[1]): int(row[2])
+        for row in csv.reader((pytester.path / "results.csv").read_text().splitlines())
+    }
+    detach = "detach.default(f32[8,8]S0)@4"
+    hit, miss = found[detach, "instruction_count"], found[detach, "instruction_count_miss"]
+    assert 10_000 < hit < 200_000
+    assert 20 * hit < miss
+    assert 10_000 < found["whole", "instruction_count"] < 200_000
+    assert found["same", "instruction_count"] < hit
+    assert ("same", "instruction_count_miss") not in found
+    assert not any(metric.endswith("_ns") for _, metric in found)
+
+
+COUNTS = """
+import pathlib, sys
+from pytest_dtdispatch.instructions.callgrind import Callgrind
+from pytest_dtdispatch.instructions.probe import count_loop
+
+callgrind = Callgrind(pathlib.Path(sys.argv[1]))
+
+def least(turns):
+    return min(count_loop(callgrind.meter, turns) for _ in range(10))
+
+for _ in range(40):  # until the interpreter has specialised what runs
+    count_loop(callgrind.meter, 1000)
+print(least(1000), least(1000), least(2000), least(3000))
+callgrind.dump()
+print(least(3000))
+"""
+
+
+@needs_callgrind
+@pytest.mark.slow
+def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
+    from pytest_dtdispatch.instructions.callgrind import command
+
+    script = tmp_path / "count.py"
+    script.write_text(COUNTS)
+    line = [*command(find_callgrind()[0], tmp_path), sys.executable, str(script), str(tmp_path)]
+    counted = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
+    once, again, twice, thrice, after_dump = map(int, counted)
+    assert once == again
+    assert thrice == after_dump
+    assert thrice - twice == twice - once
+    assert thrice - twice > 1000
+
+
+SLOWED = """
+import torch
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+def handler_that_grew(times):
+    for _ in range(times):
+        pass
+
+def test_detach(dtdispatch, device_mesh):
+    a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    inner = propagator.propagate_op_sharding_non_cached
+
+    def propagate(schema):
+        handler_that_grew(5_000)
+        return inner(schema)
+
+    propagator.propagate_op_sharding_non_cached = propagate
+    try:
+        dtdispatch.call(a.detach, name="whole")
+    finally:
+        del propagator.propagate_op_sharding_non_cached
+"""
+
+
+@needs_callgrind
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.long
+def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_profile=SLOWED)
+    result = pytester.runpytest_subprocess(*FAST, *COUNT, "--dtdispatch-profile", "--dtdispatch-rounds=1")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "profile of a miss: test_profile.py::test_detach::whole",
+            "* machine code, without what it calls",
+            "*  _PyEval_EvalFrameDefault",
+            "* Python, with the machine code that it calls",
+            "*handler_that_grew (*profile.py:4)",
+            "profile of a hit: *",
+        ]
+    )
+    [line] = [line for line in result.outlines if "handler_that_grew (" in line]
+    count = int(line.split()[0].replace(",", ""))
+    assert 5_000 * 20 < count < 5_000 * 500

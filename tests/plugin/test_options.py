@@ -1,0 +1,463 @@
+"""Settings: every flag, its ini twin and its marker keyword; which beats which; what a mistake says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.core.thresholds import Threshold
+from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.options import OPTIONS, Settings, run_settings
+
+# What is typed for each setting, as a flag, and what it becomes.
+GIVEN: dict[str, tuple[list[str], Any]] = {
+    "measure": (["--dtdispatch"], True),
+    "measure_all": (["--dtdispatch-all"], True),
+    "rounds": (["--dtdispatch-rounds=7"], 7),
+    "repeat": (["--dtdispatch-repeat", "3"], 3),
+    "max_time": (["--dtdispatch-max-time=0.25"], 0.25),
+    "cold": (["--dtdispatch-cold"], True),
+    "ops": (["--dtdispatch-ops=add*", "--dtdispatch-ops=mm"], ("add*", "mm")),
+    "mesh": (["--dtdispatch-mesh=2x4"], (2, 4)),
+    "backend": (["--dtdispatch-backend=gloo"], "gloo"),
+    "device": (["--dtdispatch-device=cuda"], "cuda"),
+    "nproc": (["--dtdispatch", "--dtdispatch-nproc=2"], 2),
+    "timeout": (["--dtdispatch-timeout=7.5"], 7.5),
+    "rank_stat": (["--dtdispatch-rank-stat=max"], "max"),
+    "metric": (["--dtdispatch-metric=counts"], "counts"),
+    "profile": (["--dtdispatch-profile"], True),
+    "max_misses_per_step": (["--dtdispatch", "--dtdispatch-max-misses-per-step=0"], 0),
+    "max_cache_growth": (["--dtdispatch", "--dtdispatch-max-cache-growth=2"], 2),
+    "max_spec_growth": (["--dtdispatch", "--dtdispatch-max-spec-growth=3"], 3),
+    "max_redistributes": (["--dtdispatch", "--dtdispatch-max-redistributes=4"], 4),
+    "max_collectives": (["--dtdispatch", "--dtdispatch-max-collectives=5"], 5),
+    "compile_backend": (["--dtdispatch-compile-backend=aot_eager"], "aot_eager"),
+    "compile_rounds": (["--dtdispatch-compile-rounds=3"], 3),
+    "fake_tensor_cache": (["--dtdispatch-fake-tensor-cache=both"], (False, True)),
+    "max_recompiles": (["--dtdispatch", "--dtdispatch-max-recompiles=0"], 0),
+    "max_graph_breaks": (["--dtdispatch", "--dtdispatch-max-graph-breaks=1"], 1),
+    "threshold": (
+        ["--dtdispatch-fail=median:10%", "--dtdispatch-fail=hit=min:7.5%"],
+        (Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)),
+    ),
+    "any_machine": (["--dtdispatch-any-machine"], True),
+    "expected": (["--dtdispatch", "--dtdispatch-expected=a b.csv"], Path("a b.csv")),
+    "csv": (["--dtdispatch", "--dtdispatch-csv", "b.csv"], Path("b.csv")),
+    "oss_json": (["--dtdispatch", "--dtdispatch-oss-json=c.json"], Path("c.json")),
+}
+INI = {
+    "measure": "dtdispatch = true",
+    "measure_all": "dtdispatch_all = yes",
+    "rounds": "dtdispatch_rounds = 7",
+    "repeat": "dtdispatch_repeat = 3",
+    "max_time": "dtdispatch_max_time = 0.25",
+    "cold": "dtdispatch_cold = on",
+    "ops": "dtdispatch_ops =\n  add*\n  mm",
+    "mesh": "dtdispatch_mesh = 2x4",
+    "backend": "dtdispatch_backend = gloo",
+    "device": "dtdispatch_device = cuda",
+    "nproc": "dtdispatch_nproc = 2",
+    "timeout": "dtdispatch_timeout = 7.5",
+    "rank_stat": "dtdispatch_rank_stat = max",
+    "metric": "dtdispatch_metric = counts",
+    "profile": "dtdispatch_profile = true",
+    "max_misses_per_step": "dtdispatch_max_misses_per_step = 0",
+    "max_cache_growth": "dtdispatch_max_cache_growth = 2",
+    "max_spec_growth": "dtdispatch_max_spec_growth = 3",
+    "max_redistributes": "dtdispatch_max_redistributes = 4",
+    "max_collectives": "dtdispatch_max_collectives = 5",
+    "compile_backend": "dtdispatch_compile_backend = aot_eager",
+    "compile_rounds": "dtdispatch_compile_rounds = 3",
+    "fake_tensor_cache": "dtdispatch_fake_tensor_cache = both",
+    "max_recompiles": "dtdispatch_max_recompiles = 0",
+    "max_graph_breaks": "dtdispatch_max_graph_breaks = 1",
+    "threshold": "dtdispatch_fail =\n  median:10%\n  hit=min:7.5%",
+    "any_machine": "dtdispatch_any_machine = yes",
+    "expected": "dtdispatch_expected = a b.csv",
+    "csv": "dtdispatch_csv = b.csv",
+    "oss_json": "dtdispatch_oss_json = c.json",
+}
+# Mistakes: setting, what is typed, what the line says of it.
+PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")
+LIMIT = "is not a whole number of at least 0"
+COUNT = "is not a whole number of at least 1"
+ROUNDS = COUNT + ", or auto"
+MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
+MISTAKES = [
+    ("rounds", "0", ROUNDS),
+    ("rounds", "-1", ROUNDS),
+    ("rounds", "x", ROUNDS),
+    ("repeat", "1.5", COUNT),
+    ("nproc", "0", COUNT),
+    ("max_time", "0", "is not a number of seconds above 0"),
+    ("max_time", "soon", "is not a number of seconds above 0"),
+    ("mesh", "2x", MESH),
+    ("mesh", "0x4", MESH),
+    ("max_misses_per_step", "-1", LIMIT),
+    ("max_misses_per_step", "0.5", LIMIT),
+    ("max_collectives", "few", LIMIT),
+    ("max_recompiles", "-1", LIMIT),
+    ("compile_rounds", "0", COUNT),
+    ("fake_tensor_cache", "maybe", "is not on, off or both, in Python True, False or [False, True]"),
+    ("metric", "counters", "is not one of time, counts, instructions"),
+    ("backend", "mpi", "is not one of auto, fake, gloo, nccl, local"),
+    ("timeout", "0", "is not a number of seconds above 0"),
+    ("rank_stat", "mean", "is not one of median, max"),
+    ("device", "tpu", "is not one of auto, cpu, cuda"),
+]
+BY_FIELD = {option.field: option for option in OPTIONS}
+WITH_FLAG = [option.field for option in OPTIONS if option.flag]
+
+
+@pytest.fixture(autouse=True)
+def _no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # looking for them takes most of the time
+
+
+def config_of(pytester: pytest.Pytester, *args: str, ini: str = "") -> pytest.Config:
+    if ini:
+        pytester.makeini(f"[pytest]\n{ini}\n")
+    return pytester.parseconfig(*PLUGINS, *args)
+
+
+def item_of(pytester: pytest.Pytester, source: str, *args: str, ini: str = "") -> pytest.Item:
+    """Collect the one test of a module."""
+    if ini:
+        pytester.makeini(f"[pytest]\n{ini}\n")
+    module = pytester.getmodulecol(source, configargs=(*PLUGINS, *args))
+    [item] = pytester.genitems([module])
+    return item
+
+
+def marked(**keywords: Any) -> str:
+    arguments = ", ".join(f"{keyword}={value!r}" for keyword, value in keywords.items())
+    return f"import pytest\n\n\n@pytest.mark.dtdispatch({arguments})\ndef test_a():\n    pass\n"
+
+
+def mistake(pytester: pytest.Pytester, *args: str, ini: str = "") -> str:
+    config = config_of(pytester, *args, ini=ini)
+    with pytest.raises(pytest.UsageError) as raised:
+        run_settings(config)
+    return str(raised.value)
+
+
+# Flags and ini twins
+
+
+def test_defaults_are_those_of_the_documentation(pytester: pytest.Pytester) -> None:
+    settings = run_settings(config_of(pytester))
+    assert settings == Settings()
+    assert (settings.rounds, settings.repeat, settings.max_time) == (20, 10, 1.0)
+    assert (settings.mesh, settings.backend, settings.device) == ((4,), "auto", "auto")
+    assert [settings.measure, settings.measure_all, settings.cold] == [False] * 3
+    assert settings.ops == ()
+
+
+def test_every_setting_with_a_flag_is_tried_here() -> None:
+    assert list(GIVEN) == list(INI) == WITH_FLAG
+
+
+@pytest.mark.parametrize("field", WITH_FLAG)
+def test_a_flag_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
+    flags, value = GIVEN[field]
+    expected = {field: value, "measure": flags[0] in ("--dtdispatch", "--dtdispatch-all")}
+    assert run_settings(config_of(pytester, *flags)) == Settings(**expected)
+
+
+@pytest.mark.parametrize("field", WITH_FLAG)
+def test_an_ini_value_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
+    value = GIVEN[field][1]
+    value = pytester.path / value if isinstance(value, Path) else value
+    expected: dict[str, Any] = {field: value, "measure": field in ("measure", "measure_all")}
+    assert run_settings(config_of(pytester, ini=INI[field])) == Settings(**expected)
+
+
+def test_an_ini_name_is_the_flag_without_dashes() -> None:
+    flagged = [option for option in OPTIONS if option.flag]
+    assert [option.dest for option in flagged] == [text.split()[0] for text in INI.values()]
+    assert all("--" + option.dest.replace("_", "-") == option.flag for option in flagged)
+
+
+@pytest.mark.parametrize(
+    ("flags", "ini", "expected"),
+    [
+        (["--dtdispatch-rounds=7"], "dtdispatch_rounds = 9", Settings(rounds=7)),
+        (["--dtdispatch-repeat=10"], "dtdispatch_repeat = 9", Settings(repeat=10)),
+        (["--dtdispatch-mesh=8"], "dtdispatch_mesh = 2x4", Settings(mesh=(8,))),
+        (["--dtdispatch-ops=mm"], "dtdispatch_ops = add*", Settings(ops=("mm",))),
+        (["--dtdispatch-backend=auto"], "dtdispatch_backend = gloo", Settings(backend="auto")),
+        (["--dtdispatch"], "dtdispatch = false", Settings(measure=True)),
+        (["--dtdispatch-cold"], "dtdispatch_cold = off", Settings(cold=True)),
+    ],
+)
+def test_a_flag_beats_the_ini_file_even_with_the_default_value(
+    pytester: pytest.Pytester, flags: list[str], ini: str, expected: Settings
+) -> None:
+    assert run_settings(config_of(pytester, *flags, ini=ini)) == expected
+
+
+@pytest.mark.parametrize("ini", ["dtdispatch = false", "dtdispatch_all = no", "dtdispatch_cold = 0"])
+def test_an_ini_file_can_say_off(pytester: pytest.Pytester, ini: str) -> None:
+    assert run_settings(config_of(pytester, ini=ini)) == Settings()
+
+
+def test_an_empty_ini_value_is_as_good_as_none(pytester: pytest.Pytester) -> None:
+    assert run_settings(config_of(pytester, ini="dtdispatch_rounds =\ndtdispatch_ops =")) == Settings()
+
+
+def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess(*PLUGINS, "--help")
+    text = " ".join(result.outlines)
+    for option in OPTIONS:
+        if option.flag:
+            assert option.flag in text
+            assert f" {option.dest} (string)" in text or f" {option.dest} (linelist)" in text
+    assert "(default: 20)" in text
+    assert "(default: all)" in text
+
+
+@pytest.mark.parametrize(("field", "text", "says"), MISTAKES)
+def test_a_flag_that_is_not_valid_names_itself_and_what_is_valid(
+    pytester: pytest.Pytester, field: str, text: str, says: str
+) -> None:
+    flag = BY_FIELD[field].flag
+    assert mistake(pytester, f"{flag}={text}") == f"{flag}: {text!r} {says}"
+
+
+def test_an_empty_flag_is_a_mistake(pytester: pytest.Pytester) -> None:
+    assert mistake(pytester, "--dtdispatch-mesh=") == f"--dtdispatch-mesh: '' {MESH}"
+    says = 'is not globs of op names, such as "add*"'
+    assert mistake(pytester, "--dtdispatch-ops=") == f"--dtdispatch-ops: [''] {says}"
+
+
+@pytest.mark.parametrize(("field", "text", "says"), [*MISTAKES, ("cold", "maybe", "is not true or false")])
+def test_an_ini_value_that_is_not_valid_names_its_file_and_what_is_valid(
+    pytester: pytest.Pytester, field: str, text: str, says: str
+) -> None:
+    name = BY_FIELD[field].dest
+    file = pytester.path / "tox.ini"
+    assert mistake(pytester, ini=f"{name} = {text}") == f"{file}: {name}: {text!r} {says}"
+
+
+@pytest.mark.parametrize("ini", ["", "dtdispatch_rounds = 9"])
+def test_an_ini_value_given_as_an_override_names_that(pytester: pytest.Pytester, ini: str) -> None:
+    line = mistake(pytester, "-o", "dtdispatch_rounds=x", ini=ini)
+    assert line == f"-o dtdispatch_rounds: 'x' {ROUNDS}"
+
+
+def test_ranks_are_not_started_where_nothing_is_measured(pytester: pytest.Pytester) -> None:
+    says = "--dtdispatch-nproc: nothing is measured without --dtdispatch or --dtdispatch-all"
+    assert mistake(pytester, "--dtdispatch-nproc=2") == says
+    assert run_settings(config_of(pytester, ini="dtdispatch_nproc = 2")).nproc == 2
+
+
+def test_instructions_are_not_counted_on_ranks(pytester: pytest.Pytester) -> None:
+    args = ("--dtdispatch", "--dtdispatch-nproc=2", "--dtdispatch-metric=instructions")
+    says = "--dtdispatch-metric instructions: instructions are counted in one process, not on ranks"
+    assert mistake(pytester, *args) == says
+
+
+def test_the_default_mesh_of_many_ranks_has_all_of_them(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", 1), ("WORLD_SIZE", 3), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", 1)):
+        monkeypatch.setenv(name, str(value))
+    assert run_settings(config_of(pytester)).mesh == (3,)
+    assert run_settings(config_of(pytester, "--dtdispatch-mesh=2")).mesh == (2,)
+    assert run_settings(config_of(pytester, "--dtdispatch-backend=fake")).mesh == (4,)
+    says = "--dtdispatch-nproc: a launcher started 3 ranks here, not 2"
+    assert mistake(pytester, "--dtdispatch", "--dtdispatch-nproc=2") == says
+
+
+# Markers
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("rounds", 7),
+        ("rounds", "auto"),
+        ("repeat", 3),
+        ("max_time", 0.25),
+        ("cold", True),
+        ("ops", ("add*", "mm")),
+        ("mesh", (2, 4)),
+        ("dim_names", ("dp",)),
+        ("backend", "gloo"),
+        ("device", "cuda"),
+        ("rpc", True),
+    ],
+)
+def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester, keyword: str, value: Any) -> None:
+    item = item_of(pytester, marked(**{keyword: value}))
+    assert options.test_settings(item) == Settings(**{keyword: value})
+
+
+def test_a_test_without_a_marker_has_the_settings_of_the_run(pytester: pytest.Pytester) -> None:
+    item = item_of(pytester, "def test_a(): pass", "--dtdispatch-rounds=7", ini="dtdispatch_repeat = 3")
+    assert options.test_settings(item) == run_settings(item.config) == Settings(rounds=7, repeat=3)
+
+
+def test_flag_beats_marker_beats_ini_beats_default(pytester: pytest.Pytester) -> None:
+    item = item_of(
+        pytester,
+        marked(rounds=5, repeat=5, ops="mm"),
+        "--dtdispatch-rounds=7",
+        ini="dtdispatch_rounds = 9\ndtdispatch_repeat = 9\ndtdispatch_mesh = 9\ndtdispatch_ops = add*",
+    )
+    expected = Settings(rounds=7, repeat=5, mesh=(9,), ops=("mm",))
+    assert options.test_settings(item) == expected
+
+
+def test_a_threshold_of_a_marker_beats_even_the_flag(pytester: pytest.Pytester) -> None:
+    item = item_of(pytester, marked(threshold="5%"), "--dtdispatch-fail=median:20%")
+    assert options.test_settings(item).threshold == (Threshold("", "median", 0.05),)
+    assert run_settings(item.config).threshold == (Threshold("", "median", 0.2),)
+
+
+def test_a_marker_can_turn_off_what_the_ini_file_turns_on(pytester: pytest.Pytester) -> None:
+    item = item_of(pytester, marked(cold=False, ops=()), ini="dtdispatch_cold = on\ndtdispatch_ops = mm")
+    assert options.test_settings(item) == Settings()
+
+
+def test_the_closest_marker_wins_keyword_by_keyword(pytester: pytest.Pytester) -> None:
+    item = item_of(
+        pytester,
+        "import pytest\n"
+        "pytestmark = pytest.mark.dtdispatch(rounds=5, repeat=5, mesh=8)\n"
+        "@pytest.mark.dtdispatch(repeat=6, cold=True)\n"
+        "class TestA:\n"
+        "    @pytest.mark.dtdispatch(cold=False)\n"
+        "    def test_a(self): pass\n",
+    )
+    assert options.test_settings(item) == Settings(rounds=5, repeat=6, mesh=(8,), cold=False)
+    assert options.marker_values(item) == {"rounds": 5, "repeat": 6, "mesh": (8,), "cold": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            "round=5",
+            "marker dtdispatch has no keyword 'round'; valid: rounds, repeat, max_time, cold, ops, mesh, "
+            "dim_names, backend, device",
+        ),
+        ("measure=True", "marker dtdispatch has no keyword 'measure'; valid: rounds, "),
+        ("nproc=2", "marker dtdispatch has no keyword 'nproc'; valid: rounds, "),
+        ("rounds=0", f"marker dtdispatch: rounds=0 {ROUNDS}"),
+        ("rounds=True", f"marker dtdispatch: rounds=True {ROUNDS}"),
+        ('rounds="x"', f"marker dtdispatch: rounds='x' {ROUNDS}"),
+        ("max_time=-1", "marker dtdispatch: max_time=-1 is not a number of seconds above 0"),
+        ('mesh="0x4"', f"marker dtdispatch: mesh='0x4' {MESH}"),
+        ("mesh=()", f"marker dtdispatch: mesh=() {MESH}"),
+        ("cold=1", "marker dtdispatch: cold=1 is not true or false"),
+        ('dim_names="dp"', "marker dtdispatch: dim_names='dp' is not a tuple of names, such as "),
+        ('backend="mpi"', "marker dtdispatch: backend='mpi' is not one of auto, fake, gloo, nccl, local"),
+        ("ops=3", "marker dtdispatch: ops=3 is not globs of op names, such as "),
+        ("5", "marker dtdispatch takes keywords only, not 5"),
+        (
+            'mesh=(2, 4), dim_names=("dp",)',
+            "marker dtdispatch: dim_names has 1 names for a mesh of 2 dimensions",
+        ),
+    ],
+)
+def test_a_marker_that_is_not_valid_names_file_and_line_and_what_is_valid(
+    pytester: pytest.Pytester, arguments: str, says: str
+) -> None:
+    source = f"import pytest\n\n\n@pytest.mark.dtdispatch({arguments})\ndef test_a(): pass\n"
+    item = item_of(pytester, source)
+    with pytest.raises(pytest.UsageError) as raised:
+        options.test_settings(item)
+    line = str(raised.value)
+    file, number, _ = item.location
+    assert line.startswith(f"{file}:{(number or 0) + 1}: {says}")
+    assert source.splitlines()[number or 0].startswith(("@pytest.mark.dtdispatch", "def test_a"))
+    assert "\n" not in line
+
+
+def test_names_of_a_marker_are_dropped_where_a_flag_gives_a_mesh_they_do_not_fit(
+    pytester: pytest.Pytester,
+) -> None:
+    source = marked(mesh=(2, 4), dim_names=("dp", "tp"))
+    item = item_of(pytester, source, "--dtdispatch-mesh=8")
+    assert options.test_settings(item) == Settings(mesh=(8,), dim_names=None)
+
+
+def test_names_of_a_marker_are_kept_where_a_flag_gives_a_mesh_they_fit(pytester: pytest.Pytester) -> None:
+    source = marked(mesh=(2, 4), dim_names=("dp", "tp"))
+    item = item_of(pytester, source, "--dtdispatch-mesh=4x2")
+    assert options.test_settings(item) == Settings(mesh=(4, 2), dim_names=("dp", "tp"))
+
+
+def test_the_marker_is_declared_with_its_keywords() -> None:
+    line = options.marker_line()
+    keywords = [option.field for option in OPTIONS if option.in_marker]
+    assert line.startswith("dtdispatch(")
+    assert all(f"{keyword}=..." in line for keyword in keywords)
+
+
+# Values given in Python
+
+
+def test_a_value_given_in_python_is_checked() -> None:
+    assert options.checked("mesh", "2x4") == (2, 4)
+    with pytest.raises(MeshError) as raised:
+        options.checked("backend", "mpi")
+    assert str(raised.value) == "backend='mpi' is not one of auto, fake, gloo, nccl, local"
+
+
+# Rounds that are enough
+
+
+@pytest.mark.parametrize(
+    ("args", "most", "stops"),
+    [
+        ([], 20, False),
+        (["--dtdispatch-rounds=7"], 7, False),
+        (["--dtdispatch-rounds=auto"], 20, True),
+        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=instructions"], 5, False),
+        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=counts"], 20, False),
+    ],
+)
+def test_auto_is_twenty_rounds_at_the_most(
+    pytester: pytest.Pytester, args: list[str], most: int, stops: bool
+) -> None:
+    settings = run_settings(config_of(pytester, *args))
+    assert (settings.most_rounds, settings.stops_when_enough) == (most, stops)
+
+
+@pytest.mark.parametrize(("flag", "rounds"), [(["--dtdispatch-rounds=auto"], "auto"), ([], 9)])
+def test_auto_as_a_flag_beats_the_marker(
+    pytester: pytest.Pytester, flag: list[str], rounds: int | str
+) -> None:
+    item = item_of(pytester, marked(rounds=9), *flag, ini="dtdispatch_rounds = auto")
+    assert options.test_settings(item).rounds == rounds
+
+
+# What a user sees
+
+
+@pytest.mark.parametrize(
+    ("args", "ini", "source", "says"),
+    [
+        (["--dtdispatch-rounds=x"], "", "", "--dtdispatch-rounds: 'x' is not"),
+        ([], "dtdispatch_mesh = 2x", "", "tox.ini: dtdispatch_mesh: '2x' is not"),
+        ([], "", marked(round=5), "test_it.py:4: marker dtdispatch has no keyword"),
+        ([], "", marked(mesh=(2, 4), dim_names=("dp",)), "test_it.py:4: marker dtdispatch: dim_names has 1"),
+    ],
+    ids=["flag", "ini", "marker", "names"],
+)
+def test_a_mistake_ends_the_run_with_one_line(
+    pytester: pytest.Pytester, args: list[str], ini: str, source: str, says: str
+) -> None:
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    pytester.makepyfile(test_it=source or "def test_a(): pass")
+    result = pytester.runpytest_inprocess(*PLUGINS, *args)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    [line] = [line for line in result.errlines if line.strip()]
+    assert line.startswith("ERROR: ")
+    assert says in line
+    assert "Traceback" not in result.stdout.str()

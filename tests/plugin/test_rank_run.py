@@ -1,0 +1,275 @@
+"""Runs of many ranks that go well: one table, one set of files, results as on one process."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_dtdispatch.torchapi import names as torchapi
+from tests.rank_runs import (
+    GOOD,
+    IMPORTS,
+    MEASURED,
+    QUIET,
+    Finished,
+    by_pytest,
+    by_torchrun,
+    environment,
+    finish,
+    run_ranks,
+)
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+SUITE = ("--pyargs", "pytest_dtdispatch.suite", "-k", "ranks", "--dtdispatch-timeout=30")
+COLLECTIVES = """
+import torch.nn.functional as F
+from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor.parallel import loss_parallel
+
+S, R = Shard, Replicate()
+
+def make(mesh):
+    torch.manual_seed(RANK)
+    local = torch.randn(8, 8)
+    partial = DTensor.from_local(local, mesh, [Partial()])
+    whole = torch.arange(64.0).reshape(8, 8).sin()
+    row, column = (distribute_tensor(whole, mesh, [S(dim)]) for dim in (0, 1))
+    tokens = distribute_tensor(torch.arange(8), mesh, [R])
+    image = distribute_tensor(torch.arange(128.0).sin().reshape(1, 2, 4, 16), mesh, [S(3)])
+    kernel = distribute_tensor(torch.arange(36.0).sin().reshape(2, 2, 3, 3), mesh, [R])
+
+    def loss():
+        with loss_parallel():
+            return F.cross_entropy(column, tokens).redistribute(placements=[R])
+
+    return {
+        "all_gather": lambda: row.redistribute(placements=[R]),
+        "all_reduce": lambda: partial.redistribute(placements=[R]),
+        "reduce_scatter": lambda: partial.redistribute(placements=[S(0)]),
+        "all_to_all": lambda: row.redistribute(placements=[S(1)]),
+        "scatter": lambda: distribute_tensor(whole, mesh, [S(0)]),
+        "broadcast": lambda: distribute_tensor(whole, mesh, [R]),
+        "uneven": lambda: distribute_tensor(whole[:5], mesh, [S(0)]).redistribute(placements=[R]),
+        "op that gathers": lambda: row @ row,
+        "op that reshards": lambda: row + column,
+        "op that reduces": lambda: (column @ row).redistribute(placements=[R]),
+        "norm": lambda: row.norm().redistribute(placements=[R]),
+        "max": lambda: row.max().redistribute(placements=[R]),
+        "softmax": lambda: torch.softmax(row, 0),
+        "in place": lambda: row.clone().add_(column),
+        "random": lambda: torch.dropout(row, 0.5, train=True),
+        "masked partial": lambda: F.embedding(tokens, row).redistribute(placements=[R]),
+        "gathered indices": lambda: row.argmax(0).redistribute(placements=[R]),
+        "send and receive": lambda: F.conv2d(image, kernel, padding=1),
+        "parallel loss": loss,
+        "equal": lambda: torch.equal(row, column.redistribute(placements=[S(0)])),
+    }
+
+NAMES = [
+    *"all_gather all_reduce reduce_scatter all_to_all scatter broadcast uneven".split(),
+    *("norm", "max", "softmax", "random", "in place"),
+    *("op that gathers", "op that reshards", "op that reduces"),
+    *("masked partial", "gathered indices", "send and receive", "parallel loss", "equal"),
+]
+
+@pytest.mark.filterwarnings("ignore:DTensor random operators")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("way", ["capture", "call"])
+def test_same(dtdispatch, device_mesh, name, way):
+    seen = []
+    for measured in (False, True):
+        run = make(device_mesh)[name]
+        torch.manual_seed(7)
+        if not measured:
+            result = run()
+        elif way == "call":
+            result = dtdispatch.call(run, name=name)
+        else:
+            with dtdispatch.capture():
+                result = run()
+        values = torch.tensor(result) if isinstance(result, bool) else result.to_local().clone()
+        seen.append((values, torch.get_rng_state()))
+    for ours, theirs in zip(*seen):
+        assert torch.equal(ours, theirs)
+
+def test_all_names_are_tried(device_mesh):
+    assert set(make(device_mesh)) == set(NAMES)
+"""
+RPC = """
+from torch.distributed import rpc
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.dtdispatch(backend="gloo", rpc=True)
+@pytest.mark.parametrize("again", [1, 2])
+def test_rpc(process_group, again):
+    other = (RANK + 1) % dist.get_world_size()
+    assert rpc.rpc_sync(f"worker{other}", max, args=(RANK, 10 + other)) == 10 + other
+
+def test_it_is_over(device_mesh):
+    with pytest.raises(RuntimeError, match="not been initialized"):
+        rpc.get_worker_info()
+"""
+LOCAL = """
+@pytest.mark.dtdispatch(backend="local", mesh=(2, 2))
+def test_every_rank_has_its_own_numbers(dtdispatch, device_mesh):
+    whole = torch.arange(64.0).reshape(8, 8)
+    a = distribute_tensor(whole, device_mesh, [Shard(0), Shard(1)])
+    with dtdispatch.capture():
+        b = a @ a
+    c = dtdispatch.call(lambda: (a + a).redistribute(placements=[Replicate(), Replicate()]), name="gather")
+    for rank in range(4):
+        rows, columns = 4 * (rank // 2), 4 * (rank % 2)
+        of_rank = a.to_local()._local_tensors[rank]
+        assert torch.equal(of_rank, whole[rows : rows + 4, columns : columns + 4])
+        assert torch.equal(c.to_local()._local_tensors[rank], whole + whole)
+    assert torch.equal(b.full_tensor().reconcile(), whole @ whole)
+
+def test_it_is_over():
+    assert type(torch.ones(2) + 1) is torch.Tensor
+"""
+
+
+def row_names(file: Path) -> list[str]:
+    return sorted(row["fullname"] for row in json.loads(file.read_text())["benchmarks"])
+
+
+def run_nodes(folder: Path, file: Path) -> list[Finished]:
+    """Run the suite on two simulated machines of two ranks each."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--local-addr=localhost"]
+    command += ["-m", "pytest", *QUIET, *MEASURED, *SUITE, f"--benchmark-json={file}"]
+    ended: list[Finished] = []
+
+    def start_other(process: subprocess.Popen[str]) -> None:
+        other = subprocess.run(
+            command, cwd=folder, env=environment({}), capture_output=True, text=True, check=False, timeout=110
+        )
+        ended.append(Finished(other.returncode, other.stdout + other.stderr, 0.0))
+
+    return [finish(command, folder, start_other), *ended]
+
+
+@pytest.mark.long
+def test_the_suite_has_the_same_rows_however_its_ranks_are_started(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.json" for name in ("pytest", "torchrun", "nodes")}
+    for name, launcher in (("pytest", by_pytest), ("torchrun", by_torchrun)):
+        run = run_ranks(tmp_path, 4, *SUITE, f"--benchmark-json={files[name]}", launcher=launcher)
+        assert run.status == 0, run.text
+        assert run.text.count(" dtdispatch ==") == 1
+        assert "4 ranks on 1 machine" not in run.text  # -q
+        assert "9 passed" in run.text
+    nodes = run_nodes(tmp_path, files["nodes"])
+    assert [node.status for node in nodes] == [0, 0], [node.text for node in nodes]
+    assert sum(node.text.count(" dtdispatch ==") for node in nodes) == 1
+    names = row_names(files["pytest"])
+    assert len(names) > 40
+    assert names == row_names(files["torchrun"]) == row_names(files["nodes"])
+
+
+def test_results_under_measurement_are_those_without(tmp_path: Path) -> None:
+    (tmp_path / "test_same.py").write_text(IMPORTS + COLLECTIVES)
+    run = run_ranks(tmp_path, 4)
+    assert run.status == 0, run.text
+    assert "41 passed" in run.text
+
+
+def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "test_good.py").write_text(IMPORTS + GOOD)
+    file, csv, junit = tmp_path / "rows.json", tmp_path / "rows.csv", tmp_path / "junit.xml"
+    args = (
+        "--benchmark-autosave",
+        f"--benchmark-json={file}",
+        f"--dtdispatch-csv={csv}",
+        f"--junitxml={junit}",
+    )
+    run = run_ranks(tmp_path, 2, *args, "--dtdispatch-rank-stat=max", "-v")
+    assert run.status == 0, run.text
+    assert "2 ranks on 1 machine" in run.text
+    assert len(list((tmp_path / ".benchmarks").rglob("*.json"))) == 1
+    assert 'tests="1"' in junit.read_text()
+    saved = json.loads(file.read_text())
+    machine = saved["machine_info"]["dtdispatch"]
+    assert (machine["ranks"], machine["rank_stat"], machine["backend"]) == (2, "max", "gloo")
+    [hit] = [row for row in saved["benchmarks"] if row["params"]["state"] == "hit"]
+    info = hit["extra_info"]
+    assert {rank: len(ns) for rank, ns in info["rank_samples_ns"].items()} == {"0": 10, "1": 10}
+    slowest = info["rank_medians_ns"][str(info["slowest_rank"])]
+    assert slowest == info["slowest_rank_ns"] == max(info["rank_medians_ns"].values())
+    assert hit["stats"]["median"] * 1e9 == pytest.approx(slowest)
+    [row] = [line for line in csv.read_text().splitlines() if "dispatch_hit_ns" in line]
+    assert int(row.rpartition(",")[2]) == pytest.approx(slowest, abs=1)
+
+
+def test_rpc_starts_and_stops_with_a_group_again_and_again(tmp_path: Path) -> None:
+    (tmp_path / "test_rpc.py").write_text(IMPORTS + RPC)
+    for launcher in (by_pytest, by_torchrun):
+        run = run_ranks(tmp_path, 2, launcher=launcher)
+        assert run.status == 0, run.text
+        assert "3 passed" in run.text
+
+
+def test_fixtures_have_real_ranks_where_nothing_is_measured(tmp_path: Path) -> None:
+    check = (
+        "\ndef test_more(device_mesh):\n    assert (dist.get_backend(), device_mesh.size()) == ('gloo', 2)\n"
+    )
+    (tmp_path / "test_good.py").write_text(IMPORTS + GOOD + check)
+    before, _ = by_torchrun(2)
+    run = finish([*before, *QUIET, "--dtdispatch-device=cpu"], tmp_path)
+    assert run.status == 0, run.text
+    assert run.text.count("2 passed") == 2
+
+
+@pytest.mark.skipif(not torchapi.has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
+def test_the_local_backend_has_the_numbers_of_every_rank(tmp_path: Path) -> None:
+    (tmp_path / "test_local.py").write_text(IMPORTS + LOCAL)
+    run = finish([sys.executable, "-m", "pytest", *QUIET, *MEASURED], tmp_path)
+    assert run.status == 0, run.text
+    assert "2 passed" in run.text
+    assert re.search(r"mm\.default\(.*@2x2 .* proved", run.text)
+
+
+def test_the_suite_says_why_it_needs_ranks(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", *QUIET, "-rs", *MEASURED, *SUITE]
+    run = finish(command, tmp_path)
+    assert run.status == 0, run.text
+    assert "several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun" in run.text
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(
+    torch.cuda.device_count() < 2,
+    reason=f"2 CUDA devices are needed, and torch sees {torch.cuda.device_count()}",
+)
+def test_the_suite_runs_on_nccl(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    run = run_ranks(tmp_path, 2, *SUITE, f"--benchmark-json={file}", "--dtdispatch-device=auto")
+    assert run.status == 0, run.text
+    machine = json.loads(file.read_text())["machine_info"]["dtdispatch"]
+    assert (machine["backend"], machine["device"], machine["ranks"]) == ("nccl", "cuda", 2)
+    assert machine["nccl"]
+    assert machine["driver"]
+
+
+@pytest.mark.skipif(
+    torch.cuda.device_count() >= 3, reason="this machine has a CUDA device for each of 3 ranks"
+)
+def test_a_test_that_needs_more_devices_than_there_are_is_skipped_with_why(tmp_path: Path) -> None:
+    needs_nccl = """
+@pytest.mark.dtdispatch(backend="nccl")
+def test_nccl(device_mesh):
+    pass
+"""
+    (tmp_path / "test_nccl.py").write_text(IMPORTS + needs_nccl)
+    run = run_ranks(tmp_path, 3, "-rs")
+    assert run.status == 0, run.text
+    assert re.search(r"SKIPPED .*needs a CUDA device for each of the 3 ranks", run.text)

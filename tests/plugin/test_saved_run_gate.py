@@ -1,0 +1,397 @@
+"""A run held against a saved one, from flags to exit status, on a clock that does as it is told."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.instructions import counted_rounds as counted
+from pytest_dtdispatch.measuring.rounds import Rounds
+from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
+from tests.scripted_clock import ScriptedClock
+
+pytestmark = pytest.mark.torch
+
+TESTS = (
+    IMPORTS
+    + """
+import scripted
+
+def test_add(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+
+{marker}
+def test_mul(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+
+    def mul():
+        scripted.clock.wait(scripted.extra_ns)
+        return a * a
+
+    dtdispatch.call(mul, name="mul")
+"""
+)
+MUL = "test_gate.py::test_mul::mul::"
+MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "--benchmark-quiet")
+SAVE = (*MEASURED, "--benchmark-save=base", "--benchmark-save-data")
+COMPARE = (*MEASURED, "--benchmark-compare=0001")
+GATE = (*COMPARE, "--dtdispatch-fail=median:10%")
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """Let each run have the same latencies, and a test add to those of its callable."""
+    control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
+    monkeypatch.setitem(sys.modules, "scripted", control)
+    monkeypatch.setattr(counted, "Rounds", functools.partial(Rounds, clock=control.clock))
+    monkeypatch.setenv("COLUMNS", "200")
+    return control
+
+
+def write(pytester: pytest.Pytester, marker: str = "", **replaced: str) -> None:
+    source = TESTS.replace("{marker}", marker)
+    for old, new in replaced.items():
+        source = source.replace(old, new)
+    pytester.makepyfile(test_gate=source)
+
+
+def save(pytester: pytest.Pytester, *flags: str, marker: str = "") -> Path:
+    """Save a run, and give its file."""
+    write(pytester, marker)
+    assert run(pytester, *SAVE, *flags).ret == pytest.ExitCode.OK
+    [path] = (pytester.path / ".benchmarks").rglob("0001_base.json")
+    return path
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    saved = json.loads(path.read_text())
+    change(saved)
+    path.write_text(json.dumps(saved))
+
+
+def failed(result: pytest.RunResult, *says: str, passed: int = 2) -> str:
+    """Check that the gate alone failed the run, and said so without a traceback; give what was printed."""
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, text
+    result.assert_outcomes(passed=passed)
+    assert result.outlines[-1].startswith("="), text  # pytest's own summary line
+    assert "gate: failed against " in text
+    for line in says:
+        assert line in text
+    for frame in ("Traceback", "INTERNALERROR", "pytest_dtdispatch/"):
+        assert frame not in text
+    return text
+
+
+def refused(result: pytest.RunResult, *says: str) -> None:
+    """Check that the run was refused in one line before anything ran."""
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, text
+    [line] = [line for line in text.splitlines() if line.startswith("ERROR: ")]
+    for word in says:
+        assert word in line
+    for frame in ("Traceback", "INTERNALERROR", "test session starts", "site-packages"):
+        assert frame not in text
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize("with_samples", [True, False])
+def test_a_run_against_itself_passes(pytester: pytest.Pytester, with_samples: bool) -> None:
+    path = save(pytester)
+    if not with_samples:
+        edit(path, lambda saved: [row["stats"].pop("data") for row in saved["benchmarks"]])
+    result = run(pytester, *GATE)
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    result.assert_outcomes(passed=2)
+    text = text_of(result)
+    assert f"gate: passed against {path}: 4 passed" in text
+    assert "the op on plain tensors shifted by +0.0 % (median of 1 rows)" in text
+    assert "regressed" not in text
+
+
+def test_a_row_that_a_test_slows_down_by_half_fails_and_is_named(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    save(pytester)
+    scripted.extra_ns = 5_000
+    text = failed(
+        run(pytester, *GATE), "2 passed, 2 regressed", f"regressed {MUL}hit", f"regressed {MUL}miss"
+    )
+    assert "median:10%: 10.0 us -> 15.0 us, +50.0 %, 99 % interval +" in text
+    assert "(20 and 20 samples)" in text
+    assert "find what slowed it" in text
+    assert "regressed test_gate.py::test_add::" not in text
+
+
+def test_a_threshold_of_one_state_leaves_the_others_alone(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    save(pytester)
+    scripted.extra_ns = 5_000
+    result = run(pytester, *COMPARE, "--dtdispatch-fail=hit=median:7.5%", "--dtdispatch-fail=miss=median:75%")
+    text = failed(result, "3 passed, 1 regressed", f"regressed {MUL}hit")
+    assert f"regressed {MUL}miss" not in text
+
+
+def test_a_row_that_became_faster_is_named_and_passes(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    scripted.extra_ns = 5_000
+    save(pytester)
+    scripted.extra_ns = 0
+    result = run(pytester, *GATE)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["gate: passed against *: 2 passed, 2 improved", f"  improved {MUL}*"])
+
+
+def test_a_threshold_of_a_marker_wins_for_its_test(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    save(pytester)
+    write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
+    scripted.extra_ns = 5_000
+    assert run(pytester, *GATE).ret == pytest.ExitCode.OK
+    write(pytester, marker='@pytest.mark.dtdispatch(threshold=["hit=40%", "min:60%"])')
+    failed(run(pytester, *COMPARE), "2 passed, 1 regressed", "hit=median:40%: 10.0 us")
+
+
+def test_a_renamed_test_fails_as_missing_and_is_new_under_its_new_name(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    write(pytester, test_mul="test_times")
+    text = failed(run(pytester, *GATE), "2 passed, 2 new, 2 missing", f"missing {MUL}hit")
+    assert f"new {MUL.replace('test_mul', 'test_times')}hit" in text
+    assert "restore the test, or save a new run" in text
+
+
+def test_rows_of_tests_that_were_deselected_are_not_missing(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    result = run(pytester, *GATE, "-k", "test_add")
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    assert "2 passed" in text_of(result)
+
+
+def test_rows_that_slowed_with_the_control_are_contaminated(pytester: pytest.Pytester) -> None:
+    def all_slow(saved: dict[str, Any]) -> None:
+        for row in saved["benchmarks"]:
+            row["stats"]["data"] = [0.5 * sample for sample in row["stats"]["data"]]
+
+    edit(save(pytester), all_slow)
+    failed(run(pytester, *GATE), "4 contaminated", "the op on plain tensors shifted by +100.0 %")
+
+
+def test_too_few_samples_judge_nothing_and_fail(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    result = run(pytester, *GATE, "--dtdispatch-rounds=2")
+    failed(result, "4 inconclusive", "no row could be judged", "raise --dtdispatch-rounds")
+
+
+def test_a_threshold_under_what_the_run_could_resolve_is_warned_of(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    result = run(pytester, *COMPARE, "--dtdispatch-fail=median:0.001%")
+    assert "warning: " in text_of(result)
+    assert (
+        " of 4 thresholds lie under what this run could resolve; median:0.001% of test_gate.py::"
+        in " ".join(text_of(result).split())
+    )
+
+
+# Other machines
+
+
+def other_cpu(saved: dict[str, Any]) -> None:
+    saved["machine_info"]["cpu"]["brand_raw"] = "Some other CPU"
+
+
+def other_threads(saved: dict[str, Any]) -> None:
+    saved["machine_info"]["dtdispatch"]["threads"] = 99
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(other_cpu, "CPU: Some other CPU then, "), (other_threads, "threads: 99 then, 1 now")],
+)
+def test_a_run_of_another_machine_is_refused_unless_it_is_wanted(
+    pytester: pytest.Pytester, change: Callable[[dict[str, Any]], None], says: str
+) -> None:
+    edit(save(pytester), change)
+    failed(run(pytester, *GATE), "1 mismatched", f"mismatched {says}", "--dtdispatch-any-machine")
+    result = run(pytester, *GATE, "--dtdispatch-any-machine")
+    assert result.ret == pytest.ExitCode.OK
+    assert "4 passed" in text_of(result)
+
+
+# Nothing to compare
+
+
+def test_no_saved_run_fails_and_the_run_can_be_saved(pytester: pytest.Pytester) -> None:
+    write(pytester)
+    result = run(pytester, *MEASURED, "--benchmark-compare", "--benchmark-autosave", "--dtdispatch-fail=10%")
+    failed(result, "1 missing", "--benchmark-compare finds no saved run", "--benchmark-autosave")
+    second = run(pytester, *MEASURED, "--benchmark-compare", "--benchmark-autosave", "--dtdispatch-fail=10%")
+    assert second.ret == pytest.ExitCode.OK, text_of(second)
+    assert "4 passed" in text_of(second)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_saved_run_without_a_row_of_ours_fails(pytester: pytest.Pytester, left: int) -> None:
+    def empty(saved: dict[str, Any]) -> None:
+        for row in saved["benchmarks"]:
+            row["group"] = None
+        del saved["benchmarks"][left:]
+
+    path = save(pytester)
+    edit(path, empty)
+    failed(run(pytester, *GATE), f"missing {path} has no row of ours")
+
+
+def test_a_run_that_measures_nothing_fails(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    pytester.makepyfile(test_gate="def test_plain(): pass")
+    failed(run(pytester, *GATE), "4 missing", passed=1)
+
+
+def test_counts_alone_fail_as_disabled(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    failed(run(pytester, *GATE, "--dtdispatch-metric=counts"), "disabled --dtdispatch-metric counts times")
+
+
+def test_a_disabled_measurement_fails(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    failed(run(pytester, *GATE, "--benchmark-disable"), "disabled --benchmark-disable is given")
+
+
+def test_under_xdist_the_gate_fails_as_disabled(pytester: pytest.Pytester) -> None:
+    path = save(pytester)
+    pytester.makepyfile(test_gate="def test_plain(): pass")
+    others = [f"-pno:{plugin}" for plugin in OTHER_PLUGINS if plugin != "xdist"]
+    result = pytester.runpytest_subprocess(*others, *GATE, "-n2")
+    failed(result, "1 disabled", "disabled pytest-xdist runs tests in parallel", passed=1)
+    assert path.exists()
+
+
+def test_a_threshold_of_a_marker_fails_its_test_where_nothing_is_measured(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
+    result = run(pytester, *COMPARE, "--benchmark-disable")
+    result.assert_outcomes(passed=1, failed=1)
+    assert "gate threshold is disabled: --benchmark-disable is given" in text_of(result)
+
+
+def test_thresholds_of_an_ini_file_wait_until_a_saved_run_is_named(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_fail = median:10%\n")
+    write(pytester)
+    assert run(pytester, "-k", "add").ret == pytest.ExitCode.OK
+    result = run(pytester, *SAVE)
+    assert result.ret == pytest.ExitCode.OK
+    assert "gate: thresholds are given, and --benchmark-compare names no saved run" in text_of(result)
+    result = run(pytester, *COMPARE)
+    assert result.ret == pytest.ExitCode.OK
+    assert "4 passed" in text_of(result)
+
+
+def test_without_thresholds_nothing_is_said(pytester: pytest.Pytester) -> None:
+    path = save(pytester)
+    assert "gate: " not in text_of(run(pytester, *COMPARE))
+    path.write_text("{")
+    result = run(pytester, *COMPARE)
+    assert result.ret == pytest.ExitCode.OK
+    assert "gate: " not in text_of(result)
+
+
+def test_the_gate_of_pytest_benchmark_works_beside_ours(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    save(pytester)
+    scripted.extra_ns = 5_000
+    result = run(pytester, *GATE, "--benchmark-compare-fail=median:10%")
+    assert result.ret != pytest.ExitCode.OK
+    text = text_of(result)
+    assert "Performance has regressed" in text
+    assert f"regressed {MUL}hit" in text
+    assert run(pytester, *GATE, "--benchmark-compare-fail=median:90%").ret == pytest.ExitCode.TESTS_FAILED
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("median:abc", "not 'abc'"),
+        ("median:-5%", "not '-5%'"),
+        ("median", "the percentage is above 0%"),
+        ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
+        ("warm=median:5%", "compile-cold, compile-warm, eager, not 'warm'"),
+    ],
+)
+def test_a_threshold_that_is_none_is_told_in_one_line(
+    pytester: pytest.Pytester, flag: str, says: str
+) -> None:
+    refused(run(pytester, *COMPARE, f"--dtdispatch-fail={flag}"), "--dtdispatch-fail: ", says)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--benchmark-compare",), "nothing is measured without --dtdispatch"),
+        (("--dtdispatch",), "--benchmark-compare must name the saved run to compare with"),
+        (("--dtdispatch", "-pno:benchmark"), "that plugin is off"),
+    ],
+)
+def test_a_gate_that_could_judge_nothing_is_refused(
+    pytester: pytest.Pytester, flags: tuple[str, ...], says: str
+) -> None:
+    write(pytester)
+    refused(run(pytester, *flags, "--dtdispatch-fail=median:10%"), "--dtdispatch-fail: ", says)
+
+
+def truncated(path: Path) -> None:
+    path.write_text(path.read_text()[:-100])
+
+
+def binary(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 100)
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+
+
+def nameless(path: Path) -> None:
+    edit(path, lambda saved: saved["benchmarks"][0].pop("fullname"))
+
+
+@pytest.mark.parametrize("spoil", [truncated, binary, huge, nameless])
+def test_a_corrupted_saved_run_is_refused_before_anything_runs(
+    pytester: pytest.Pytester, spoil: Callable[[Path], None]
+) -> None:
+    path = save(pytester)
+    spoil(path)
+    refused(run(pytester, *GATE), f"{path} is no saved run: ")
+
+
+def test_a_corrupted_saved_run_fails_where_a_marker_alone_needs_it(pytester: pytest.Pytester) -> None:
+    path = save(pytester)
+    write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
+    truncated(path)
+    failed(run(pytester, *COMPARE), f"missing {path} is no saved run: ")
+
+
+def test_several_saved_runs_are_refused(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
+    refused(
+        run(pytester, *MEASURED, "--benchmark-compare=*base", "--dtdispatch-fail=5%"), "names 2 saved runs"
+    )

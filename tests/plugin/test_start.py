@@ -1,0 +1,121 @@
+"""What pytest costs a user who measures nothing: no torch, and what is shown of us without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_dtdispatch.plugin.options import OPTIONS
+
+# A conftest that tells what was imported by the end of the run.
+TELL = """
+import sys
+
+def pytest_unconfigure():
+    ours = (f"pytest_dtdispatch.{floor}" for floor in ("torchapi", "measuring", "meshes", "ranks"))
+    heavy = ("torch", "numpy", *ours)
+    print("imported:", *(name for name in heavy if name in sys.modules), "end")
+"""
+INI = """
+[pytest]
+dtdispatch_rounds = 5
+dtdispatch_mesh = 2x4
+dtdispatch_backend = fake
+dtdispatch_ops = add*
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.dtdispatch(mesh=(2, 2), rounds=3)
+def test_marked():
+    pass
+
+def test_fixture_of_another(tmp_path):
+    assert tmp_path.exists()
+"""
+WITH_FIXTURES = "def test_torch(dtdispatch, device_mesh, mesh_factory, process_group): pass\n"
+FAST = ("-pno:cacheprovider", "-pno:hypothesispytest", "-pno:xdist", "-pno:codspeed")
+
+
+def run_alone(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+    """Run pytest in a process of its own, where nothing is imported yet."""
+    pytester.makeconftest(TELL)
+    return pytester.runpytest_subprocess(*FAST, *args)
+
+
+@pytest.mark.parametrize("ini", ["", INI], ids=["", "ini"])
+def test_a_run_of_a_test_without_torch_does_not_import_torch(pytester: pytest.Pytester, ini: str) -> None:
+    pytester.makeini(ini or "[pytest]\n")
+    pytester.makepyfile(TESTS)
+    result = run_alone(pytester)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["imported: end"])
+
+
+@pytest.mark.parametrize("args", [(), ("--dtdispatch",), ("--dtdispatch-all", "--benchmark-only")])
+def test_collecting_does_not_import_torch(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
+    pytester.makeini(INI)
+    pytester.makepyfile(TESTS, test_fixtures=WITH_FIXTURES)
+    result = run_alone(pytester, "--co", *args)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*3 tests collected*", "imported: end"])
+
+
+def test_a_mistake_in_a_flag_does_not_import_torch(pytester: pytest.Pytester) -> None:
+    result = run_alone(pytester, "--dtdispatch", "--dtdispatch-mesh=2x")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["imported: end"])
+
+
+def test_the_fixture_alone_does_not_import_torch_unmeasured(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_unmeasured(dtdispatch): assert not dtdispatch.enabled")
+    result = run_alone(pytester)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["imported: end"])
+
+
+@pytest.mark.torch
+def test_torch_is_imported_by_a_run_that_measures(pytester: pytest.Pytester) -> None:
+    # The check of the other tests can fail.
+    pytester.makepyfile(WITH_FIXTURES)
+    result = run_alone(pytester, "--dtdispatch")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["imported: torch *pytest_dtdispatch.measuring *"])
+
+
+def test_help_lists_every_flag_and_every_ini_twin_with_its_default(pytester: pytest.Pytester) -> None:
+    result = run_alone(pytester, "--help")
+    assert result.ret == pytest.ExitCode.OK
+    words = result.stdout.str().split()
+    text = " ".join(words)
+    flags = [option for option in OPTIONS if option.flag]
+    assert len(flags) == 30
+    for option in flags:
+        assert option.flag in {word.split("=")[0] for word in words}
+        assert f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text
+        assert option.help in text
+    for shown in ("(default: 20)", "(default: 10)", "(default: 1.0)", "(default: 4)", "(default: auto)"):
+        assert shown in text
+    result.stdout.fnmatch_lines(["DTensor dispatch overhead:", "imported: end"])
+
+
+def test_markers_lists_ours_with_every_keyword(pytester: pytest.Pytester) -> None:
+    result = run_alone(pytester, "--markers")
+    result.stdout.fnmatch_lines(["@pytest.mark.dtdispatch(rounds=..., *, mesh=..., *): *", "imported: end"])
+    line = next(line for line in result.outlines if "mark.dtdispatch" in line)
+    assert all(f"{option.field}=..." in line for option in OPTIONS if option.in_marker)
+
+
+def test_fixtures_are_listed_with_what_they_give(pytester: pytest.Pytester) -> None:
+    result = run_alone(pytester, "--fixtures")
+    for fixture in ("dtdispatch", "device_mesh", "mesh_factory", "process_group"):
+        result.stdout.fnmatch_lines([f"{fixture} -- *", "    [A-Z]*"])
+    result.stdout.fnmatch_lines(["imported: end"])
+
+
+def test_the_header_is_there_only_when_measuring(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TESTS)
+    assert not any(line.startswith("dtdispatch:") for line in run_alone(pytester, "--co").outlines)
+    measuring = run_alone(pytester, "--co", "--dtdispatch")
+    measuring.stdout.fnmatch_lines(
+        ["dtdispatch: *(mesh=4 device=auto backend=auto rounds=20 repeat=10 max_time=1s)"]
+    )

@@ -1,0 +1,131 @@
+"""Rows over ranks: the median of medians, the slowest, the spread; outcomes and collections of ranks."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.ranks.collected import difference
+from pytest_dtdispatch.ranks.merge import merge_ranks, representative
+from pytest_dtdispatch.ranks.outcomes import FAILED, PASSED, SKIPPED, Outcome, complaints, is_one
+from pytest_dtdispatch.ranks.samples import RankSamples
+
+lists_of_ranks = some.lists(
+    some.lists(some.integers(1, 10**9), min_size=1, max_size=9).map(tuple), min_size=1, max_size=6
+)
+
+
+def measured(
+    *samples: Samples, label: str = "add", rounds: int = 5, notes: tuple[str, ...] = ()
+) -> Measurement:
+    figures = Figures(rounds, samples, notes)
+    return Measurement(label, label, label, "2", Contains.DISPATCH, 1, figures)
+
+
+def hits(*ns: int) -> Measurement:
+    return measured(Samples(State.HIT, ns))
+
+
+def merged_hits(stat: str, *by_rank: Measurement) -> RankSamples:
+    [measurement] = merge_ranks({rank: [one] for rank, one in enumerate(by_rank)}, stat)
+    samples = measurement.of(State.HIT)
+    assert isinstance(samples, RankSamples)
+    return samples
+
+
+@given(lists_of_ranks)
+def test_what_stands_for_all_ranks_is_between_the_fastest_and_the_slowest(
+    by_rank: list[tuple[int, ...]],
+) -> None:
+    medians = [statistics.median(ns) for ns in by_rank]
+    middle = merged_hits("median", *(hits(*ns) for ns in by_rank))
+    slowest = merged_hits("max", *(hits(*ns) for ns in by_rank))
+    assert middle.median_ns == statistics.median(medians)
+    assert slowest.median_ns == statistics.median(slowest.ns) == max(medians)
+    assert middle.slowest == slowest.slowest == (medians.index(max(medians)), max(medians))
+    assert min(medians) <= statistics.median(middle.ns) <= max(medians)
+    assert middle.spread == slowest.spread >= 0
+
+
+@given(lists_of_ranks, some.sampled_from(["median", "max"]))
+def test_every_sample_that_stands_for_all_was_measured(by_rank: list[tuple[int, ...]], stat: str) -> None:
+    chosen = representative(list(enumerate(by_rank)), stat)
+    assert chosen
+    assert set(chosen) <= {sample for ns in by_rank for sample in ns}
+
+
+def test_all_samples_of_all_ranks_are_kept() -> None:
+    assert merged_hits("median", hits(7, 8), hits(9, 10)).by_rank == ((0, (7, 8)), (1, (9, 10)))
+
+
+def test_refused_samples_add_up_and_the_least_rounds_are_told() -> None:
+    first = measured(Samples(State.MISS, (), (Refused("no", 2),)), rounds=5)
+    second = measured(Samples(State.MISS, (3,), (Refused("no", 1),)), rounds=4)
+    [merged] = merge_ranks({0: [first], 1: [second]}, "median")
+    assert merged.proof == "no (3x)"
+    assert merged.rounds == 4
+
+
+def test_a_note_of_one_rank_names_it_and_one_of_all_is_told_once() -> None:
+    [merged] = merge_ranks({0: [measured(notes=("a", "b"))], 3: [measured(notes=("a",))]}, "median")
+    assert merged.notes == ("a", "rank 0: b")
+
+
+def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
+    add, sub = hits(7), measured(label="sub")
+    merged = merge_ranks({0: [add], 1: [add, sub], 2: [add]}, "median")
+    assert [one.label for one in merged] == ["add", "sub"]
+    assert merged[1].remarks == ("not measured on ranks 0, 2",)
+    assert merged[0].remarks == ()
+
+
+def test_outcomes_that_agree_are_one() -> None:
+    assert is_one({0: Outcome("t", PASSED), 1: Outcome("t", PASSED)})
+    assert is_one({0: Outcome("t", SKIPPED, "a"), 1: Outcome("t", SKIPPED, "b")})
+    assert not is_one({0: Outcome("t", PASSED), 1: Outcome("t", SKIPPED)})
+    assert not is_one({0: Outcome("t", PASSED), 1: Outcome("u", PASSED)})
+
+
+def test_ranks_that_failed_alike_are_told_in_one_line() -> None:
+    outcomes = {
+        0: Outcome("t", FAILED, "timed out"),
+        1: Outcome("t", FAILED, "boom"),
+        2: Outcome("t", FAILED, "timed out"),
+        3: Outcome("t", PASSED),
+    }
+    assert complaints(outcomes) == ["ranks 0, 2 failed: timed out", "rank 1 failed: boom"]
+
+
+def test_a_rank_that_expects_to_fail_is_told_apart() -> None:
+    outcomes = {0: Outcome("t", PASSED), 1: Outcome("t", "xfailed", "known"), 2: Outcome("t", PASSED)}
+    assert complaints(outcomes) == ["rank 1 xfailed what ranks 0, 2 run: known"]
+
+
+def test_ranks_in_different_tests_are_told_so() -> None:
+    outcomes = {0: Outcome("t", PASSED), 1: Outcome("u", PASSED)}
+    assert complaints(outcomes) == ["rank 0 ran t", "rank 1 ran u"]
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (["a", "b", "c"], ""),
+        (["a", "c"], "lacks b"),
+        ([], "lacks a and 2 more"),
+        (["a", "b", "c", "d", "e"], "has besides d and 1 more"),
+        (["a", "b", "d"], "lacks c and has besides d"),
+        (["a", "c", "b"], "has c in place 2, where rank 0 has b"),
+        (["a", "b", "c", "c"], "has 4 tests, and rank 0 3"),
+    ],
+)
+def test_the_first_difference_of_collections_is_named(other: list[str], says: str) -> None:
+    assert difference(["a", "b", "c"], other) == says
+
+
+@given(some.lists(some.text(max_size=3)), some.lists(some.text(max_size=3)))
+def test_collections_differ_where_a_difference_is_named(first: list[str], other: list[str]) -> None:
+    assert bool(difference(first, other)) == (first != other)

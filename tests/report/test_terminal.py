@@ -1,0 +1,192 @@
+"""The table as lines of a terminal: what fits, what is left out, what is cut."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.report.measurements import EXPENDABLE, Group, Line, Table
+from pytest_dtdispatch.report.terminal import MIN_LABEL, Text, legend_lines, table_lines
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+WIDTHS = (60, 80, 120, 200)
+TITLES = (
+    "cold ms",
+    "miss ms",
+    "hit us",
+    "local us",
+    "overhead us",
+    "miss/hit",
+    "samples",
+    "rounds",
+    "calls",
+)
+CELLS = ("1.90", "1.20", "6.5", "1.5", "5.0", "185", "20+200", "20", "3")
+LABEL = "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"
+INDISPENSABLE = ["signature", "cold", "miss", "hit", "proof"]
+# Below this a terminal has no room for what is never left out.
+LEAST = len("  ") + MIN_LABEL + sum(2 + len(title) for title in ("cold ms", "miss ms", "hit us", "proved"))
+
+
+def line(label: str = LABEL, proof: str = "proved", *notes: str, is_proved: bool = True) -> Line:
+    return Line(label, CELLS, proof, notes, is_proved)
+
+
+def table(*lines: Line, title: str = "test_a") -> Table:
+    return Table(TITLES, (Group(title, lines),))
+
+
+def plain(line: tuple[Text, ...]) -> str:
+    return "".join(piece.text for piece in line)
+
+
+def texts(of: Table, width: int) -> list[str]:
+    return [plain(line) for line in table_lines(of, width)]
+
+
+def columns(of: Table, width: int) -> list[str]:
+    """Names of the columns that are shown, without their units."""
+    return re.sub(r" (ns|us|ms)\b", "", texts(of, width)[0]).split()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("label", ["add@4", LABEL, LABEL * 4])
+def test_lines_fit_the_terminal(label: str, width: int) -> None:
+    head, _, row = texts(table(line(label)), width)
+    assert len(head.rstrip()) <= max(width, LEAST)
+    assert len(row.rstrip()) <= max(width, LEAST)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_only_a_long_proof_runs_over_the_edge(width: int) -> None:
+    proof = "propagation ran again (3x), no cache counter moved (20x)"
+    head, _, row, short = texts(table(line(proof=proof), line()), width)
+    fits = max(width, LEAST + len("unpropagated") - len("proved"))
+    assert row.endswith(f"  {proof}")
+    assert len(row) - len(proof) + len("unpropagated") <= fits
+    assert len(head) <= fits
+    assert len(short) <= fits
+    assert head == texts(table(line(proof="unpropagated"), line()), width)[0], "it takes no room from others"
+
+
+def test_a_wide_terminal_shows_every_column_and_the_whole_label() -> None:
+    head, title, row = texts(table(line()), 200)
+    assert columns(table(line()), 200) == ["signature", *(t.split()[0] for t in TITLES), "proof"]
+    assert title == "test_a"
+    assert row.split("@4")[0].strip() + "@4" == LABEL
+    assert row.split()[-len(CELLS) - 1 :] == [*CELLS, "proved"]
+    assert head.startswith("  signature ")
+
+
+def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
+    dropped: list[str] = []
+    for width in range(200, 50, -1):
+        shown = columns(table(line()), width)
+        dropped += [name for name in EXPENDABLE if name not in shown and name not in dropped]
+        assert not set(shown) & set(dropped), "a column that is gone does not come back"
+        assert [name for name in shown if name in INDISPENSABLE] == INDISPENSABLE
+    assert dropped == ["calls", "rounds", "samples", "local", "miss/hit", "overhead"]
+
+
+def test_no_column_is_left_out_while_labels_have_two_fifths_of_the_width() -> None:
+    widest = len("  ") + len(LABEL) + sum(2 + len(title) for title in TITLES) + len("  proved")
+    assert "calls" in columns(table(line()), widest)
+    assert "calls" not in columns(table(line()), widest - 1)
+    assert "rounds" in columns(table(line()), widest - 1)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_cells_stand_under_their_titles_flush_right(width: int) -> None:
+    head, _, row, other = texts(table(line(), line("mm@4")), width)
+    for title, cell in zip(TITLES, CELLS, strict=True):
+        at = head.find(f"  {title}")
+        if at >= 0:
+            end = at + 2 + len(title)
+            assert row[:end].endswith(f" {cell}")
+            assert other[:end].endswith(f" {cell}")
+    assert head.index("proof") == row.index("proved") == other.index("proved")
+
+
+def test_a_label_that_has_no_room_is_cut_and_keeps_its_beginning_and_its_mesh() -> None:
+    row = texts(table(line(LABEL.replace("@4", "@2x4:cuda"))), 80)[2]
+    assert re.match(r"  add\.Tensor\(.*\.\.\.#[0-9a-f]{8}@2x4:cuda ", row)
+
+
+def test_labels_that_are_cut_stay_different() -> None:
+    lines = [line(f"f32[512,512]S0, f32[{size},512]S0, f32[512,512]S0)@4") for size in range(100, 200)]
+    rows = texts(table(*lines), 80)[2:]
+    assert len(set(rows)) == len(rows) == 100
+
+
+def test_a_named_call_with_an_at_sign_is_cut_like_any_other() -> None:
+    head, _, row = texts(table(line("a @ b, then its backward pass, then a step of the optimizer")), 80)
+    assert len(row) <= 80
+    assert head.index("proof") == row.index("proved")
+
+
+def test_notes_stand_below_their_line() -> None:
+    rows = texts(table(line("add@4", "proved", "it runs once", "and again"), line("mm@4")), 120)
+    assert [row.strip().split()[0] for row in rows[2:]] == ["add@4", "it", "and", "mm@4"]
+    assert rows[3] == "    it runs once"
+
+
+def test_a_group_stands_under_its_title() -> None:
+    two = Table(TITLES, (Group("test_a", (line("add@4"),)), Group("test_b", (line("mm@4"),))))
+    assert [row.split()[0] for row in texts(two, 120)] == ["signature", "test_a", "add@4", "test_b", "mm@4"]
+
+
+@pytest.mark.parametrize("groups", [(), (Group("test_a", ()),)])
+def test_a_table_without_lines_has_its_head(groups: tuple[Group, ...]) -> None:
+    head, *rest = texts(Table(TITLES, groups), 200)
+    assert head.split()[0] == "signature"
+    assert rest == [group.title for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("proof", "is_proved", "color"),
+    [
+        ("proved", True, "green"),
+        ("unpropagated", True, "green"),
+        ("propagation did not run (20x)", False, "red"),
+        ("not measured", False, "yellow"),
+    ],
+)
+def test_the_proof_has_a_colour_of_its_own(proof: str, is_proved: bool, color: str) -> None:
+    _, title, row, note = table_lines(table(line("add@4", proof, "a note", is_proved=is_proved)), 120)
+    assert row[-1] == Text(f"  {proof}", color)
+    assert [piece.color for piece in row[:-1]] == ["", ""]
+    assert title == (Text("test_a", "bold"),)
+    assert note == (Text("    a note", "yellow"),)
+
+
+def test_no_piece_holds_a_line_break_or_a_colour_code() -> None:
+    for pieces in table_lines(table(line()), 80):
+        assert not re.search(r"[\n\x1b]", plain(pieces))
+
+
+@unhurried
+@given(
+    labels=st.lists(
+        st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=150), min_size=1
+    ),
+    width=st.integers(40, 250),
+)
+def test_any_label_is_cut_until_its_line_fits(labels: list[str], width: int) -> None:
+    rows = texts(table(*map(line, labels)), width)
+    assert len(rows) == 2 + len(labels)
+    assert max(len(row) for row in (rows[0], *rows[2:])) <= max(width, LEAST)
+    assert len({len(row) for row in rows[2:]}) == 1, "all lines are as long"
+
+
+@pytest.mark.parametrize("width", [40, *WIDTHS])
+def test_the_legend_fits_the_terminal_and_explains_each_column(width: int) -> None:
+    lines = legend_lines(width)
+    assert max(map(len, lines)) < width
+    assert all(text.startswith("  ") for text in lines)
+    words = " ".join(lines)
+    assert all(f"{name}:" in words for name in ("miss", "hit", "local", "overhead", "samples"))

@@ -1,0 +1,603 @@
+"""Counting steps: what is built in is what is counted, and the program does not notice."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.steps.checks import check_steps
+from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.steps.growth import resident_bytes
+from pytest_dtdispatch.steps.measure import run_and_count_steps
+from pytest_dtdispatch.steps.model import Asked, Steps
+from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
+from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi import step_hooks as torchhooks
+
+pytestmark = pytest.mark.torch
+
+HAS_NATIVE = torchapi.propagator_api().native_stats is not None
+FIRST_ASKED, FIRST_CACHE = (Asked.NATIVE, "native") if HAS_NATIVE else (Asked.PYTHON, "python")
+Make = Callable[..., DTensor]
+Step = Callable[[], Any]
+
+
+def count(step: Step, warmup: int = 3, steps: int = 5) -> Steps:
+    return run_and_count_steps(step, warmup, steps, "step")
+
+
+def on_mesh(mesh: DeviceMesh, rows: int = 4) -> DTensor:
+    return DTensor.from_local(torch.rand(rows, 8), mesh, [Shard(0)] + [Replicate()] * (mesh.ndim - 1))
+
+
+def reasons(steps: Steps) -> set[str]:
+    return {miss.reason for miss in steps.missed}
+
+
+# Steps that miss once each, by construction
+
+
+def another_shape(mesh: DeviceMesh) -> tuple[Step, str]:
+    rows = itertools.count(4)
+
+    def step() -> Any:
+        a = on_mesh(mesh, next(rows))
+        return a + a
+
+    return step, "shape of self and other [44,8], was [40,8]"
+
+
+def another_scalar_type(mesh: DeviceMesh) -> tuple[Step, str]:
+    a, scalars = on_mesh(mesh), itertools.chain((1, 1), itertools.repeat(1.5))
+
+    def step() -> Any:
+        return a + next(scalars)
+
+    return step, "type of other float, was int"
+
+
+def another_mesh(mesh: DeviceMesh) -> tuple[Step, str]:
+    names = itertools.count()
+
+    def step() -> Any:
+        a = on_mesh(init_device_mesh("cpu", (4,), mesh_dim_names=(f"dp{next(names)}",)))
+        return a + a
+
+    return step, "another mesh: dim_names ('dp7',), were ('dp6',)"
+
+
+def another_order_of_ranks(mesh: DeviceMesh) -> tuple[Step, str]:
+    orders = itertools.permutations(range(4))
+
+    def step() -> Any:
+        a = on_mesh(DeviceMesh("cpu", torch.tensor(next(orders))))
+        return a + a
+
+    return step, "another mesh: ranks 1,0,3,2, were 1,0,2,3"
+
+
+def cleared_caches(mesh: DeviceMesh) -> tuple[Step, str]:
+    a = on_mesh(mesh)
+
+    def step() -> Any:
+        clear_as_a_program_does()
+        return a + a
+
+    return step, "the caches were cleared since its last call"
+
+
+def an_op_that_fails(mesh: DeviceMesh) -> tuple[Step, str]:
+    a, b = on_mesh(mesh), DTensor.from_local(torch.rand(3, 3), mesh, [Replicate()])
+
+    def step() -> Any:
+        with pytest.raises(RuntimeError):
+            a @ b
+
+    return step, "propagation raised RuntimeError, and that is not kept"
+
+
+def clear_as_a_program_does() -> None:
+    dispatcher = torchapi.propagator_api().propagator
+    dispatcher.propagate_op_sharding.cache.cache_clear()
+    clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    if clear:
+        clear()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [another_shape, another_mesh, another_order_of_ranks, cleared_caches, an_op_that_fails],
+    ids=lambda make: make.__name__,
+)
+def test_a_step_that_misses_once_is_counted_as_one_miss_with_its_reason(
+    mesh: DeviceMesh, make: Callable[[DeviceMesh], tuple[Step, str]]
+) -> None:
+    step, reason = make(mesh)
+    steps = count(step)
+    assert [one.misses for one in steps.steps] == [1] * 5
+    assert steps.misses_per_step == 1
+    assert steps.steps[-1].missed[0].reason == reason
+    assert steps.steps[-1].missed[0].asked is FIRST_ASKED
+
+
+def test_a_scalar_that_goes_from_int_to_float_misses_in_that_step_alone(mesh: DeviceMesh) -> None:
+    step, reason = another_scalar_type(mesh)
+    steps = count(step, warmup=1, steps=3)
+    assert [one.misses for one in steps.steps] == [0, 1, 0]
+    assert reasons(steps) == {reason}
+
+
+def test_a_placement_a_dtype_and_a_keyword_that_are_new_are_told(mesh: DeviceMesh) -> None:
+    a = on_mesh(mesh)
+    replicated = DTensor.from_local(torch.rand(16, 8), mesh, [Replicate()])
+    sums: list[Step] = [
+        lambda: a.sum(0),
+        lambda: replicated.sum(0),
+        lambda: a.double().sum(0),
+        lambda: a.sum(0, keepdim=True),
+    ]
+    variants = iter(sums)
+    steps = count(lambda: next(variants)(), warmup=1, steps=3)
+    of_sum = [miss.reason for miss in steps.missed if miss.signature.startswith("sum")]
+    assert of_sum == [
+        "placements of self R, were S0",
+        "dtype of self f64, was f32",
+        "keepdim is given, and was not",
+    ]
+
+
+def test_an_equal_mesh_made_anew_is_a_hit(mesh: DeviceMesh) -> None:
+    def step() -> Any:
+        a = on_mesh(init_device_mesh("cpu", (4,)))
+        return a + a
+
+    assert count(step).misses_per_step == 0
+
+
+def test_an_op_of_the_python_cache_misses_there(shard: Make) -> None:
+    rows = itertools.count(8)
+
+    def step() -> Any:
+        return shard(next(rows), 8).argmax(1)
+
+    steps = count(step)
+    assert [one.misses for one in steps.steps] == [1] * 5
+    assert {miss.asked for miss in steps.missed} == {Asked.PYTHON}
+    assert (steps.steps[0].python_misses, steps.steps[0].native_misses) == (1, 0)
+    assert steps.cache_growth["python"] == 5
+
+
+def test_an_op_of_the_python_cache_hits_there(shard: Make) -> None:
+    a = shard(8, 8)
+    steps = count(lambda: a.argmax(1))
+    assert [(one.calls, one.hits, one.misses) for one in steps.steps] == [(1, 1, 0)] * 5
+
+
+def test_propagations_inside_one_are_told_apart_from_it(shard: Make) -> None:
+    rows = itertools.count(8)
+    steps = count(lambda: torch.nn.functional.glu(shard(next(rows), 8)))
+    assert [one.misses for one in steps.steps] == [1] * 5
+    assert all(miss.nested > 0 for miss in steps.missed)
+    assert steps.steps[0].python_misses == steps.steps[0].missed[0].nested
+
+
+def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
+    a = shard(8, 8)
+    propagator = torchapi.propagator_api().propagator
+
+    def step() -> None:
+        with watched_schema() as schemas:
+            clear_as_a_program_does()
+            a.mul(a)
+        propagator.propagate_op_sharding_non_cached(schemas[0])
+
+    steps = count(step, warmup=1, steps=2)
+    asked = [miss.asked for miss in steps.steps[-1].missed]
+    assert asked == [FIRST_ASKED, Asked.NONE]
+    assert steps.steps[-1].missed[1].reason.startswith("no cache was asked")
+
+
+class watched_schema:  # noqa: N801 (a context manager)
+    """Keep the schemas that the dispatcher propagates."""
+
+    def __enter__(self) -> list[Any]:
+        propagator = torchapi.propagator_api().propagator
+        inner = propagator.propagate_op_sharding_non_cached
+        self.schemas: list[Any] = []
+
+        def watch(schema: Any) -> Any:
+            self.schemas.append(schema)
+            return inner(schema)
+
+        self._replaced = torchapi.replaced(propagator, "propagate_op_sharding_non_cached", watch)
+        self._replaced.__enter__()
+        return self.schemas
+
+    def __exit__(self, *exception: Any) -> None:
+        self._replaced.__exit__(*exception)
+
+
+def test_misses_of_another_thread_are_counted(mesh: DeviceMesh) -> None:
+    rows = itertools.count(4)
+
+    def step() -> None:
+        a = on_mesh(mesh, next(rows))
+        thread = threading.Thread(target=lambda: a + a)
+        thread.start()
+        thread.join()
+
+    assert [one.misses for one in count(step).steps] == [1] * 5
+
+
+def test_an_op_that_asks_no_cache_is_a_call_and_neither_hit_nor_miss(shard: Make) -> None:
+    a = shard(8, 8)
+    steps = count(lambda: torch.is_same_size(a, a))
+    one = steps.steps[0]
+    assert (one.calls, one.hits, one.misses, one.unpropagated) == (1, 0, 0, 1)
+
+
+# Steady steps
+
+
+@pytest.fixture
+def line(group_owner: ProcessGroupOwner) -> DeviceMesh:
+    return group_owner.mesh(Place((8,), "cpu", "fake"), ("dp",))
+
+
+@pytest.fixture
+def grid(group_owner: ProcessGroupOwner) -> DeviceMesh:
+    return group_owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
+
+
+def assert_steady(steps: Steps) -> None:
+    assert steps.hits > 0
+    assert steps.misses_per_step == 0
+    assert set(steps.cache_growth.values()) == {0}
+    assert (steps.spec_growth, steps.dtensor_growth) == (0, 0)
+    assert not steps.unsteady
+
+
+def test_a_steady_fsdp2_adamw_step_has_no_misses_and_no_growth(line: DeviceMesh) -> None:
+    steps = count(fsdp_training_step(line))
+    assert_steady(steps)
+    assert steps.collectives == {"all_gather": 8 * 5, "reduce_scatter": 4 * 5}
+
+
+def test_a_steady_tensor_parallel_step_has_no_misses_and_no_growth(grid: DeviceMesh) -> None:
+    steps = count(tensor_parallel_step(grid))
+    assert_steady(steps)
+    assert steps.warmup[0].misses > 0
+    assert steps.collectives == {"all_reduce": 5}
+
+
+def test_twenty_runs_give_the_same_counts(grid: DeviceMesh) -> None:
+    def run() -> Steps:
+        ShardingCaches().clear_all()
+        train, rows = tensor_parallel_step(grid), itertools.count(4)
+
+        def step() -> None:
+            train()
+            a = DTensor.from_local(torch.rand(next(rows), 8), grid, [Shard(0), Replicate()])
+            a @ a.t()
+
+        return count(step)
+
+    first, *others = [run() for _ in range(20)]
+    assert first.misses > 0
+    assert all(other == first for other in others)
+
+
+# Growth
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_cache_that_grows_by_k_a_step_is_counted_as_k(mesh: DeviceMesh, k: int) -> None:
+    rows = itertools.count(4)
+    steps = count(lambda: [(a := on_mesh(mesh, next(rows))) + a for _ in range(k)])
+    assert [dict(one.cache_growth)[FIRST_CACHE] for one in steps.steps] == [k] * 5
+
+
+def test_the_growth_of_the_first_cache_is_what_answers_later(mesh: DeviceMesh) -> None:
+    tensors = [on_mesh(mesh, rows) for rows in range(4, 10)]
+    variants = iter(tensors)
+    grown = count(lambda: (a := next(variants)) + a, warmup=1, steps=5).cache_growth[FIRST_CACHE]
+    again = count(lambda: [a + a for a in tensors[1:]], warmup=0, steps=1)
+    assert (again.hits, again.misses) == (grown, 0)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_dtensors_and_specs_that_stay_alive_are_counted(mesh: DeviceMesh, k: int) -> None:
+    kept: list[DTensor] = []
+    steps = count(lambda: kept.extend(on_mesh(mesh) for _ in range(k)))
+    assert [(one.spec_growth, one.dtensor_growth) for one in steps.steps] == [(k, k)] * 5
+
+
+def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMesh) -> None:
+    kept: list[DTensor] = []
+    with StepCounter() as counter:
+        kept.extend(on_mesh(mesh) for _ in range(7))
+        counts = counter.lap()
+        alive = [o for o in gc.get_objects() if type(o) is torchapi.spec_type()]  # since entry
+    assert counts.spec_growth == len(alive) == 7
+
+
+def test_garbage_is_not_counted_as_growth(mesh: DeviceMesh) -> None:
+    def step() -> None:
+        ring: list[Any] = [on_mesh(mesh)]
+        ring.append(ring)
+
+    steps = count(step)
+    assert (steps.spec_growth, steps.dtensor_growth) == (0, 0)
+
+
+def test_memory_that_a_step_keeps_is_measured() -> None:
+    if resident_bytes() is None:
+        pytest.skip("this system does not tell its resident memory")
+    kept, size = [], 64 << 20  # far more than what the process gives back meanwhile
+    steps = count(lambda: kept.append(torch.ones(size, dtype=torch.uint8)), warmup=1, steps=4)
+    grown = steps.host_memory_growth_bytes
+    assert grown is not None
+    assert grown > 3 * size
+
+
+def test_what_a_step_returns_is_not_kept(mesh: DeviceMesh) -> None:
+    assert count(lambda: on_mesh(mesh)).dtensor_growth == 0
+
+
+# Redistributions and collectives
+
+
+def test_a_redistribution_is_told_with_its_placements_dimension_and_bytes(grid: DeviceMesh) -> None:
+    a = DTensor.from_local(torch.rand(4, 8), grid, [Replicate(), Shard(0)])
+    steps = count(lambda: a.redistribute(placements=[Replicate(), Replicate()]))
+    [one] = set(steps.redistributions)
+    assert (one.op, one.tensor) == ("redistribute", "f32[16,8]")
+    assert (one.source, one.target, one.mesh_dims) == (("R", "S0"), ("R", "R"), (1,))
+    assert one.bytes == 16 * 8 * 4, "an all-gather is as large as what comes out of it"
+    assert steps.redistributes_per_step == 1
+
+
+def test_a_redistribution_that_an_op_implies_is_told_with_the_op(mesh: DeviceMesh) -> None:
+    a = DTensor.from_local(torch.rand(4, 16), mesh, [Shard(0)])
+    steps = count(lambda: a @ a)
+    [one] = set(steps.redistributions)
+    assert (one.op, one.source, one.target, one.bytes) == ("mm.default", ("S0",), ("R",), 16 * 16 * 4)
+
+
+def test_a_redistribution_that_sends_nothing_has_no_bytes(mesh: DeviceMesh) -> None:
+    a = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
+    steps = count(lambda: a.redistribute(placements=[Shard(0)]))
+    assert {one.bytes for one in steps.redistributions} == {0}
+    assert steps.collectives == {}
+
+
+def test_a_redistribution_to_the_same_placements_is_none(mesh: DeviceMesh) -> None:
+    a = on_mesh(mesh)
+    assert count(lambda: a.redistribute(placements=[Shard(0)])).redistributes_per_step == 0
+
+
+def test_collectives_are_counted_by_kind_whoever_runs_them(mesh: DeviceMesh) -> None:
+    partial = DTensor.from_local(torch.rand(8, 8), mesh, [Partial()])
+    plain = torch.rand(8)
+
+    def step() -> None:
+        partial.redistribute(placements=[Replicate()])
+        partial.redistribute(placements=[Shard(0)])
+        dist.all_reduce(plain)
+        dist.broadcast(plain, 0)
+        dist.barrier()
+
+    assert count(step, warmup=1, steps=1).collectives == {
+        "all_reduce": 2,
+        "barrier": 1,
+        "broadcast": 1,
+        "reduce_scatter": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("c10d::allreduce_", "all_reduce"),
+        ("c10d::_allgather_base_", "all_gather"),
+        ("c10d::allgather_into_tensor_coalesced_", "all_gather"),
+        ("c10d::reduce_scatter_tensor_coalesced_", "reduce_scatter"),
+        ("c10d::_reduce_scatter_base_", "reduce_scatter"),
+        ("c10d::alltoall_base_", "all_to_all"),
+        ("c10d::recv_any_source_", "recv"),
+        ("c10d::send", "send"),
+    ],
+)
+def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> None:
+    assert torchhooks.collective_kind(op) == kind
+
+
+# The program does not notice
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_in_torchs_place() -> Iterator[None]:
+    before = hooked_state()
+    yield
+    assert hooked_state() == before
+    assert gc.get_freeze_count() == 0
+
+
+def hooked_state() -> list[Any]:
+    dispatcher = DTensor._op_dispatcher
+    clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    return [
+        sorted(vars(dispatcher)),
+        sorted(vars(dispatcher.sharding_propagator)),
+        dict(dispatcher._custom_op_handlers),
+        id(clear),
+        id(torchapi.redistribute_module().redistribute_local_tensor),
+    ]
+
+
+def test_a_counted_step_computes_what_it_computes_uncounted(grid: DeviceMesh) -> None:
+    def losses(run: Callable[[Step], Any]) -> list[float]:
+        torch.manual_seed(0)
+        step = tensor_parallel_step(grid)
+        seen: list[float] = []
+        run(lambda: seen.append(step().full_tensor().item()))
+        return seen
+
+    def uncounted(step: Step) -> None:
+        for _ in range(8):
+            step()
+
+    assert losses(count) == losses(uncounted)
+
+
+def test_a_step_that_raises_raises_and_leaves_nothing_behind(mesh: DeviceMesh) -> None:
+    calls = itertools.count()
+
+    def step() -> None:
+        a = on_mesh(mesh)
+        a + a
+        if next(calls) == 4:
+            raise KeyError("of the program")
+
+    with pytest.raises(KeyError, match="of the program"):
+        count(step)
+    assert next(calls) == 5
+    assert torchapi.open_modes() == []
+
+
+def test_a_mode_that_hides_ops_from_other_modes_hides_no_counts(shard: Make) -> None:
+    class Declining(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(issubclass(kind, DTensor) for kind in types):
+                return NotImplemented
+            return func(*args, **(kwargs or {}))
+
+    rows = itertools.count(8)
+
+    def step() -> None:
+        a = shard(next(rows), 8)
+        with Declining():  # type: ignore[no-untyped-call]
+            a + a
+            a + a
+
+    steps = count(step)
+    assert [(one.hits, one.misses) for one in steps.steps] == [(1, 1)] * 5
+
+
+def test_hits_before_a_clear_are_not_lost(shard: Make) -> None:
+    a = shard(8, 8)
+
+    def step() -> None:
+        for _ in range(4):
+            a + a
+        clear_as_a_program_does()
+        for _ in range(3):
+            a + a
+
+    steps = count(step)
+    assert [(one.hits, one.misses) for one in steps.steps] == [(6, 1)] * 5
+
+
+def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
+    a, clear = shard(8, 8), torchapi.propagator_api().native_clear
+    if clear is None:
+        pytest.skip("this torch has no native cache")
+
+    def step() -> None:
+        a + a
+        clear()
+        a + a
+
+    with pytest.warns(DtDispatchWarning, match="misses of the native cache: . were seen, and torch counts"):
+        count(step, warmup=1, steps=1)
+
+
+def test_a_compiled_step_stays_compiled(shard: Make) -> None:
+    a = shard(8, 8)
+    compiled = torch.compile(lambda x: x * 2 + 1, backend="aot_eager")
+    try:
+        compiled(a)
+        steps = count(lambda: compiled(a))
+        assert (steps.calls, steps.misses_per_step) == (0, 0)
+    finally:
+        torch._dynamo.reset()
+
+
+# Injected misses
+
+
+@pytest.mark.slow
+def test_one_extra_miss_in_a_step_of_300_ops_is_always_caught_and_a_clean_step_never_is(
+    grid: DeviceMesh,
+) -> None:
+    blocks = [tensor_parallel_step(grid) for _ in range(13)]
+    rows = itertools.count(4)
+
+    def clean() -> None:
+        for block in blocks:
+            block()
+
+    def injected() -> None:
+        clean()
+        DTensor.from_local(torch.rand(next(rows), 8), grid, [Shard(0), Replicate()]).exp()
+
+    assert count(clean).steps[0].calls >= 295
+    clean_runs = [count(clean, warmup=1, steps=2) for _ in range(100)]
+    injected_runs = [count(injected, warmup=1, steps=2) for _ in range(100)]
+    assert sum(run.misses_per_step > 0 for run in clean_runs) == 0
+    assert sum(run.misses_per_step == 1 for run in injected_runs) == 100
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, "5", True, None])
+def test_a_number_of_steps_that_counts_nothing_is_refused(steps: Any) -> None:
+    with pytest.raises(CaptureError, match=r"steps\(\): steps=.* is not a whole number of at least 1"):
+        check_steps(lambda: None, 3, steps)
+
+
+@pytest.mark.parametrize("warmup", [-1, 0.5, None])
+def test_a_warm_up_of_no_number_is_refused(warmup: Any) -> None:
+    with pytest.raises(CaptureError, match=r"warmup=.* is not a whole number of at least 0"):
+        check_steps(lambda: None, warmup, 5)
+
+
+def test_a_step_that_takes_arguments_is_refused() -> None:
+    def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
+        del batch, lr, verbose
+
+    with pytest.raises(
+        CaptureError, match=r"the step takes arguments \(batch, lr\), and steps\(\) gives none"
+    ):
+        check_steps(step, 3, 5)  # type: ignore[arg-type]
+
+
+def test_a_step_whose_arguments_are_optional_is_taken() -> None:
+    check_steps(lambda scale=2, *more, **options: None, 0, 1)
+    check_steps(dict, 0, 1)
+
+
+def test_what_is_no_callable_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"steps\(None\): give a callable"):
+        check_steps(None, 3, 5)  # type: ignore[arg-type]
+
+
+def test_a_step_with_another_number_of_ops_is_unsteady(shard: Make) -> None:
+    a, times = shard(8, 8), itertools.count(1)
+    steps = count(lambda: [a + a for _ in range(next(times))])
+    assert steps.unsteady == "4 calls in step 1 and 5 in step 2"
