@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Instructions, Measurement, State
-from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 # What a metric is of a signature or a named call; nothing where it was not measured.
 CALL_METRICS: dict[str, Callable[[Measurement], float | None]] = {
@@ -17,30 +15,35 @@ CALL_METRICS: dict[str, Callable[[Measurement], float | None]] = {
     "dispatch_hit_ns": lambda measurement: measurement.median_ns(State.HIT),
     "dispatch_miss_ns": lambda measurement: measurement.median_ns(State.MISS),
 }
-# What a metric is of one counted step; the step that has most is taken, as limits take it.
-STEP_METRICS: dict[str, Callable[[StepCounts], int]] = {
-    "misses_per_step": lambda step: step.misses,
-    "redistributes": lambda step: step.redistributes,
-    "collectives": lambda step: step.collective_calls,
-}
-# What a metric is of a compiled function; nothing where this torch does not count it.
-COMPILE_METRICS: dict[str, Callable[[CompileCounts], int | None]] = {
-    "graphs": lambda counts: counts.graphs,
-    "graph_breaks": lambda counts: None if counts.graph_breaks is None else len(counts.graph_breaks),
-    "recompiles": lambda counts: None if counts.recompiles is None else len(counts.recompiles),
-}
 INSTRUCTION_METRICS = tuple(metric for metric in CALL_METRICS if "instruction_count" in metric)
-EXACT_METRICS = (*STEP_METRICS, *COMPILE_METRICS)
-METRICS = (*CALL_METRICS, *EXACT_METRICS)
 
 
 @dataclass(frozen=True)
-class Result:
+class MetricNames:
+    """Every metric that files of results may have.
+
+    Args:
+        of_rows: those of samples.
+        exact: those of counts, which have no noise.
+    """
+
+    of_rows: tuple[str, ...]
+    exact: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.of_rows, *self.exact))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.of_rows or name in self.exact
+
+
+@dataclass(frozen=True)
+class MetricValue:
     """What a run found of one metric.
 
     Args:
         name: of the test with the signature, the call or the step: ``t.py::test_add::mm.default(...)@4``.
-        metric: one of :data:`METRICS`; a time is in nanoseconds.
+        metric: what was measured; a time is in nanoseconds.
         value: rounded to a whole number.
     """
 
@@ -49,25 +52,12 @@ class Result:
     value: int
 
 
-def run_results(
-    measured: Mapping[str, Sequence[Measurement]],
-    counted: Mapping[str, Sequence[Steps]],
-    compiled: Mapping[str, Sequence[CompiledVariant]] | None = None,
-) -> tuple[Result, ...]:
-    """Name everything that a run measured, in the order it did.
-
-    A name is the one that a row has in a saved run, without its state: the metric tells that.
-
-    Example:
-        >>> steps = Steps("train", (), (StepCounts(collectives=(("all_gather", 3),)), StepCounts()))
-        >>> results = run_results({}, {"t.py::test_step": [steps]})
-        >>> results[-1]
-        Result(name='t.py::test_step::train', metric='collectives', value=3)
-    """
-    of_calls = (result for test, rows in measured.items() for result in _of_calls(test, rows))
-    of_steps = (result for test, steps in counted.items() for result in _of_steps(test, steps))
-    of_compiles = (result for test, each in (compiled or {}).items() for result in _of_compiles(test, each))
-    return (*of_calls, *of_steps, *of_compiles)
+def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int]]:
+    """Give every metric of a row, with its value."""
+    for metric, of in CALL_METRICS.items():
+        value = of(measurement)
+        if value is not None:
+            yield metric, round(value)
 
 
 def plain_name(name: str) -> str:
@@ -88,26 +78,3 @@ def _compile_alone(measurement: Measurement) -> int | None:
     """Take one steady call from the first one, which compiles and then runs once as they do."""
     first, call = (measurement.instructions_of(state) for state in (State.COMPILE_COLD, State.CALL))
     return first.least - call.least if first and call else None
-
-
-def _of_calls(test: str, measurements: Iterable[Measurement]) -> Iterator[Result]:
-    for measurement in measurements:
-        for metric, of in CALL_METRICS.items():
-            value = of(measurement)
-            if value is not None:
-                yield Result(plain_name(f"{test}::{measurement.label}"), metric, round(value))
-
-
-def _of_steps(test: str, counted: Iterable[Steps]) -> Iterator[Result]:
-    for steps in counted:
-        for metric, of in STEP_METRICS.items():
-            if steps.steps:
-                yield Result(plain_name(f"{test}::{steps.name}"), metric, max(map(of, steps.steps)))
-
-
-def _of_compiles(test: str, variants: Iterable[CompiledVariant]) -> Iterator[Result]:
-    for variant in variants:
-        for metric, of in COMPILE_METRICS.items():
-            value = of(variant.counts)
-            if value is not None:
-                yield Result(plain_name(f"{test}::{variant.name}"), metric, value)
