@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,13 @@ from pytest_dtdispatch.core.metrics import Result, plain_name, run_results
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
 from pytest_dtdispatch.plugin.disabled import why_not_measured
+from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.compiled.model import CompiledVariant
     from pytest_dtdispatch.core.measurement import Measurement
     from pytest_dtdispatch.gates.expected import ExpectedJudgement
     from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.report.terminal import Text
     from pytest_dtdispatch.steps.model import Steps
 
 PLUGIN = "dtdispatch-results"
@@ -45,7 +45,7 @@ class NamedResults:
         self._settings = settings
         self._by_test: dict[str, tuple[Result, ...]] = {}
         self._left_out: set[str] = set()
-        self._notes: list[tuple[str, str]] = []
+        self._notes: list[Span] = []
         self._has_lost = False
         _check_that_files_differ(settings)
         self._expected: ExpectedFile | None = read_expected(settings.expected) if settings.expected else None
@@ -82,16 +82,15 @@ class NamedResults:
         """Whether the run must fail."""
         return self._has_lost or (self._judgement is not None and self._judgement.has_failed)
 
-    def lines(self, width: int) -> Iterator[tuple[Text, ...]]:
-        """Say what was judged and written, for a terminal of this width."""
-        from pytest_dtdispatch.report.expected import expected_lines
-        from pytest_dtdispatch.report.terminal import Text
+    def document(self) -> Document:
+        """Say what was judged and written."""
+        from pytest_dtdispatch.report.verdicts import expected_document
 
+        judged = Document()
         if self._judgement is not None and self._expected is not None:
             results = str(self._settings.csv or RESULTS)
-            yield from expected_lines(self._judgement, self._expected.where, results, width)
-        for text, color in self._notes:
-            yield (Text(text, color),)
+            judged = expected_document(self._judgement, self._expected.where, results)
+        return Document((*judged.blocks, *map(one_line, self._notes)))
 
     @functools.cached_property
     def _judgement(self) -> ExpectedJudgement | None:
@@ -115,10 +114,10 @@ class NamedResults:
             if why_not or not self._results:
                 raise DtDispatchError(f"{path} was not written: {why_not or 'nothing was measured'}")
             write_whole(path, make())
-            self._notes.append((f"{len(self._results):,} results were written to {path}", ""))
+            self._notes.append(Span(f"{len(self._results):,} results were written to {path}"))
         except DtDispatchError as error:
             self._has_lost = True
-            self._notes.append((f"failed: {error}", "red"))
+            self._notes.append(Span(f"failed: {error}", Tone.BAD))
 
     def _csv_text(self) -> str:
         return results_text(self._results)

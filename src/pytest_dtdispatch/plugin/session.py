@@ -218,22 +218,22 @@ class Session:
     def _print_section(self, terminalreporter: Any) -> None:
         if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
             return
+        from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
+
         section = Section(terminalreporter, self._config.get_verbosity())
         section.open()
         if not self._found:
-            terminalreporter.write_line(
-                f"nothing was measured: {self.why_not or self._nothing()}", yellow=True
-            )
+            why = f"nothing was measured: {self.why_not or self._nothing()}"
+            section.print(Document((one_line(Span(why, Tone.NOTICE)),)))
         else:
             meter = [*self._meter_summary()]
             section.print_found(self._found, self._settings, meter, self._ranks)
         if self._ranks is not None:
-            section.print_lines(self._ranks.lines())
+            section.print(self._ranks.document())
         for gate in self._gates():
-            section.print_lines(gate.lines(section.width))
-        idle = self._idle_gates()
-        if idle:
-            terminalreporter.write_line(f"failed: {idle}", red=True)
+            section.print(gate.document())
+        if idle := self._idle_gates():
+            section.print(Document((one_line(Span(f"failed: {idle}", Tone.BAD)),)))
 
     def _nothing(self) -> str:
         if self._settings.measure_all:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,9 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.compiled.model import CompiledVariant
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.rank_tests import RankSession
-    from pytest_dtdispatch.report.measurements import Table
-    from pytest_dtdispatch.report.terminal import Text
+    from pytest_dtdispatch.report.document import Document, View
     from pytest_dtdispatch.scaling.model import Scaling
     from pytest_dtdispatch.steps.model import Steps
-
-    BuildTable = Callable[[Mapping[str, Sequence[Measurement]], bool], Table]
 
 
 @dataclass
@@ -41,14 +38,9 @@ class Found:
 
 
 class Section:
-    """The plugin's section of the terminal.
-
-    Attributes:
-        width: columns of the terminal.
-    """
+    """The plugin's section of the terminal."""
 
     def __init__(self, terminalreporter: Any, verbosity: int) -> None:
-        self.width: int = terminalreporter._tw.fullwidth
         self._reporter = terminalreporter
         self._verbosity = verbosity
 
@@ -57,9 +49,11 @@ class Section:
         self._reporter.ensure_newline()
         self._reporter.section("dtdispatch")
 
-    def print_lines(self, lines: Iterable[tuple[Text, ...]]) -> None:
-        """Print lines of coloured pieces."""
-        for line in lines:
+    def print(self, document: Document) -> None:
+        """Print a document in the width of the terminal."""
+        from pytest_dtdispatch.report.terminal import document_lines
+
+        for line in document_lines(document, self._reporter._tw.fullwidth):
             for piece in line:
                 self._reporter.write(piece.text, **({piece.color: True} if piece.color else {}))
             self._reporter.write("\n")
@@ -68,67 +62,58 @@ class Section:
         self, found: Found, settings: Settings, meter: Sequence[str], ranks: RankSession | None
     ) -> None:
         """Print tables, or with ``-qq`` only how much there is."""
+        from pytest_dtdispatch.report.document import Document, View, one_line, paragraph
+
         if self._verbosity < -1:
-            self._print_numbers(found)
+            self.print(_numbers(found))
             return
-        legends = [*self._print_tables(found, settings, ranks is not None)]
+        shown = [*_documents(found, settings, ranks is not None, View(verbose=self._verbosity > 0))]
+        for document in shown:
+            self.print(document)
         if self._verbosity < 0:
             return
         from pytest_dtdispatch.plugin.environment import run_environment
-        from pytest_dtdispatch.report.terminal import legend_lines
 
-        for summary in (run_environment(settings).summary, *meter, *([ranks.summary] if ranks else [])):
-            self._reporter.write_line(f"  {summary}")
-        for legend in legends:
-            for text in legend_lines(self.width, legend):
-                self._reporter.write_line(text)
-
-    def _print_numbers(self, found: Found) -> None:
-        if rows := sum(map(len, found.measured.values())):
-            self._reporter.write_line(f"{rows} signatures and calls were measured")
-        if steps := sum(map(len, found.counted.values())):
-            self._reporter.write_line(f"{steps} steps were counted")
-
-    def _print_tables(self, found: Found, settings: Settings, is_many: bool) -> Iterable[str]:
-        """Print every table that has a line, and give the legend of each."""
-        from pytest_dtdispatch.compiled import table as compiled
-        from pytest_dtdispatch.instructions.profile_text import profile_lines
-        from pytest_dtdispatch.scaling.table import scaling_lines
-        from pytest_dtdispatch.steps import table as counts
-
-        is_verbose = self._verbosity > 0
-        if measured := {test: rest for test, rows in found.measured.items() if (rest := _uncompiled(rows))}:
-            build, legend = _kind_of_table(settings, is_many)
-            self._print_table(build(measured, is_verbose))
-            self.print_lines(profile_lines(measured, self.width))
-            self.print_lines(scaling_lines(found.scalings, self.width))
-            yield legend
-        if counted := {test: steps for test, steps in found.counted.items() if steps}:
-            self._print_table(counts.build_counts_table(counted, verbose=is_verbose))
-            yield counts.LEGEND
-        if variants := {test: variants for test, variants in found.compiled.items() if variants}:
-            of_instructions = settings.metric == "instructions"
-            self._print_table(compiled.build_compile_table(variants, of_instructions, is_verbose))
-            self.print_lines(compiled.effect_lines(variants, self.width))
-            yield compiled.LEGEND
-
-    def _print_table(self, table: Table) -> None:
-        from pytest_dtdispatch.report.terminal import table_lines
-
-        self.print_lines(table_lines(table, self.width))
+        summaries = (run_environment(settings).summary, *meter, *([ranks.summary] if ranks else []))
+        legends = [paragraph(document.legend, indent=1) for document in shown if document.legend]
+        self.print(Document((*(one_line(summary, indent=1) for summary in summaries), *legends)))
 
 
-def _kind_of_table(settings: Settings, is_many: bool) -> tuple[BuildTable, str]:
+def _numbers(found: Found) -> Document:
+    from pytest_dtdispatch.report.document import Document, one_line
+
+    numbers = {
+        "signatures and calls were measured": sum(map(len, found.measured.values())),
+        "steps were counted": sum(map(len, found.counted.values())),
+    }
+    return Document(tuple(one_line(f"{number} {what}") for what, number in numbers.items() if number))
+
+
+def _documents(found: Found, settings: Settings, is_many: bool, view: View) -> Iterator[Document]:
+    """Lay out every kind of result that was found."""
+    from pytest_dtdispatch.compiled import table as compiled
+    from pytest_dtdispatch.scaling import table as scaling
+    from pytest_dtdispatch.steps import table as steps
+
+    if measured := {test: rest for test, rows in found.measured.items() if (rest := _uncompiled(rows))}:
+        yield _of_measured(settings, is_many)(measured, view)
+        yield scaling.document(found.scalings, view)
+    if any(found.counted.values()):
+        yield steps.document(found.counted, view)
+    if any(found.compiled.values()):
+        yield compiled.document(found.compiled, view, of_instructions=settings.metric == "instructions")
+
+
+def _of_measured(
+    settings: Settings, is_many: bool
+) -> Callable[[Mapping[str, Sequence[Measurement]], View], Document]:
     from pytest_dtdispatch.instructions import table as instructions
-    from pytest_dtdispatch.ranks import table as over_ranks
-    from pytest_dtdispatch.report import measurements as table
-    from pytest_dtdispatch.report import terminal
+    from pytest_dtdispatch.ranks import table as ranks
+    from pytest_dtdispatch.report import measurements
 
     if is_many:
-        return over_ranks.build_ranks_table, over_ranks.LEGEND
-    if settings.metric == "instructions":
-        return instructions.build_instructions_table, instructions.LEGEND
-    return table.build_table, terminal.LEGEND
+        return ranks.document
+    return instructions.document if settings.metric == "instructions" else measurements.document
 
 
 def _uncompiled(rows: Sequence[Measurement]) -> tuple[Measurement, ...]:
