@@ -1,4 +1,4 @@
-"""The result of an A/B run, and rates, as lines."""
+"""The result of an A/B run, and rates, as it is printed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pytest_dtdispatch.ab.model import Asked, ProcessSample, Run, Side
 from pytest_dtdispatch.ab.report import (
     floors_text,
     rate_text,
-    result_lines,
+    result_document,
     summary,
-    tally_lines,
+    tally_document,
 )
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from tests.rendered import lines_of
 
 ADD = "t.py::test_add[4]::add.Tensor(f32[8]S0)@4"
 SIDE = Side("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU")
@@ -34,8 +35,7 @@ def shown(stage: Stage, width: int = 140, base_rev: str = "", head_rev: str = ""
         {"base": SIDE, "head": SIDE},
         (process,) * 10,
     )
-    lines = result_lines(run, {"screen": stage}, judge(stage), width)
-    return ["".join(piece.text for piece in pieces) for pieces in lines]
+    return lines_of(result_document(run, {"screen": stage}, judge(stage)), width)
 
 
 def test_a_row_has_its_state_shift_interval_p_and_what_could_be_seen() -> None:
@@ -100,14 +100,15 @@ def test_nothing_compared_is_said() -> None:
 
 
 def test_a_tally_lists_its_kinds_with_intervals() -> None:
-    lines = list(tally_lines(Tally("the rule", 3, 6, 2, {"regressed": 3}), ["regressed", "improved"]))
+    tally = Tally("the rule", 3, 6, 2, {"regressed": 3})
+    lines = lines_of(tally_document(tally, ["regressed", "improved"]))
     assert lines == [
         "the rule: 6 row comparisons in 3 windows of the pool",
         "  (windows overlap; those that share no process have 2 of these comparisons)",
         f"  regressed: {rate_text(3, 6)}",
         f"  improved: {rate_text(0, 6)}",
     ]
-    assert len(list(tally_lines(Tally("the rule", 0, 0, 0, {}), ["regressed"]))) == 1
+    assert len(tally_document(Tally("the rule", 0, 0, 0, {}), ["regressed"]).blocks) == 1
 
 
 def test_floors_can_be_off() -> None:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
-from pytest_dtdispatch.compiled.table import build_compile_table, effect_lines
+from pytest_dtdispatch.compiled.table import document
 from pytest_dtdispatch.core.measurement import (
     Contains,
     Figures,
@@ -16,6 +16,8 @@ from pytest_dtdispatch.core.measurement import (
     Samples,
     State,
 )
+from pytest_dtdispatch.report.document import View, plain
+from tests.rendered import line_of, lines_of, table_of, titles_of
 
 COUNTS = CompileCounts(1, (), 22, (), 8, 2, 37, 65, 15)
 TIMED = (
@@ -33,9 +35,9 @@ def variant(counts: CompileCounts = COUNTS, is_on: bool | None = None, **figures
 
 
 def cells(made: CompiledVariant, **kwargs: Any) -> dict[str, str]:
-    table = build_compile_table({"t.py::test": [made]}, **kwargs)
-    [line] = table.groups[0].lines
-    return {**dict(zip(table.titles, line.cells, strict=True)), "proof": line.proof}
+    table = table_of(document({"t.py::test": [made]}, View(), **kwargs))
+    [line] = table.lines
+    return {**dict(zip(titles_of(table), map(plain, line.cells), strict=True)), "proof": line.proof}
 
 
 def test_a_line_has_times_ratio_and_counts() -> None:
@@ -89,10 +91,8 @@ def test_a_refused_compile_says_why() -> None:
 def notes(verbose: bool, count: int) -> tuple[str, ...]:
     breaks = tuple(GraphBreak("print", f"t.py:{line}") for line in range(count))
     again = (Recompile("f", "t.py:1", "size mismatch"),) * 2
-    table = build_compile_table(
-        {"t": [variant(CompileCounts(2, breaks, 3, again), samples=TIMED)]}, verbose=verbose
-    )
-    return table.groups[0].lines[0].notes
+    broken = variant(CompileCounts(2, breaks, 3, again), samples=TIMED)
+    return line_of(document({"t": [broken]}, View(verbose))).notes
 
 
 def test_breaks_and_recompiles_are_listed_below_the_line() -> None:
@@ -108,16 +108,16 @@ def test_the_effect_of_the_cache_has_its_interval() -> None:
     off = (Samples(State.COMPILE_COLD, (2_000, 2_010, 2_020, 2_030)),)
     on = (Samples(State.COMPILE_COLD, (1_000, 1_010, 1_020, 1_030)),)
     both = [variant(is_on=False, samples=off), variant(is_on=True, samples=on)]
-    [[line]] = effect_lines({"t.py::test": both}, 200)
+    *_, line = lines_of(document({"t.py::test": both}, View()))
     found = re.fullmatch(
         r"t\.py::test: embedding compile-cold takes 1\.99 times as long with the FakeTensor cache off "
         r"\(95 %: 1\.9\d to 2\.0\d\)",
-        line.text,
+        line,
     )
     assert found
 
 
 def test_too_few_samples_have_no_interval() -> None:
     few = [variant(is_on=is_on, samples=(Samples(State.COMPILE_COLD, (9, 9)),)) for is_on in (False, True)]
-    [[line]] = effect_lines({"t.py::test": few}, 200)
-    assert line.text.endswith("(no interval from 2 and 2 samples)")
+    *_, line = lines_of(document({"t.py::test": few}, View()))
+    assert line.endswith("(no interval from 2 and 2 samples)")

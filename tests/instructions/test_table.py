@@ -1,4 +1,4 @@
-"""The table of counted instructions."""
+"""The table of counted instructions, and profiles."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pytest_dtdispatch.core.measurement import (
     Refused,
     State,
 )
-from pytest_dtdispatch.instructions.table import build_instructions_table
-from pytest_dtdispatch.report.measurements import Line
-from pytest_dtdispatch.report.terminal import table_lines
+from pytest_dtdispatch.instructions.model import Profile, Share
+from pytest_dtdispatch.instructions.table import document
+from pytest_dtdispatch.report.document import Line, Tone, View
+from tests.rendered import line_of, lines_of, table_of, titles_of
 
 
 def counted(*instructions: Instructions, **more: Any) -> Measurement:
@@ -29,17 +30,15 @@ LOCALS = Instructions(State.LOCAL, (11_000,))
 
 
 def only_line(measurement: Measurement, verbose: bool = False) -> Line:
-    [group] = build_instructions_table({"test_a": [measurement]}, verbose).groups
-    [line] = group.lines
-    return line
+    return line_of(document({"test_a": [measurement]}, View(verbose)))
 
 
 def test_a_row_has_the_least_count_its_spread_and_how_many_there_are() -> None:
-    table = build_instructions_table({"test_a": [counted(MISSES, HITS, LOCALS)]})
-    assert table.titles == ("miss", "miss+", "hit", "hit+", "local", "miss/hit", "samples")
-    [line] = table.groups[0].lines
+    table = table_of(document({"test_a": [counted(MISSES, HITS, LOCALS)]}, View()))
+    assert titles_of(table) == ("miss", "miss+", "hit", "hit+", "local", "miss/hit", "samples")
+    [line] = table.lines
     assert line.cells == ("6,650,000", "70,000", "66,000", "50", "11,000", "100.8", "3+2")
-    assert line.is_proved
+    assert line.tone is Tone.GOOD
 
 
 def test_what_was_not_counted_is_a_dash() -> None:
@@ -47,15 +46,16 @@ def test_what_was_not_counted_is_a_dash() -> None:
 
 
 def test_cold_counts_have_a_column_where_there_are_any() -> None:
-    table = build_instructions_table({"test_a": [counted(Instructions(State.COLD, (9_000_000,)), HITS)]})
-    assert table.titles[0] == "cold"
-    assert table.groups[0].lines[0].cells[:2] == ("9,000,000", "-")
+    cold = counted(Instructions(State.COLD, (9_000_000,)), HITS)
+    table = table_of(document({"test_a": [cold]}, View()))
+    assert table.columns[0].head == "cold"
+    assert table.lines[0].cells[:2] == ("9,000,000", "-")
 
 
 def test_what_was_refused_is_not_proved() -> None:
     refused = Instructions(State.HIT, (), (Refused("the meter did not count", 10),))
     line = only_line(counted(refused))
-    assert (line.proof, line.is_proved) == ("the meter did not count (10x)", False)
+    assert (line.proof, line.tone) == ("the meter did not count (10x)", Tone.BAD)
 
 
 def test_verbose_adds_rounds_calls_and_remarks() -> None:
@@ -65,6 +65,34 @@ def test_verbose_adds_rounds_calls_and_remarks() -> None:
 
 
 def test_no_line_says_that_a_count_is_a_time() -> None:
-    table = build_instructions_table({"test_a": [counted(MISSES, HITS)]})
-    text = " ".join(piece.text for line in table_lines(table, 120) for piece in line)
+    text = " ".join(lines_of(document({"test_a": [counted(MISSES, HITS)]}, View()), 120))
     assert not {"s", "ms", "us", "ns"} & set(text.split())
+
+
+LONG = "torch::" + "x" * 200 + "::dispatch"
+PROFILE = Profile(State.MISS, (Share("eval", 750), Share(LONG, 250)), 1_000, (Share("rule (a.py:3)", 9),), 10)
+
+
+def profiled(width: int = 100) -> list[str]:
+    """Lines below the table of one signature: its head, its test, and its line."""
+    return lines_of(document({"t.py::test_add": [counted(HITS, profiles=(PROFILE,))]}, View()), width)[3:]
+
+
+def test_each_function_has_its_count_and_its_part_of_the_call() -> None:
+    [title, machine, first, second, python, rule] = profiled()
+    assert title == "profile of a miss: t.py::test_add::add@4"
+    assert machine.split()[:3] == ["1,000", "100.0", "%"]
+    assert first.split() == ["750", "75.0", "%", "eval"]
+    assert second.split()[:3] == ["250", "25.0", "%"]
+    assert python.split()[:3] == ["10", "100.0", "%"]
+    assert rule.split() == ["9", "90.0", "%", "rule", "(a.py:3)"]
+
+
+def test_lines_of_a_profile_fit_and_keep_both_ends_of_a_name() -> None:
+    assert all(len(line) <= 100 for line in profiled())
+    assert "torch::x" in profiled()[3]
+    assert profiled()[3].endswith("::dispatch")
+
+
+def test_what_was_not_profiled_has_no_profile() -> None:
+    assert len(lines_of(document({"t.py::test_add": [counted(HITS)]}, View()))) == 3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import merge_ranks
-from pytest_dtdispatch.ranks.table import build_ranks_table
-from pytest_dtdispatch.report.terminal import table_lines
+from pytest_dtdispatch.ranks.table import document
+from pytest_dtdispatch.report.document import Cell, View
+from tests.rendered import line_of, lines_of, table_of, titles_of
 
 TITLES = ("miss ms", "slowest", "spread", "hit us", "slowest", "spread", "local us", "overhead us", "samples")
 
@@ -16,10 +17,10 @@ def measured(miss: int, hit: int, local: int, cold: int = 0) -> Measurement:
     return Measurement("add@2", "add@2", "add", "2", Contains.DISPATCH, 3, Figures(5, samples))
 
 
-def cells_of(*ranks: Measurement, verbose: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def cells_of(*ranks: Measurement, verbose: bool = False) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
     merged = merge_ranks({rank: [one] for rank, one in enumerate(ranks)}, "max")
-    table = build_ranks_table({"t.py::test": merged}, verbose)
-    return table.titles, table.groups[0].lines[0].cells
+    said = document({"t.py::test": merged}, View(verbose))
+    return titles_of(table_of(said)), line_of(said).cells
 
 
 def test_a_line_has_the_middle_the_slowest_and_the_spread() -> None:
@@ -44,13 +45,10 @@ def test_what_was_not_measured_is_a_dash_and_lines_fit_a_narrow_terminal() -> No
     _, cells = cells_of(Measurement("a", "a", "a", "2", Contains.DISPATCH, 1, Figures()))
     assert cells == ("-",) * 8 + ("0+0",)
     merged = merge_ranks({rank: [measured(10**6, 7_000, 2_000)] for rank in range(4)}, "median")
-    for line in table_lines(build_ranks_table({"t": merged}), 80):
-        assert len("".join(piece.text for piece in line)) <= 80
+    assert max(map(len, lines_of(document({"t": merged}, View()), 80))) <= 80
 
 
 def test_where_only_one_slowest_rank_fits_it_is_that_of_a_hit() -> None:
     merged = merge_ranks({rank: [measured(10**6, 7_000 + rank, 2_000)] for rank in range(2)}, "median")
-    head, *_ = table_lines(build_ranks_table({"t": merged}), 50)
-    assert "".join(piece.text for piece in head).split() == [
-        *("signature", "miss", "ms", "hit", "us", "slowest", "proof")
-    ]
+    head, *_ = lines_of(document({"t": merged}, View()), 50)
+    assert head.split() == [*("signature", "miss", "ms", "hit", "us", "slowest", "proof")]

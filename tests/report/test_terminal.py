@@ -8,8 +8,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.report.measurements import EXPENDABLE, Group, Line, Table
-from pytest_dtdispatch.report.terminal import MIN_LABEL, Text, legend_lines, table_lines
+from pytest_dtdispatch.report.document import (
+    Block,
+    Bullets,
+    Column,
+    Document,
+    Entry,
+    Folded,
+    Group,
+    Heading,
+    Line,
+    Listing,
+    Paragraph,
+    Span,
+    Table,
+    Tone,
+    Verbatim,
+    Wrap,
+    one_line,
+    paragraph,
+)
+from pytest_dtdispatch.report.measurements import EXPENDABLE, LEGEND
+from pytest_dtdispatch.report.terminal import MIN_LABEL, Text, document_lines
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,20 +53,27 @@ INDISPENSABLE = ["signature", "cold", "miss", "hit", "proof"]
 LEAST = len("  ") + MIN_LABEL + sum(2 + len(title) for title in ("cold ms", "miss ms", "hit us", "proved"))
 
 
-def line(label: str = LABEL, proof: str = "proved", *notes: str, is_proved: bool = True) -> Line:
-    return Line(label, CELLS, proof, notes, is_proved)
+COLUMNS = tuple(Column(*title.split()) for title in TITLES)
+
+
+def line(label: str = LABEL, proof: str = "proved", *notes: str, tone: Tone = Tone.GOOD) -> Line:
+    return Line(label, CELLS, proof, notes, tone)
 
 
 def table(*lines: Line, title: str = "test_a") -> Table:
-    return Table(TITLES, (Group(title, lines),))
+    return Table(COLUMNS, (Group(title, lines),), expendable=EXPENDABLE)
 
 
 def plain(line: tuple[Text, ...]) -> str:
     return "".join(piece.text for piece in line)
 
 
-def texts(of: Table, width: int) -> list[str]:
-    return [plain(line) for line in table_lines(of, width)]
+def laid_out(of: Block, width: int) -> list[tuple[Text, ...]]:
+    return [*document_lines(Document((of,)), width)]
+
+
+def texts(of: Block, width: int) -> list[str]:
+    return [plain(line) for line in laid_out(of, width)]
 
 
 def columns(of: Table, width: int) -> list[str]:
@@ -136,36 +163,31 @@ def test_notes_stand_below_their_line() -> None:
 
 
 def test_a_group_stands_under_its_title() -> None:
-    two = Table(TITLES, (Group("test_a", (line("add@4"),)), Group("test_b", (line("mm@4"),))))
+    two = Table(COLUMNS, (Group("test_a", (line("add@4"),)), Group("test_b", (line("mm@4"),))))
     assert [row.split()[0] for row in texts(two, 120)] == ["signature", "test_a", "add@4", "test_b", "mm@4"]
 
 
 @pytest.mark.parametrize("groups", [(), (Group("test_a", ()),)])
 def test_a_table_without_lines_has_its_head(groups: tuple[Group, ...]) -> None:
-    head, *rest = texts(Table(TITLES, groups), 200)
+    head, *rest = texts(Table(COLUMNS, groups), 200)
     assert head.split()[0] == "signature"
     assert rest == [group.title for group in groups]
 
 
 @pytest.mark.parametrize(
-    ("proof", "is_proved", "color"),
-    [
-        ("proved", True, "green"),
-        ("unpropagated", True, "green"),
-        ("propagation did not run (20x)", False, "red"),
-        ("not measured", False, "yellow"),
-    ],
+    ("tone", "color"),
+    [(Tone.GOOD, "green"), (Tone.BAD, "red"), (Tone.NOTICE, "yellow"), (Tone.PLAIN, "")],
 )
-def test_the_proof_has_a_colour_of_its_own(proof: str, is_proved: bool, color: str) -> None:
-    _, title, row, note = table_lines(table(line("add@4", proof, "a note", is_proved=is_proved)), 120)
-    assert row[-1] == Text(f"  {proof}", color)
-    assert [piece.color for piece in row[:-1]] == ["", ""]
+def test_the_proof_has_a_colour_of_its_own(tone: Tone, color: str) -> None:
+    _, title, row, note = laid_out(table(line("add@4", "a proof", "a note", tone=tone)), 120)
+    assert row[-1] == Text("  a proof", color)
+    assert [piece.color for piece in row[:-1]] == [""]
     assert title == (Text("test_a", "bold"),)
     assert note == (Text("    a note", "yellow"),)
 
 
 def test_no_piece_holds_a_line_break_or_a_colour_code() -> None:
-    for pieces in table_lines(table(line()), 80):
+    for pieces in laid_out(table(line()), 80):
         assert not re.search(r"[\n\x1b]", plain(pieces))
 
 
@@ -185,8 +207,72 @@ def test_any_label_is_cut_until_its_line_fits(labels: list[str], width: int) -> 
 
 @pytest.mark.parametrize("width", [40, *WIDTHS])
 def test_the_legend_fits_the_terminal_and_explains_each_column(width: int) -> None:
-    lines = legend_lines(width)
+    lines = texts(paragraph(LEGEND, indent=1), width)
     assert max(map(len, lines)) < width
     assert all(text.startswith("  ") for text in lines)
     words = " ".join(lines)
     assert all(f"{name}:" in words for name in ("miss", "hit", "local", "overhead", "samples"))
+
+
+def test_a_table_may_have_no_titles_and_no_proof() -> None:
+    line = Line("mm", ((Span("7"), Span("*")),))
+    bare = Table((Column("hit", "us"),), (Group("", (line,)),), proof_title="")
+    assert texts(bare, 80) == ["  signature  hit us", "  mm             7*"]
+
+
+def test_a_paragraph_hangs_where_it_goes_on() -> None:
+    text = paragraph("one two three four", Tone.BAD, indent=1, hanging=2)
+    assert laid_out(text, 12) == [
+        (Text("  one two", "red"),),
+        (Text("      three", "red"),),
+        (Text("      four", "red"),),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "lines"),
+    [
+        (Wrap.ANYWHERE, ["a", "half-", "way l", "onges", "t"]),
+        (Wrap.SPACES, ["a", "half-way", "longest"]),
+        (Wrap.NEVER, ["a half-way longest"]),
+    ],
+)
+def test_where_a_paragraph_may_break(wrap: Wrap, lines: list[str]) -> None:
+    assert texts(paragraph("a half-way longest", wrap=wrap), 6) == lines
+
+
+def test_pieces_keep_their_colours_where_a_paragraph_is_wrapped() -> None:
+    mixed = Paragraph((Span("gate: "), Span("failed twice", Tone.BAD), Span(" today")), indent=1)
+    assert laid_out(mixed, 17) == [
+        (Text("  gate: "), Text("failed", "red")),
+        (Text("  twice ", "red"), Text("today")),
+    ]
+
+
+def test_a_line_that_is_never_wrapped_is_indented_in_its_first_colour() -> None:
+    of = one_line(Span("new", Tone.NOTICE), " row", indent=1)
+    assert laid_out(of, 5) == [(Text("  new", "yellow"), Text(" row"))]
+
+
+@pytest.mark.parametrize(
+    ("block", "lines"),
+    [
+        (Verbatim(("a,1", " b,2"), indent=1), ["  a,1", "   b,2"]),
+        (Heading("A title"), ["A title"]),
+        (Bullets(("one two", (Span("four", Tone.CODE),))), ["  * one", "    two", "  * four"]),
+        (Folded("All 2", (paragraph("one"), paragraph("two"))), ["All 2", "one", "two"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_blocks(block: Block, lines: list[str]) -> None:
+    assert texts(block, 10) == lines
+
+
+def test_a_listing_cuts_the_names_of_parts_and_not_of_the_whole() -> None:
+    whole = Entry(("1,000", "100.0 %"), "the whole of the call")
+    part = Entry(("250", "25.0 %"), f"first {'x' * 80} last (a.py:3)")
+    first, second = texts(Listing(("count", "part", "name"), (whole, part)), 40)
+    assert first == "           1,000 100.0 %  the whole of the call"
+    assert len(second) == len(first)
+    assert second.startswith("             250  25.0 %  ")
+    assert second.endswith("(a.py:3)")

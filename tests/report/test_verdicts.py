@@ -1,20 +1,31 @@
-"""Verdicts as lines of a terminal."""
+"""What gates say."""
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.thresholds import Threshold
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.gates.baseline import Row
+from pytest_dtdispatch.gates.expected import judge_results
+from pytest_dtdispatch.gates.expected import not_judged as not_compared
+from pytest_dtdispatch.gates.expected_file import ExpectedRow
 from pytest_dtdispatch.gates.saved_run import Judgement, judge_run, not_judged
-from pytest_dtdispatch.report.verdicts import judgement_lines
+from pytest_dtdispatch.report.verdicts import expected_document, saved_run_document
+from tests.rendered import lines_of
 
 STEADY = tuple(10_000.0 + n for n in range(20))
 THRESHOLD = Threshold("", "median", 0.1)
 
 
-def lines_of(judgement: Judgement, width: int = 200) -> list[str]:
-    return ["".join(piece.text for piece in line) for line in judgement_lines(judgement, "base.json", width)]
+HIT = "dispatch_hit_ns"
+LONG = f"tests/test_a_folder/test_file.py::test_{'name' * 30}::mm(f32[8,8]S0, f32[8,8]R)@4"
+
+
+def said_of(judgement: Judgement, width: int = 200) -> list[str]:
+    return lines_of(saved_run_document(judgement, "base.json"), width)
 
 
 def judged(factor: float, base: tuple[float, ...] = STEADY) -> Judgement:
@@ -25,11 +36,11 @@ def judged(factor: float, base: tuple[float, ...] = STEADY) -> Judgement:
 
 
 def test_rows_that_passed_are_a_count() -> None:
-    assert lines_of(judged(1.0)) == ["gate: passed against base.json: 1 passed"]
+    assert said_of(judged(1.0)) == ["gate: passed against base.json: 1 passed"]
 
 
 def test_a_row_that_did_not_has_its_figures_and_its_remedy() -> None:
-    first, row, figures, remedy = lines_of(judged(1.5))
+    first, row, figures, remedy = said_of(judged(1.5))
     assert first == "gate: failed against base.json: 1 regressed"
     assert row == "  regressed t.py::test_a::hit"
     assert figures.startswith("    median:10%: 10.0 us -> 15.0 us, +50.0 %, 99 % interval +")
@@ -38,13 +49,11 @@ def test_a_row_that_did_not_has_its_figures_and_its_remedy() -> None:
 
 
 def test_a_run_saved_without_samples_is_named_as_one() -> None:
-    assert (
-        "(saved without samples, so the interval is of this run's 20 alone)" in lines_of(judged(1.5, ()))[2]
-    )
+    assert "(saved without samples, so the interval is of this run's 20 alone)" in said_of(judged(1.5, ()))[2]
 
 
 def test_what_could_not_be_judged_says_why() -> None:
-    assert lines_of(not_judged(Verdict.MISMATCHED, "threads: 2 then, 4 now", "save one")) == [
+    assert said_of(not_judged(Verdict.MISMATCHED, "threads: 2 then, 4 now", "save one")) == [
         "gate: failed against base.json: 1 mismatched",
         "  mismatched threads: 2 then, 4 now",
         "    save one",
@@ -52,8 +61,71 @@ def test_what_could_not_be_judged_says_why() -> None:
 
 
 def test_lines_of_figures_fit_the_width() -> None:
-    assert all(len(line) <= 80 for line in lines_of(judged(1.5), width=80))
+    assert all(len(line) <= 80 for line in said_of(judged(1.5), width=80))
 
 
 def test_no_thresholds_are_a_failure_that_says_so() -> None:
-    assert lines_of(Judgement(())) == ["gate: failed against base.json: no row has a threshold"]
+    assert said_of(Judgement(())) == ["gate: failed against base.json: no row has a threshold"]
+
+
+def expected(rows: list[ExpectedRow], results: list[MetricValue]) -> list[str]:
+    return lines_of(expected_document(judge_results(rows, results), "expected.csv", "results.csv"), 80)
+
+
+def test_what_passed_is_counted_and_no_row_is_printed() -> None:
+    rows = [ExpectedRow("a", HIT, 1000, 0.3), ExpectedRow("b", HIT, 1000, 0.3)]
+    found = expected(rows, [MetricValue("a", HIT, 1200), MetricValue("b", HIT, 1000)])
+    assert found == ["gate: passed against expected.csv: 2 passed"]
+
+
+def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
+    rows = [
+        ExpectedRow("a", HIT, 1000, 0.3),
+        ExpectedRow(LONG, HIT, 1000, 0.3),
+        ExpectedRow("c", HIT, 0, 0.3),
+    ]
+    results = [MetricValue("a", HIT, 1200), MetricValue(LONG, HIT, 123_456), MetricValue("c", HIT, 7)]
+    assert expected(rows, results) == [
+        "gate: failed against expected.csv: 1 passed, 2 regressed",
+        f"  regressed {LONG}",
+        "    dispatch_hit_ns 1,000 +-30 %: found 123,456, +12245.6 %",
+        "    find what made it grow, or update the expected file where the cost is",
+        "      wanted",
+        "  regressed c",
+        "    dispatch_hit_ns 0 +-30 %: found 7",
+        "    find what made it grow, or update the expected file where the cost is",
+        "      wanted",
+        "  what changed, by command or as rows to paste:",
+        '    dtdispatch expected update expected.csv --results results.csv --reason "..."',
+        "a,dispatch_hit_ns,1200,0.3",
+        f'"{LONG}",dispatch_hit_ns,123400,0.3',
+        "c,dispatch_hit_ns,7,0.3",
+    ]
+
+
+def test_new_results_are_listed_up_to_ten() -> None:
+    results = [MetricValue("a", HIT, 1), *(MetricValue(str(n), HIT, n) for n in range(12))]
+    found = expected([ExpectedRow("a", HIT, 1, 0)], results)
+    assert found[:3] == [
+        "gate: passed against expected.csv: 1 passed, 12 new",
+        "  new 0: dispatch_hit_ns 0",
+        "  new 1: dispatch_hit_ns 1",
+    ]
+    assert found[10:] == [
+        "  new 9: dispatch_hit_ns 9",
+        "  and 2 more that are new; --dtdispatch-csv writes all",
+        "    the expected file has no such row: add one to gate it",
+    ]
+
+
+@pytest.mark.parametrize("results", [[], [MetricValue("a", HIT, 5)]])
+def test_nothing_compared_is_said(results: list[MetricValue]) -> None:
+    found = expected([], results)
+    assert found[0].startswith("gate: failed against expected.csv: ")
+    assert found[-1] == "  no row could be judged, so the gate fails"
+
+
+def test_why_nothing_was_measured_is_said() -> None:
+    head, why, _ = lines_of(expected_document(not_compared("run with -n0"), "expected.csv", "results.csv"))
+    assert head.endswith(": 1 disabled")
+    assert why == "  disabled run with -n0"

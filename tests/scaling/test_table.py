@@ -1,4 +1,4 @@
-"""Lines of the terminal on fitted exponents."""
+"""What is said of fitted exponents."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import math
 import pytest
 
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.report.document import Paragraph, Tone, View
 from pytest_dtdispatch.scaling.model import Fit, Point, Scaling, Verdict
-from pytest_dtdispatch.scaling.table import fit_text, scaling_lines
+from pytest_dtdispatch.scaling.table import document, fit_text
+from tests.rendered import lines_of
 
 ABSENT = Fit(State.MISS, math.nan, math.nan, math.nan, why_not="no miss was measured", verdict=Verdict.ABSENT)
 
@@ -22,39 +24,39 @@ def scaling(verdict: Verdict = Verdict.NO_LIMIT, limit: float | None = None) -> 
 
 
 def test_a_scaling_is_a_title_and_a_line_a_state() -> None:
-    lines = list(scaling_lines({"test_a.py::test_a": [scaling()]}, 200))
-    assert [[piece.text for piece in line] for line in lines] == [
-        ["test_a.py::test_a: stack at sizes 8, 16"],
-        ["  miss not fitted: no miss was measured"],
-        ["  hit grows as size^0.93 (0.85 to 1.35 in 7 passes), from size to size x1.80, x1.93"],
+    assert lines_of(document({"test_a.py::test_a": [scaling()]}, View())) == [
+        "test_a.py::test_a: stack at sizes 8, 16",
+        "  miss not fitted: no miss was measured",
+        "  hit grows as size^0.93 (0.85 to 1.35 in 7 passes), from size to size x1.80, x1.93",
     ]
 
 
 def test_tests_without_a_scaling_have_no_lines() -> None:
-    assert list(scaling_lines({"test_a.py::test_a": ()}, 100)) == []
+    assert not document({"test_a.py::test_a": ()}, View())
 
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_lines_fit_the_width_and_lose_nothing(width: int) -> None:
-    of_test = {"test_a.py::test_a": [scaling(Verdict.PASSED, 1.4)]}
-    narrow = [line[0].text for line in scaling_lines(of_test, width)]
-    wide = [line[0].text for line in scaling_lines(of_test, 500)]
+    said = document({"test_a.py::test_a": [scaling(Verdict.PASSED, 1.4)]}, View())
+    narrow, wide = lines_of(said, width), lines_of(said, 500)
     assert max(map(len, narrow)) < width
     assert " ".join(narrow).split() == " ".join(wide).split()
 
 
 @pytest.mark.parametrize(
-    ("verdict", "end", "color"),
+    ("verdict", "end", "tone"),
     [
-        (Verdict.PASSED, "; below max_exponent=1.3", "green"),
-        (Verdict.FAILED, "; above max_exponent=1.3", "red"),
-        (Verdict.INCONCLUSIVE, "; inconclusive: max_exponent=1.3 lies in between", "yellow"),
+        (Verdict.PASSED, "; below max_exponent=1.3", Tone.GOOD),
+        (Verdict.FAILED, "; above max_exponent=1.3", Tone.BAD),
+        (Verdict.INCONCLUSIVE, "; inconclusive: max_exponent=1.3 lies in between", Tone.NOTICE),
     ],
 )
-def test_a_limit_and_its_verdict_are_shown(verdict: Verdict, end: str, color: str) -> None:
-    *_, (piece,) = scaling_lines({"test": [scaling(verdict, 1.3)]}, 200)
-    assert piece.text.endswith("x1.80, x1.93" + end)
-    assert piece.color == color
+def test_a_limit_and_its_verdict_are_shown(verdict: Verdict, end: str, tone: Tone) -> None:
+    *_, last = document({"test": [scaling(verdict, 1.3)]}, View()).blocks
+    assert isinstance(last, Paragraph)
+    [span] = last.spans
+    assert span.text.endswith("x1.80, x1.93" + end)
+    assert span.tone is tone
 
 
 def test_what_was_not_fitted_is_not_held_against_a_limit() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.report.terminal import table_lines
+from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
-from pytest_dtdispatch.steps.table import MOST_NOTES, build_counts_table, state_of
+from pytest_dtdispatch.steps.table import MOST_NOTES, document, state_of
+from tests.rendered import lines_of
 
 TEST = "test_train.py::test_step"
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "shape of self [9,8], was [8,8]", Asked.NATIVE)
@@ -18,8 +19,7 @@ MISSING = StepCounts(
 
 
 def text_of(steps: Steps, verbose: bool = False, width: int = 120) -> str:
-    table = build_counts_table({TEST: (steps,)}, verbose)
-    return "\n".join("".join(piece.text for piece in line) for line in table_lines(table, width))
+    return "\n".join(lines_of(document({TEST: (steps,), "a test without steps": ()}, View(verbose)), width))
 
 
 def test_a_steady_step_is_one_line() -> None:

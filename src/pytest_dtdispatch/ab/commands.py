@@ -15,13 +15,15 @@ from pytest_dtdispatch.ab.model import CONFIRM, POOL, SCREEN, Asked, Run
 from pytest_dtdispatch.ab.pool import caught, extra_misses, false_alarms, inject, run_pool
 from pytest_dtdispatch.ab.process import stopped_by_signals
 from pytest_dtdispatch.ab.recording import Recorder, read_run
-from pytest_dtdispatch.ab.report import floors_text, rate_text, result_lines, tally_lines
+from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
 from pytest_dtdispatch.ab.stages import floors_of
 from pytest_dtdispatch.ab.workplace import workplace
 from pytest_dtdispatch.core.machine import cpu_model
 from pytest_dtdispatch.core.parsing import read_count, read_seconds
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.report.document import Document
+from pytest_dtdispatch.report.terminal import document_lines
 
 NAMES = ("ab", "aa", "selftest")
 TIME_LIMIT_S = 300.0
@@ -83,8 +85,7 @@ def _aa(given: argparse.Namespace, typed: dict[str, Any]) -> int:
         pool = run_pool(place, recorder)
     _print_pool(recorder)
     for tally, kinds in false_alarms(pool, known.asked):
-        for line in tally_lines(tally, [str(kind) for kind in kinds]):
-            print(line)
+        _print(tally_document(tally, [str(kind) for kind in kinds]))
     return 0
 
 
@@ -261,8 +262,12 @@ def _print_result(result: Result) -> None:
     stages = {SCREEN: result.screen}
     if result.confirmation:
         stages[CONFIRM] = result.confirmation
+    _print(result_document(result.run, stages, result.verdicts))
+
+
+def _print(document: Document) -> None:
     width = shutil.get_terminal_size((160, 24)).columns
-    for pieces in result_lines(result.run, stages, result.verdicts, width):
+    for pieces in document_lines(document, width):
         print("".join(piece.text for piece in pieces).rstrip())
 
 

@@ -1,18 +1,26 @@
-"""What an A/B run found, and how often its rule errs, as lines."""
+"""What an A/B run found, and how often its rule errs."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.ab.error_rates import Tally
 from pytest_dtdispatch.ab.judge import RUN_AGAIN, Floors, Stage, percent, state_of
 from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Asked, Run
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.report.measurements import Group, Line, Table
-from pytest_dtdispatch.report.terminal import Text, legend_lines, table_lines
-from pytest_dtdispatch.report.units import column_unit
+from pytest_dtdispatch.report.document import (
+    Column,
+    Document,
+    Group,
+    Line,
+    Table,
+    Tone,
+    one_line,
+    paragraph,
+)
+from pytest_dtdispatch.report.units import Unit, column_unit
 from pytest_dtdispatch.stats.proportions import rate_interval
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
@@ -23,18 +31,15 @@ LEGEND = (
 )
 
 
-def result_lines(
-    run: Run, stages: Mapping[str, Stage], verdicts: Sequence[RowVerdict], width: int
-) -> Iterator[tuple[Text, ...]]:
+def result_document(run: Run, stages: Mapping[str, Stage], verdicts: Sequence[RowVerdict]) -> Document:
     """Lay out what an A/B run found."""
-    for name, side in run.sides.items():
-        yield (Text(f"{name}: {_name(run.asked, name)}: Python {side.python}, torch {side.torch}"),)
-    yield from table_lines(_table(verdicts), width)
-    for text in legend_lines(width, LEGEND):
-        yield (Text(text),)
-    for name, stage in stages.items():
-        yield (Text(_stage_text(run, name, stage, run.asked.control)),)
-    yield (Text(summary(verdicts)),)
+    sides = [
+        one_line(f"{name}: {_name(run.asked, name)}: Python {side.python}, torch {side.torch}")
+        for name, side in run.sides.items()
+    ]
+    told = [one_line(_stage_text(run, name, stage, run.asked.control)) for name, stage in stages.items()]
+    legend = paragraph(LEGEND, indent=1)
+    return Document((*sides, _table(verdicts), legend, *told, one_line(summary(verdicts))))
 
 
 def summary(verdicts: Sequence[RowVerdict]) -> str:
@@ -50,14 +55,14 @@ def summary(verdicts: Sequence[RowVerdict]) -> str:
     return f"{rows}: {said}" if said else "no rows: nothing was compared"
 
 
-def tally_lines(tally: Tally, kinds: Sequence[str]) -> Iterator[str]:
+def tally_document(tally: Tally, kinds: Sequence[str]) -> Document:
     """Write how many rows got a verdict, as rates with intervals."""
-    yield f"{tally.rule}: {tally.rows:,} row comparisons in {tally.windows:,} windows of the pool"
+    head = f"{tally.rule}: {tally.rows:,} row comparisons in {tally.windows:,} windows of the pool"
     if not tally.rows:
-        return
-    yield f"  (windows overlap; those that share no process have {tally.apart:,} of these comparisons)"
-    for kind in kinds:
-        yield f"  {kind}: {rate_text(tally.found.get(kind, 0), tally.rows)}"
+        return Document((one_line(head),))
+    apart = f"(windows overlap; those that share no process have {tally.apart:,} of these comparisons)"
+    rates = [f"{kind}: {rate_text(tally.found.get(kind, 0), tally.rows)}" for kind in kinds]
+    return Document((one_line(head), *(one_line(text, indent=1) for text in (apart, *rates))))
 
 
 def rate_text(count: int, total: int) -> str:
@@ -96,30 +101,40 @@ def _table(verdicts: Sequence[RowVerdict]) -> Table:
     unit = column_unit(each.get(name) for each in figures.values() for name in ("base_ns", "head_ns"))
     groups: dict[str, list[Line]] = {}
     for verdict in verdicts:
-        found = figures[verdict.row]
         # The last part is the state, the one before it the signature, and all before that the test.
         test, _, label = verdict.row.removesuffix(f"::{state_of(verdict.row)}").rpartition("::")
-        cells = (
-            state_of(verdict.row),
-            unit.text(found.get("base_ns")),
-            unit.text(found.get("head_ns")),
-            _percent(found.get("shift_percent"), "+.1f"),
-            f"{_percent(found.get('low_percent'), '+.1f')} to {_percent(found.get('high_percent'), '+.1f')}"
-            if found
-            else "-",
-            f"{found['p']:.4f}" if found else "-",
-            _percent(found.get("smallest_percent"), ".1f"),
-        )
+        cells = (state_of(verdict.row), *_cells(figures[verdict.row], unit))
         # A contaminated stage is told once, below the table.
         notes = (verdict.remedy,) if verdict.remedy and verdict.verdict is not Verdict.CONTAMINATED else ()
-        line = Line(label, cells, str(verdict.verdict), notes, verdict.verdict in GOOD)
-        groups.setdefault(test, []).append(line)
+        tone = Tone.GOOD if verdict.verdict in GOOD else Tone.BAD
+        groups.setdefault(test, []).append(Line(label, cells, str(verdict.verdict), notes, tone))
+    columns = (
+        Column("state"),
+        Column("base", unit.name),
+        Column("head", unit.name),
+        Column("shift", "%"),
+        Column("95", "%"),
+        Column("p"),
+        Column("sees", "%"),
+    )
     return Table(
-        ("state", f"base {unit.name}", f"head {unit.name}", "shift %", "95 %", "p", "sees %"),
+        columns,
         tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
         label_title="row",
         proof_title="verdict",
         expendable=("base", "head", "p", "95"),
+    )
+
+
+def _cells(found: Mapping[str, float], unit: Unit) -> tuple[str, ...]:
+    low, high = (_percent(found.get(name), "+.1f") for name in ("low_percent", "high_percent"))
+    return (
+        unit.text(found.get("base_ns")),
+        unit.text(found.get("head_ns")),
+        _percent(found.get("shift_percent"), "+.1f"),
+        f"{low} to {high}" if found else "-",
+        f"{found['p']:.4f}" if found else "-",
+        _percent(found.get("smallest_percent"), ".1f"),
     )
 
 

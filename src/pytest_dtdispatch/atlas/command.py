@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.atlas.model import Atlas, AtlasRow
-from pytest_dtdispatch.atlas.page import atlas_page
+from pytest_dtdispatch.atlas.page import atlas_document
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.machine import cpu_model
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.environment import run_environment
 from pytest_dtdispatch.plugin.options import Settings
+from pytest_dtdispatch.report.markdown import document_text
 
 
 def write_atlas(output: Path, ops: Sequence[str], command: str) -> Atlas:
@@ -29,7 +30,7 @@ def write_atlas(output: Path, ops: Sequence[str], command: str) -> Atlas:
     checked_target(output)
     with _quiet_torch():
         atlas = _measure(ops, command)
-    write_whole(output, atlas_page(atlas))
+    write_whole(output, document_text(atlas_document(atlas)))
     return atlas
 
 

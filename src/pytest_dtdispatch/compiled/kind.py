@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pytest_dtdispatch.compiled.judge import LIMITS, complaint
 from pytest_dtdispatch.compiled.model import METRICS, CompiledVariant
+from pytest_dtdispatch.compiled.table import document
 from pytest_dtdispatch.report.kind import Kind
 
 KIND = Kind(
     CompiledVariant.kind,
+    document,
     tuple(METRICS),
     complaint,
     LIMITS,

@@ -1,15 +1,23 @@
-"""The table of compiled functions: a line for each, in each setting of the FakeTensor cache."""
+"""Compiled functions: a line for each, in each setting of the FakeTensor cache."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.compiled.judge import CacheEffect, cache_effects
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.report.measurements import Group, Line, Table
-from pytest_dtdispatch.report.terminal import INDENT, Text
+from pytest_dtdispatch.report.document import (
+    Column,
+    Document,
+    Group,
+    Line,
+    Paragraph,
+    Table,
+    View,
+    paragraph,
+)
+from pytest_dtdispatch.report.measurements import proof_tone
 from pytest_dtdispatch.report.units import column_unit
 from pytest_dtdispatch.steps.model import repeated
 
@@ -37,10 +45,13 @@ LEGEND = (
 )
 
 
-def build_compile_table(
-    compiled: Mapping[str, Sequence[CompiledVariant]], of_instructions: bool = False, verbose: bool = False
-) -> Table:
-    """Lay out what was compiled."""
+def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Document:
+    """Lay out what was compiled, and what the FakeTensor cache is worth, where it was off and on."""
+    of_instructions = view.metric == "instructions"
+    return Document((_table(compiled, of_instructions, view.verbose), *_effects(compiled)), LEGEND)
+
+
+def _table(compiled: Mapping[str, Sequence[CompiledVariant]], of_instructions: bool, verbose: bool) -> Table:
     everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
     columns = [
         (title, texts)
@@ -56,27 +67,23 @@ def build_compile_table(
         cells += [_sum(counts.fake_tensor_hits, counts.fake_tensor_misses)]
         cells += [_samples(measurement, of_instructions)] * bool(columns)
         proof = measurement.proof if columns else "counted"
-        is_proved = proof in ("proved", "counted")
-        return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, verbose)), is_proved)
+        return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, verbose)), proof_tone(proof))
 
     groups = tuple(
         Group(f"{test} (compiled by {backend})", tuple(line(v) for v in of_test if v.backend == backend))
         for test, of_test in compiled.items()
         for backend in dict.fromkeys(variant.backend for variant in of_test)
     )
-    times = [f"{title} {texts[0]}".strip() for title, texts in columns]
-    titles = [*times, *["cold/call"] * bool(columns), *(title for title, _ in COUNTS), "fake"]
+    times = [Column(title, texts[0]) for title, texts in columns]
+    titles = [*["cold/call"] * bool(columns), *(title for title, _ in COUNTS), "fake"]
     titles += ["samples"] * bool(columns)
-    return Table(tuple(titles), groups, label_title="compiled", expendable=EXPENDABLE)
+    return Table((*times, *map(Column, titles)), groups, label_title="compiled", expendable=EXPENDABLE)
 
 
-def effect_lines(compiled: Mapping[str, Sequence[CompiledVariant]], width: int) -> Iterator[tuple[Text, ...]]:
-    """Say what the FakeTensor cache is worth, where compiles were measured with it off and on."""
+def _effects(compiled: Mapping[str, Sequence[CompiledVariant]]) -> Iterator[Paragraph]:
     for test, variants in compiled.items():
         for effect in cache_effects(variants):
-            text = f"{test}: {effect_text(effect)}"
-            for line in textwrap.wrap(text, width - 1, subsequent_indent=INDENT * 2):
-                yield (Text(line),)
+            yield paragraph(f"{test}: {effect_text(effect)}", hanging=2)
 
 
 def effect_text(effect: CacheEffect) -> str:

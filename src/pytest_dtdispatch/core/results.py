@@ -35,7 +35,7 @@ class Finding(Protocol):
 class NamedCall:
     """A whole callable that was measured under a name."""
 
-    kind: ClassVar[str] = "call"
+    kind: ClassVar[str] = "measured"
     name: str
     measurement: Measurement
 
@@ -98,7 +98,9 @@ class TestResults:
         return {name for of_kind in self._found.values() for name in of_kind}
 
     def of(self, kind: str) -> tuple[Any, ...]:
-        """Every result of one kind, in the order they were found."""
+        """Every result of one kind, in the order they were found; of ops and named calls their rows."""
+        if kind == NamedCall.kind:
+            return self.calls()
         return tuple(self._found.get(kind, {}).values())
 
     def compiled(self) -> tuple[Any, ...]:

@@ -1,12 +1,26 @@
-"""The table of counted instructions: a line a signature, grouped by test."""
+"""Counted instructions: a line a signature, grouped by test, and where they went."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Instructions, Measurement, State
-from pytest_dtdispatch.report.measurements import Table, lay_out
+from pytest_dtdispatch.instructions.model import Share
+from pytest_dtdispatch.report.document import (
+    Block,
+    Column,
+    Document,
+    Entry,
+    Listing,
+    Span,
+    Tone,
+    View,
+    one_line,
+)
+from pytest_dtdispatch.report.measurements import lay_out
 
+MACHINE = "machine code, without what it calls"
+PYTHON = "Python, with the machine code that it calls"
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "hit+", "miss+")
 LEGEND = (
     "Instructions: the least of the calls that were counted. miss: first call after the sharding caches were "
@@ -24,8 +38,8 @@ COLUMNS: tuple[tuple[str, Callable[[Measurement], int | None]], ...] = (
 )
 
 
-def build_instructions_table(measured: Mapping[str, Sequence[Measurement]], verbose: bool = False) -> Table:
-    """Lay out what was counted."""
+def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
+    """Lay out what was counted, and list the functions that the instructions of profiled calls went to."""
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     columns = [(title, of) for title, of in COLUMNS if title != "cold" or any(map(of, everything))]
 
@@ -34,7 +48,26 @@ def build_instructions_table(measured: Mapping[str, Sequence[Measurement]], verb
         return [*counts, _ratio(measurement), _samples(measurement)]
 
     titles = [*(title for title, _ in columns), "miss/hit", "samples"]
-    return lay_out(titles, measured, cells, EXPENDABLE, verbose)
+    table = lay_out([*map(Column, titles)], measured, cells, EXPENDABLE, view)
+    return Document((table, *_profiles(measured)), LEGEND)
+
+
+def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
+    for test, of_test in measured.items():
+        for measurement in of_test:
+            for profile in measurement.figures.profiles:
+                title = f"profile of a {profile.state}: {test}::{measurement.label}"
+                yield one_line(Span(title, Tone.STRONG))
+                yield _listing(MACHINE, profile.machine, profile.machine_total)
+                yield _listing(PYTHON, profile.python, profile.python_total)
+
+
+def _listing(kind: str, shares: Sequence[Share], total: int) -> Listing:
+    entries = [Entry((f"{total:,}", "100.0 %"), kind)]
+    for share in shares:
+        percent = f"{100 * share.instructions / total:.1f} %"
+        entries.append(Entry((f"{share.instructions:,}", percent), share.function))
+    return Listing(("instructions", "part", "function"), tuple(entries))
 
 
 def _least(counted: Instructions | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,12 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
 from pytest_dtdispatch.plugin.disabled import why_not_measured
 from pytest_dtdispatch.plugin.kinds import kinds, metric_names
+from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.gates.expected import ExpectedJudgement
     from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.report.terminal import Text
 
 PLUGIN = "dtdispatch-results"
 RESULTS = "RESULTS.csv"
@@ -44,7 +44,7 @@ class NamedResults:
         self._settings = settings
         self._by_test: dict[str, tuple[MetricValue, ...]] = {}
         self._left_out: set[str] = set()
-        self._notes: list[tuple[str, str]] = []
+        self._notes: list[Span] = []
         self._has_lost = False
         _check_that_files_differ(settings)
         self._expected: ExpectedFile | None = (
@@ -76,16 +76,15 @@ class NamedResults:
         """Whether the run must fail."""
         return self._has_lost or (self._judgement is not None and self._judgement.has_failed)
 
-    def lines(self, width: int) -> Iterator[tuple[Text, ...]]:
-        """Say what was judged and written, for a terminal of this width."""
-        from pytest_dtdispatch.report.expected import expected_lines
-        from pytest_dtdispatch.report.terminal import Text
+    def document(self) -> Document:
+        """Say what was judged and written."""
+        from pytest_dtdispatch.report.verdicts import expected_document
 
+        judged = Document()
         if self._judgement is not None and self._expected is not None:
             results = str(self._settings.csv or RESULTS)
-            yield from expected_lines(self._judgement, self._expected.where, results, width)
-        for text, color in self._notes:
-            yield (Text(text, color),)
+            judged = expected_document(self._judgement, self._expected.where, results)
+        return Document((*judged.blocks, *map(one_line, self._notes)))
 
     @functools.cached_property
     def _judgement(self) -> ExpectedJudgement | None:
@@ -109,10 +108,10 @@ class NamedResults:
             if why_not or not self._results:
                 raise DtDispatchError(f"{path} was not written: {why_not or 'nothing was measured'}")
             write_whole(path, make())
-            self._notes.append((f"{len(self._results):,} results were written to {path}", ""))
+            self._notes.append(Span(f"{len(self._results):,} results were written to {path}"))
         except DtDispatchError as error:
             self._has_lost = True
-            self._notes.append((f"failed: {error}", "red"))
+            self._notes.append(Span(f"failed: {error}", Tone.BAD))
 
     def _csv_text(self) -> str:
         return results_text(self._results)

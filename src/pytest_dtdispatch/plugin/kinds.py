@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pytest_dtdispatch.compiled.kind import KIND as COMPILED
+from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import CALL_METRICS, MetricNames
+from pytest_dtdispatch.core.results import NamedCall
+from pytest_dtdispatch.instructions.table import document as of_instructions
+from pytest_dtdispatch.ranks.table import document as of_ranks
+from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.kind import Kind
+from pytest_dtdispatch.report.measurements import document as of_times
 from pytest_dtdispatch.scaling.kind import KIND as SCALING
 from pytest_dtdispatch.steps.kind import KIND as STEPS
 
-_KINDS = {kind.name: kind for kind in (SCALING, STEPS, COMPILED)}
+
+def _document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
+    """Lay out rows of ops and named calls: of many ranks, of instructions, or of times."""
+    if view.is_many:
+        return of_ranks(measured, view)
+    return of_instructions(measured, view) if view.metric == "instructions" else of_times(measured, view)
+
+
+MEASURED = Kind(NamedCall.kind, _document)
+_KINDS = {kind.name: kind for kind in (MEASURED, SCALING, STEPS, COMPILED)}
 
 
 def register(kind: Kind) -> None:

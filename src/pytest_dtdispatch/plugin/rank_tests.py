@@ -17,6 +17,7 @@ from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin.rank_process import STACK_SIGNAL, TAIL, Rank, tail_of
 from pytest_dtdispatch.plugin.rank_run import test_number
 from pytest_dtdispatch.ranks.outcomes import FAILED, SKIPPED, Outcome, complaints, is_one
+from pytest_dtdispatch.report.document import Document, Span, Tone, Verbatim, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.ranks.agreement import Agreement
     from pytest_dtdispatch.ranks.exchange import Exchange
-    from pytest_dtdispatch.report.terminal import Text
 
 PLUGIN = "dtdispatch-ranks"
 LONGEST = 300  # characters of a reason
@@ -133,18 +133,14 @@ class RankSession:
         machines = "1 machine" if self.machines == 1 else f"{self.machines} machines"
         return f"{self._rank.world.size} ranks on {machines}"
 
-    def lines(self) -> list[tuple[Text, ...]]:
+    def document(self) -> Document:
         """Say what went wrong on which rank."""
-        from pytest_dtdispatch.report.terminal import Text
-
-        lines: list[tuple[Text, ...]] = [
-            (Text(f"failed: {test}: {said}", "red"),) for test, said in self._complaints
-        ]
+        failed = [f"{test}: {said}" for test, said in self._complaints]
         if self._why_stopped:
-            lines.append((Text(f"failed: {self._why_stopped}", "red"),))
-        for rank in sorted(self._exchange.lost):
-            lines += [(Text(line),) for line in self._output_of(rank)]
-        return lines
+            failed.append(self._why_stopped)
+        told = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
+        output = [Verbatim(tuple(self._output_of(rank))) for rank in sorted(self._exchange.lost)]
+        return Document((*told, *output))
 
     def _compare(self, tests: list[str]) -> str:
         """Say how ranks differ in what they collected; empty where they do not."""

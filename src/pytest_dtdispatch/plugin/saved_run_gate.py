@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.gates.baseline import Row, SavedRun
     from pytest_dtdispatch.gates.saved_run import Judgement
     from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.report.terminal import Text
+    from pytest_dtdispatch.report.document import Document
 
 PLUGIN = "dtdispatch-saved-run"
 NOT_NAMED = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
@@ -94,16 +94,14 @@ class SavedRunGate:
         judgement = self._judgement
         return judgement is not None and judgement.has_failed
 
-    def lines(self, width: int) -> Iterator[tuple[Text, ...]]:
-        """Say what was judged, for a terminal of this width; nothing where there are no thresholds."""
-        from pytest_dtdispatch.report.terminal import Text
-        from pytest_dtdispatch.report.verdicts import judgement_lines
+    def document(self) -> Document:
+        """Say what was judged, if there are thresholds."""
+        from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
+        from pytest_dtdispatch.report.verdicts import saved_run_document
 
         if self._judgement is not None:
-            where = self._base.where if self._base else "no saved run"
-            yield from judgement_lines(self._judgement, where, width)
-        elif self._has_thresholds:
-            yield (Text(f"gate: {NOT_NAMED}", "yellow"),)
+            return saved_run_document(self._judgement, self._base.where if self._base else "no saved run")
+        return Document((one_line(Span(f"gate: {NOT_NAMED}", Tone.NOTICE)),) * self._has_thresholds)
 
     @property
     def _has_thresholds(self) -> bool:

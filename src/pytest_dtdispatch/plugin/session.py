@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.rank_tests import RankSession
     from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
+    from pytest_dtdispatch.report.document import View
 
 
 SINKS = ("dtdispatch-bridge", "dtdispatch-saved-run", "dtdispatch-results")
@@ -210,22 +211,33 @@ class Session:
     def _print_section(self, terminalreporter: Any) -> None:
         if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
             return
+        from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
+
         section = Section(terminalreporter, self._config.get_verbosity())
         section.open()
         if not any(self.results.values()):
-            terminalreporter.write_line(
-                f"nothing was measured: {self.why_not or self._nothing()}", yellow=True
-            )
+            why = f"nothing was measured: {self.why_not or self._nothing()}"
+            section.print(Document((one_line(Span(why, Tone.NOTICE)),)))
         else:
-            meter = [*self._meter_summary()]
-            section.print_found(self.results, self._settings, meter, self._ranks)
+            section.print_found(self.results, self._view(), self._summaries)
         if self._ranks is not None:
-            section.print_lines(self._ranks.lines())
+            section.print(self._ranks.document())
         for gate in self._gates():
-            section.print_lines(gate.lines(section.width))
-        idle = self._idle_gates()
-        if idle:
-            terminalreporter.write_line(f"failed: {idle}", red=True)
+            section.print(gate.document())
+        if idle := self._idle_gates():
+            section.print(Document((one_line(Span(f"failed: {idle}", Tone.BAD)),)))
+
+    def _view(self) -> View:
+        from pytest_dtdispatch.report.document import View
+
+        return View(self._config.get_verbosity() > 0, self._settings.metric, self._ranks is not None)
+
+    def _summaries(self) -> list[str]:
+        """Say on what the figures stand."""
+        from pytest_dtdispatch.plugin.environment import run_environment
+
+        ranks = [self._ranks.summary] if self._ranks else []
+        return [run_environment(self._settings).summary, *self._meter_summary(), *ranks]
 
     def _nothing(self) -> str:
         if self._settings.measure_all:

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.results import TestResults
-
 if TYPE_CHECKING:
-    from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.plugin.rank_tests import RankSession
-    from pytest_dtdispatch.report.measurements import Table
-    from pytest_dtdispatch.report.terminal import Text
-
-    BuildTable = Callable[[Mapping[str, Sequence[Measurement]], bool], Table]
-
-
-Found = Mapping[str, TestResults]
-
-
-def _of(found: Found, kind: str) -> dict[str, tuple[Any, ...]]:
-    return {test: of_kind for test, results in found.items() if (of_kind := results.of(kind))}
+    from pytest_dtdispatch.core.results import TestResults
+    from pytest_dtdispatch.report.document import Document, View
 
 
 class Section:
-    """The plugin's section of the terminal.
-
-    Attributes:
-        width: columns of the terminal.
-    """
+    """The plugin's section of the terminal."""
 
     def __init__(self, terminalreporter: Any, verbosity: int) -> None:
-        self.width: int = terminalreporter._tw.fullwidth
         self._reporter = terminalreporter
         self._verbosity = verbosity
 
@@ -41,75 +22,52 @@ class Section:
         self._reporter.ensure_newline()
         self._reporter.section("dtdispatch")
 
-    def print_lines(self, lines: Iterable[tuple[Text, ...]]) -> None:
-        """Print lines of coloured pieces."""
-        for line in lines:
+    def print(self, document: Document) -> None:
+        """Print a document in the width of the terminal."""
+        from pytest_dtdispatch.report.terminal import document_lines
+
+        for line in document_lines(document, self._reporter._tw.fullwidth):
             for piece in line:
                 self._reporter.write(piece.text, **({piece.color: True} if piece.color else {}))
             self._reporter.write("\n")
 
     def print_found(
-        self, found: Found, settings: Settings, meter: Sequence[str], ranks: RankSession | None
+        self, found: Mapping[str, TestResults], view: View, stands_on: Callable[[], Sequence[str]]
     ) -> None:
-        """Print tables, or with ``-qq`` only how much there is."""
+        """Print results by test, and on what they stand; with ``-qq`` only how many there are."""
+        from pytest_dtdispatch.report.document import Document, one_line, paragraph
+
         if self._verbosity < -1:
-            self._print_numbers(found)
+            self.print(_numbers(found))
             return
-        legends = [*self._print_tables(found, settings, ranks is not None)]
+        shown = _documents(found, view)
+        for document in shown:
+            self.print(document)
         if self._verbosity < 0:
             return
-        from pytest_dtdispatch.plugin.environment import run_environment
-        from pytest_dtdispatch.report.terminal import legend_lines
-
-        for summary in (run_environment(settings).summary, *meter, *([ranks.summary] if ranks else [])):
-            self._reporter.write_line(f"  {summary}")
-        for legend in legends:
-            for text in legend_lines(self.width, legend):
-                self._reporter.write_line(text)
-
-    def _print_numbers(self, found: Found) -> None:
-        if rows := sum(len(results.measurements()) for results in found.values()):
-            self._reporter.write_line(f"{rows} signatures and calls were measured")
-        if steps := sum(map(len, _of(found, "steps").values())):
-            self._reporter.write_line(f"{steps} steps were counted")
-
-    def _print_tables(self, found: Found, settings: Settings, is_many: bool) -> Iterable[str]:
-        """Print every table that has a line, and give the legend of each."""
-        from pytest_dtdispatch.compiled import table as compiled
-        from pytest_dtdispatch.instructions.profile_text import profile_lines
-        from pytest_dtdispatch.scaling.table import scaling_lines
-        from pytest_dtdispatch.steps import table as counts
-
-        is_verbose = self._verbosity > 0
-        if measured := {test: calls for test, results in found.items() if (calls := results.calls())}:
-            build, legend = _kind_of_table(settings, is_many)
-            self._print_table(build(measured, is_verbose))
-            self.print_lines(profile_lines(measured, self.width))
-            self.print_lines(scaling_lines(_of(found, "scaling"), self.width))
-            yield legend
-        if counted := _of(found, "steps"):
-            self._print_table(counts.build_counts_table(counted, verbose=is_verbose))
-            yield counts.LEGEND
-        if variants := _of(found, "compiled"):
-            of_instructions = settings.metric == "instructions"
-            self._print_table(compiled.build_compile_table(variants, of_instructions, is_verbose))
-            self.print_lines(compiled.effect_lines(variants, self.width))
-            yield compiled.LEGEND
-
-    def _print_table(self, table: Table) -> None:
-        from pytest_dtdispatch.report.terminal import table_lines
-
-        self.print_lines(table_lines(table, self.width))
+        legends = [paragraph(document.legend, indent=1) for document in shown if document.legend]
+        self.print(Document((*(one_line(summary, indent=1) for summary in stands_on()), *legends)))
 
 
-def _kind_of_table(settings: Settings, is_many: bool) -> tuple[BuildTable, str]:
-    from pytest_dtdispatch.instructions import table as instructions
-    from pytest_dtdispatch.ranks import table as over_ranks
-    from pytest_dtdispatch.report import measurements as table
-    from pytest_dtdispatch.report import terminal
+def _numbers(found: Mapping[str, TestResults]) -> Document:
+    from pytest_dtdispatch.plugin.kinds import kinds
+    from pytest_dtdispatch.report.document import Document, one_line
 
-    if is_many:
-        return over_ranks.build_ranks_table, over_ranks.LEGEND
-    if settings.metric == "instructions":
-        return instructions.build_instructions_table, instructions.LEGEND
-    return table.build_table, terminal.LEGEND
+    numbers = {
+        "{} signatures and calls were measured": sum(len(each.measurements()) for each in found.values())
+    }
+    for kind in kinds():
+        if kind.number:
+            numbers[kind.number] = sum(len(each.of(kind.name)) for each in found.values())
+    return Document(tuple(one_line(text.format(number)) for text, number in numbers.items() if number))
+
+
+def _documents(found: Mapping[str, TestResults], view: View) -> list[Document]:
+    """Lay out every kind of result that was found."""
+    from pytest_dtdispatch.plugin.kinds import kinds
+
+    documents = []
+    for kind in kinds():
+        if of_kind := {test: those for test, each in found.items() if (those := each.of(kind.name))}:
+            documents.append(kind.document(of_kind, view))
+    return documents

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.ranks.samples import RankSamples
-from pytest_dtdispatch.report.measurements import Table, lay_out
+from pytest_dtdispatch.report.document import Column, Document, View
+from pytest_dtdispatch.report.measurements import lay_out
 from pytest_dtdispatch.report.units import column_unit
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
@@ -18,25 +19,25 @@ LEGEND = (
 )
 
 
-def build_ranks_table(measured: Mapping[str, Sequence[Measurement]], verbose: bool = False) -> Table:
+def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
     """Lay out what was measured on many ranks."""
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     states = [state for state in ("cold", "miss", "hit") if state != "cold" or _has_cold(everything)]
-    columns = [_StateColumns(state, everything) for state in states]
+    of_states = [_StateColumns(state, everything) for state in states]
     local = column_unit(_middle_ns(of_state(m, "local")) for m in everything)
     overhead = column_unit(_overhead_ns(m) for m in everything)
 
     def cells(measurement: Measurement) -> list[str]:
         return [
-            *(cell for column in columns for cell in column.cells(measurement)),
+            *(cell for each in of_states for cell in each.cells(measurement)),
             local.text(_middle_ns(of_state(measurement, "local"))),
             overhead.text(_overhead_ns(measurement)),
             f"{_count(measurement, 'miss')}+{_count(measurement, 'hit')}",
         ]
 
-    titles = [title for column in columns for title in column.titles]
-    titles += [f"local {local.name}", f"overhead {overhead.name}", "samples"]
-    return lay_out(titles, measured, cells, EXPENDABLE, verbose)
+    columns = [column for each in of_states for column in each.columns]
+    columns += [Column("local", local.name), Column("overhead", overhead.name), Column("samples")]
+    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND)
 
 
 def of_state(measurement: Measurement, state: str) -> Samples | None:
@@ -52,7 +53,7 @@ class _StateColumns:
     def __init__(self, state: str, measurements: Sequence[Measurement]) -> None:
         self._state = state
         self._unit = column_unit(_middle_ns(of_state(m, state)) for m in measurements)
-        self.titles = (f"{state} {self._unit.name}", "slowest", "spread")
+        self.columns = (Column(state, self._unit.name), Column("slowest"), Column("spread"))
 
     def cells(self, measurement: Measurement) -> tuple[str, str, str]:
         samples = of_state(measurement, self._state)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_dtdispatch.report.document import Document, View
+
 Judge = Callable[[Any, Mapping[str, Any]], str]
+Show = Callable[[Mapping[str, Sequence[Any]], View], Document]
 
 
 def no_complaint(result: Any, limits: Mapping[str, Any]) -> str:
@@ -20,6 +23,7 @@ class Kind:
 
     Args:
         name: as its results have it.
+        document: lays out results by test.
         metrics: names of the numbers that its results have beside rows.
         complaint: says what the limits of a test have against a result; empty where nothing.
         limits: settings that limit it.
@@ -28,6 +32,7 @@ class Kind:
     """
 
     name: str
+    document: Show
     metrics: tuple[str, ...] = ()
     complaint: Judge = no_complaint
     limits: tuple[str, ...] = ()

@@ -6,61 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
 from pytest_dtdispatch.report.units import column_unit
 
+LEGEND = (
+    "Medians. miss: first call after the sharding caches were cleared; hit: a later call; local: the same op "
+    "on plain local shards; overhead: hit - local. samples: misses + hits recorded, each of them proved by "
+    "the cache counters. More columns and notes with -v."
+)
 # Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "overhead")
-
-
-@dataclass(frozen=True)
-class Line:
-    """One signature, or one step, as texts in the order of the table's titles.
-
-    Args:
-        label: the signature, or the name of the step.
-        cells: one text a column.
-        proof: what the counters proved, or the state of the step.
-        notes: what is written below the line.
-        is_proved: whether every sample was in the state it was taken for; whether the step is steady.
-    """
-
-    label: str
-    cells: tuple[str, ...]
-    proof: str
-    notes: tuple[str, ...]
-    is_proved: bool
-
-
-@dataclass(frozen=True)
-class Group:
-    """The lines of one test.
-
-    Args:
-        title: the test, and where its figures start.
-        lines: one for each signature.
-    """
-
-    title: str
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Column titles and groups of lines, every time in a column in one unit.
-
-    Args:
-        titles: of the columns of numbers, unit included.
-        groups: one for each test.
-        label_title: of the first column.
-        proof_title: of the last column.
-        expendable: columns that may be left out, the first of them first.
-    """
-
-    titles: tuple[str, ...]
-    groups: tuple[Group, ...]
-    label_title: str = "signature"
-    proof_title: str = "proof"
-    expendable: tuple[str, ...] = EXPENDABLE
 
 
 @dataclass(frozen=True)
@@ -71,42 +26,50 @@ class TimeColumn:
     value_ns: Callable[[Measurement], float | None]
 
 
-def build_table(measured: Mapping[str, Sequence[Measurement]], verbose: bool = False) -> Table:
+def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
     """Lay out what was measured."""
     everything = [measurement for of_test in measured.values() for measurement in of_test]
-    columns = [column for column in _time_columns() if _is_used(column, everything)]
-    units = [column_unit(column.value_ns(m) for m in everything) for column in columns]
-    titles = [f"{column.title} {unit.name}" for column, unit in zip(columns, units, strict=True)]
+    times = [column for column in _time_columns() if _is_used(column, everything)]
+    units = [column_unit(column.value_ns(m) for m in everything) for column in times]
 
     def cells(measurement: Measurement) -> list[str]:
-        times = [unit.text(column.value_ns(measurement)) for column, unit in zip(columns, units, strict=True)]
-        return [*times, _ratio(measurement), _counts(measurement)]
+        texts = [unit.text(column.value_ns(measurement)) for column, unit in zip(times, units, strict=True)]
+        return [*texts, _ratio(measurement), _counts(measurement)]
 
-    return lay_out([*titles, "miss/hit", "samples"], measured, cells, EXPENDABLE, verbose)
+    columns = [Column(column.title, unit.name) for column, unit in zip(times, units, strict=True)]
+    columns += [Column("miss/hit"), Column("samples")]
+    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND)
 
 
 def lay_out(
-    titles: Sequence[str],
+    columns: Sequence[Column],
     measured: Mapping[str, Sequence[Measurement]],
     cells: Callable[[Measurement], Sequence[str]],
     expendable: tuple[str, ...],
-    verbose: bool,
+    view: View,
 ) -> Table:
     """Lay out a line for each measurement, grouped by test and by where its figures start."""
 
     def line(measurement: Measurement) -> Line:
-        more = (str(measurement.rounds), str(measurement.calls)) if verbose else ()
-        notes = measurement.notes + (measurement.remarks if verbose else ())
-        is_proved = measurement.proof in ("proved", "unpropagated")
-        return Line(measurement.label, (*cells(measurement), *more), measurement.proof, notes, is_proved)
+        more = (str(measurement.rounds), str(measurement.calls)) if view.verbose else ()
+        notes = measurement.notes + (measurement.remarks if view.verbose else ())
+        proof = measurement.proof
+        return Line(measurement.label, (*cells(measurement), *more), proof, notes, proof_tone(proof))
 
     groups = [
         Group(f"{test} ({contains})", tuple(line(each) for each in of_test if each.contains is contains))
         for test, of_test in measured.items()
         for contains in dict.fromkeys(each.contains for each in of_test)
     ]
-    extra = ("rounds", "calls") if verbose else ()
-    return Table((*titles, *extra), tuple(groups), expendable=expendable)
+    extra = (Column("rounds"), Column("calls")) if view.verbose else ()
+    return Table((*columns, *extra), tuple(groups), expendable=expendable)
+
+
+def proof_tone(proof: str) -> Tone:
+    """Tell what was proved, or only counted, from what was refused."""
+    if proof in ("proved", "unpropagated", "counted"):
+        return Tone.GOOD
+    return Tone.NOTICE if proof == "not measured" else Tone.BAD
 
 
 def _time_columns() -> Sequence[TimeColumn]:

@@ -1,21 +1,40 @@
-"""The table as lines of a terminal."""
+"""A document as lines of a terminal."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from pytest_dtdispatch.core.signature import shorten
-from pytest_dtdispatch.report.measurements import Group, Line, Table
+from pytest_dtdispatch.report.document import (
+    Block,
+    Bullets,
+    Document,
+    Folded,
+    Group,
+    Heading,
+    Listing,
+    Paragraph,
+    Span,
+    Table,
+    Tone,
+    Verbatim,
+    Wrap,
+    one_line,
+    paragraph,
+    plain,
+    spans_of,
+)
 
 MIN_LABEL, ROOMY_LABEL = 32, 60
 INDENT = "  "
-LEGEND = (
-    "Medians. miss: first call after the sharding caches were cleared; hit: a later call; local: the same op "
-    "on plain local shards; overhead: hit - local. samples: misses + hits recorded, each of them proved by "
-    "the cache counters. More columns and notes with -v."
-)
+FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
+KEPT_OF_NAME = 16  # letters of its end: its beginning is what is looked for
+COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
 
 
 @dataclass(frozen=True)
@@ -26,47 +45,95 @@ class Text:
     color: str = ""
 
 
-def table_lines(table: Table, width: int) -> Iterator[tuple[Text, ...]]:
-    """Lay a table out."""
-    every_line = [line for group in table.groups for line in group.lines]
-    keep = _columns_that_fit(table, every_line, width)
-    titles = [table.titles[i] for i in keep]
-    widths = [_column_width(table, every_line, i) for i in keep]
-    room = width - len(INDENT) - sum(widths) - _proof_width(every_line)
+def document_lines(document: Document, width: int) -> Iterator[tuple[Text, ...]]:
+    """Lay out the blocks of a document; its legend stands elsewhere."""
+    for block in document.blocks:
+        yield from _block_lines(block, width)
+
+
+def _block_lines(block: Block, width: int) -> Iterator[tuple[Text, ...]]:
+    match block:
+        case Paragraph():
+            yield from _paragraph_lines(block, width)
+        case Table():
+            yield from _table_lines(block, width)
+        case Listing():
+            yield from _listing_lines(block, width)
+        case Verbatim():
+            yield from ((Text(INDENT * block.indent + line),) for line in block.lines)
+        case Heading():
+            yield (Text(block.text, COLORS[Tone.STRONG]),)
+        case Bullets():
+            for item in block.items:
+                yield from _paragraph_lines(
+                    Paragraph((Span("* "), *spans_of(item)), indent=1, hanging=1), width
+                )
+        case Folded():
+            yield from _block_lines(one_line(Span(block.title, Tone.STRONG)), width)
+            for inner in block.blocks:
+                yield from _block_lines(inner, width)
+
+
+def _paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Text, ...]]:
+    indent = INDENT * block.indent
+    if block.wrap is Wrap.NEVER:
+        first, *others = block.spans
+        yield tuple(_text(span) for span in (Span(indent + first.text, first.tone), *others))
+        return
+    lines = textwrap.wrap(
+        "".join(span.text for span in block.spans),
+        width - 1,
+        initial_indent=indent,
+        subsequent_indent=indent + INDENT * block.hanging,
+        break_long_words=block.wrap is Wrap.ANYWHERE,
+        break_on_hyphens=block.wrap is Wrap.ANYWHERE,
+    )
+    yield from _colored(lines, block.spans)
+
+
+def _colored(lines: Sequence[str], spans: Sequence[Span]) -> Iterator[tuple[Text, ...]]:
+    """Give wrapped lines the colours of their spans; a blank has that of the letter before it."""
+    tones = iter([span.tone for span in spans for _ in re.findall(r"\S", span.text, re.ASCII)])
+    for line in lines:
+        letters = [(next(tones), letter) for letter in re.findall(r"(?:^\s*)?\S\s*", line, re.ASCII)]
+        same_tone = groupby(letters, key=itemgetter(0))
+        yield tuple(_text(Span("".join(map(itemgetter(1), same)), tone)) for tone, same in same_tone)
+
+
+def _text(span: Span) -> Text:
+    return Text(span.text, COLORS.get(span.tone, ""))
+
+
+def _table_lines(table: Table, width: int) -> Iterator[tuple[Text, ...]]:
+    keep = _columns_that_fit(table, width)
+    widths = [_column_width(table, i) for i in keep]
+    room = width - len(INDENT) - sum(widths) - _proof_width(table)
     label_width = max(min(room, _longest_label(table)), _least_label(table, width))
-    head = "".join(title.rjust(size) for title, size in zip(titles, widths, strict=True))
-    yield (Text(INDENT + table.label_title.ljust(label_width) + head + f"  {table.proof_title}"),)
+    heads = "".join(table.columns[i].head.rjust(size) for i, size in zip(keep, widths, strict=True))
+    yield (Text(f"{INDENT}{table.label_title.ljust(label_width)}{heads}  {table.proof_title}".rstrip()),)
     for group in table.groups:
         yield from _group_lines(group, keep, widths, label_width, width)
-
-
-def legend_lines(width: int, legend: str = LEGEND) -> list[str]:
-    """Say what the columns are, in lines of a terminal of this width."""
-    return textwrap.wrap(legend, width - 1, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
 def _group_lines(
     group: Group, keep: Sequence[int], widths: Sequence[int], label_width: int, width: int
 ) -> Iterator[tuple[Text, ...]]:
-    yield (Text(group.title, "bold"),)
+    if group.title:
+        yield (_text(Span(group.title, Tone.STRONG)),)
     for line in group.lines:
         place = len(line.label) - line.label.rfind("@") if "@" in line.label else 0
         label = shorten(line.label, keep_end=place, limit=label_width)
-        cells = "".join(line.cells[i].rjust(size) for i, size in zip(keep, widths, strict=True))
-        color = "green" if line.is_proved else "red" if line.proof != "not measured" else "yellow"
-        yield Text(INDENT + label.ljust(label_width)), Text(cells), Text(f"  {line.proof}", color)
+        cells = "".join(plain(line.cells[i]).rjust(size) for i, size in zip(keep, widths, strict=True))
+        proof = (_text(Span(f"  {line.proof}", line.tone)),) if line.proof else ()
+        yield (Text(f"{INDENT}{label.ljust(label_width)}{cells}"), *proof)
         for note in line.notes:
-            for text in textwrap.wrap(
-                note, width - 1, initial_indent=INDENT * 2, subsequent_indent=INDENT * 3
-            ):
-                yield (Text(text, "yellow"),)
+            yield from _paragraph_lines(paragraph(note, Tone.NOTICE, indent=2, hanging=1), width)
 
 
-def _columns_that_fit(table: Table, lines: Sequence[Line], width: int) -> list[int]:
-    keep = list(range(len(table.titles)))
-    names = [title.split()[0] for title in table.titles]
-    for column in (i for name in table.expendable for i in keep.copy() if names[i] == name):
-        used = sum(_column_width(table, lines, i) for i in keep) + _proof_width(lines)
+def _columns_that_fit(table: Table, width: int) -> list[int]:
+    keep = list(range(len(table.columns)))
+    for column in (i for title in table.expendable for i in keep.copy() if table.columns[i].title == title):
+        used = sum(_column_width(table, i) for i in keep) + _proof_width(table)
         if width - len(INDENT) - used >= _least_label(table, width):
             break
         keep.remove(column)
@@ -74,8 +141,7 @@ def _columns_that_fit(table: Table, lines: Sequence[Line], width: int) -> list[i
 
 
 def _longest_label(table: Table) -> int:
-    labels = (line.label for group in table.groups for line in group.lines)
-    return max(map(len, (table.label_title, *labels)))
+    return max(map(len, (table.label_title, *(line.label for line in table.lines))))
 
 
 def _least_label(table: Table, width: int) -> int:
@@ -83,10 +149,19 @@ def _least_label(table: Table, width: int) -> int:
     return min(max(width * 2 // 5, MIN_LABEL), ROOMY_LABEL, _longest_label(table))
 
 
-def _column_width(table: Table, lines: Sequence[Line], index: int) -> int:
-    return 2 + max(len(text) for text in (table.titles[index], *(line.cells[index] for line in lines)))
+def _column_width(table: Table, index: int) -> int:
+    cells = (plain(line.cells[index]) for line in table.lines)
+    return 2 + max(map(len, (table.columns[index].head, *cells)))
 
 
-def _proof_width(lines: Sequence[Line]) -> int:
+def _proof_width(table: Table) -> int:
     """Width of the last column; a long refusal may run over the edge."""
-    return 2 + min(max((len(line.proof) for line in lines), default=0), len("unpropagated"))
+    return 2 + min(max((len(line.proof) for line in table.lines), default=0), len("unpropagated"))
+
+
+def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Text, ...]]:
+    whole = listing.entries[0].name
+    room = max(width - len(INDENT) - sum(FIGURE_WIDTHS) - 2, len(whole))
+    for entry in listing.entries:
+        figures = "".join(text.rjust(size) for text, size in zip(entry.figures, FIGURE_WIDTHS, strict=True))
+        yield (Text(f"{INDENT}{figures}  {shorten(entry.name, keep_end=KEPT_OF_NAME, limit=room)}"),)

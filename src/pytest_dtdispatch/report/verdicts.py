@@ -1,70 +1,107 @@
-"""What a gate says, as lines of a terminal."""
+"""What gates say: how many rows passed, and of each other one its verdict, its figures and the remedy."""
 
 from __future__ import annotations
 
-import textwrap
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.gates.expected import ExpectedJudgement
+from pytest_dtdispatch.gates.expected_file import ExpectedRow
 from pytest_dtdispatch.gates.saved_run import Judgement
-from pytest_dtdispatch.report.terminal import INDENT, Text
+from pytest_dtdispatch.report.document import (
+    Block,
+    Document,
+    Paragraph,
+    Span,
+    Tone,
+    Verbatim,
+    Wrap,
+    one_line,
+    paragraph,
+)
 from pytest_dtdispatch.report.units import column_unit
 
-COLORS = {
-    Verdict.PASSED: "green",
-    Verdict.IMPROVED: "green",
-    Verdict.NEW: "yellow",
-    Verdict.INCONCLUSIVE: "yellow",
+TONES = {
+    Verdict.PASSED: Tone.GOOD,
+    Verdict.IMPROVED: Tone.GOOD,
+    Verdict.NEW: Tone.NOTICE,
+    Verdict.INCONCLUSIVE: Tone.NOTICE,
 }
 ORDER = tuple(Verdict)
 NOTHING_JUDGED = "no row could be judged, so the gate fails"
+MOST_NEW = 10
 
 
-def judgement_lines(judgement: Judgement, where: str, width: int) -> Iterator[tuple[Text, ...]]:
-    """Say how many rows passed, and of each other one its verdict, its figures and the remedy."""
-    counts = verdict_counts(judgement.verdicts) or (Text("no row has a threshold"),)
-    yield (*outcome(judgement.has_failed, where), *counts)
-    for row in to_be_told(judgement.verdicts):
-        yield from _row_lines(row, width)
+def saved_run_document(judgement: Judgement, where: str) -> Document:
+    """Say what the comparison with a saved run found."""
+    return Document(tuple(_saved_run_blocks(judgement, where)))
+
+
+def expected_document(judgement: ExpectedJudgement, where: str, results: str) -> Document:
+    """Say what expected results were met; of a gate that failed, the rows to put in their place."""
+    return Document(tuple(_expected_blocks(judgement, where, results)))
+
+
+def _saved_run_blocks(judgement: Judgement, where: str) -> Iterator[Paragraph]:
+    yield _outcome(judgement.has_failed, where, judgement.verdicts, "no row has a threshold")
+    for row in _to_be_told(judgement.verdicts):
+        yield from _row(row, _figures_text(row) if row.figures else row.criterion)
     if judgement.control_shift is not None:
         shift = 100 * judgement.control_shift
-        text = f"the op on plain tensors shifted by {shift:+.1f} % (median of {judgement.controls} rows)"
-        yield from wrapped(text, width, "")
+        yield _detail(
+            f"the op on plain tensors shifted by {shift:+.1f} % (median of {judgement.controls} rows)"
+        )
     if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
-        yield from wrapped(NOTHING_JUDGED, width, "red")
-    yield from _resolution_lines(judgement, width)
+        yield _detail(NOTHING_JUDGED, Tone.BAD)
+    if judgement.unresolved:
+        yield _detail(_unresolved_text(judgement), Tone.NOTICE)
 
 
-def outcome(has_failed: bool, where: str) -> tuple[Text, ...]:
-    """Begin the line of a gate: how it ended, and what the run was held against."""
-    word = Text("failed", "red") if has_failed else Text("passed", "green")
-    return Text("gate: "), word, Text(f" against {where}: ")
+def _expected_blocks(judgement: ExpectedJudgement, where: str, results: str) -> Iterator[Block]:
+    nothing = "neither the file nor the run has a row"
+    yield _outcome(judgement.has_failed, where, judgement.verdicts, nothing)
+    told = _to_be_told(judgement.verdicts)
+    for row in told:
+        if row.verdict is not Verdict.NEW:
+            yield from _row(row, row.criterion and f"{row.criterion}{_found_text(row)}")
+    yield from _new_rows([row for row in told if row.verdict is Verdict.NEW])
+    if not judgement.has_compared:
+        yield _detail(NOTHING_JUDGED, Tone.BAD)
+    if judgement.has_failed and judgement.corrections:
+        yield from _corrections(judgement.corrections, where, results)
 
 
-def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Text, ...]:
-    """Say how often each verdict was given."""
+def _outcome(has_failed: bool, where: str, verdicts: Sequence[RowVerdict], nothing: str) -> Paragraph:
+    """Say how a gate ended, what the run was held against, and how often each verdict was given."""
+    word = Span("failed", Tone.BAD) if has_failed else Span("passed", Tone.GOOD)
     numbers = Counter(row.verdict for row in verdicts)
-    return tuple(
-        Text(f"{', ' if n else ''}{numbers[verdict]} {verdict}", COLORS.get(verdict, "red"))
+    counts = [
+        Span(f"{', ' if n else ''}{numbers[verdict]} {verdict}", TONES.get(verdict, Tone.BAD))
         for n, verdict in enumerate(verdict for verdict in ORDER if numbers[verdict])
-    )
+    ]
+    return one_line("gate: ", word, f" against {where}: ", *(counts or (Span(nothing),)))
 
 
-def to_be_told(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
+def _to_be_told(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
     """Choose every row that has not just passed, in the order of verdicts."""
     others = [row for row in verdicts if row.verdict is not Verdict.PASSED]
     return sorted(others, key=lambda row: ORDER.index(row.verdict))
 
 
-def _row_lines(row: RowVerdict, width: int) -> Iterator[tuple[Text, ...]]:
-    yield Text(f"{INDENT}{row.verdict}", COLORS.get(row.verdict, "red")), Text(f" {row.row}")
-    if row.figures:
-        yield from wrapped(_figures_text(row), width, "", 2)
-    elif row.criterion:
-        yield from wrapped(row.criterion, width, "", 2)
-    if row.remedy:
-        yield from wrapped(row.remedy, width, "", 2)
+def _row(row: RowVerdict, details: str) -> Iterator[Paragraph]:
+    yield _row_title(row, row.row)
+    for text in filter(None, (details, row.remedy)):
+        yield _detail(text, indent=2)
+
+
+def _row_title(row: RowVerdict, text: str) -> Paragraph:
+    return one_line(Span(str(row.verdict), TONES.get(row.verdict, Tone.BAD)), f" {text}", indent=1)
+
+
+def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
+    return paragraph(text, tone, indent, hanging=1, wrap=Wrap.SPACES)
 
 
 def _figures_text(row: RowVerdict) -> str:
@@ -82,28 +119,36 @@ def _figures_text(row: RowVerdict) -> str:
     )
 
 
-def _resolution_lines(judgement: Judgement, width: int) -> Iterator[tuple[Text, ...]]:
+def _unresolved_text(judgement: Judgement) -> str:
     unresolved = judgement.unresolved
-    if not unresolved:
-        return
     worst = unresolved[0]
     resolution = dict(worst.figures)["resolution_percent"]
-    text = (
-        f"warning: {len(unresolved)} of {len(judgement.verdicts)} thresholds lie under what this run could "
-        f"resolve; {worst.criterion} of {worst.row} needs at least {resolution:.1f} %, or more rounds"
+    return (
+        f"warning: {len(unresolved)} of {len(judgement.verdicts)} thresholds lie under what this run "
+        f"could resolve; {worst.criterion} of {worst.row} needs at least {resolution:.1f} %, or more rounds"
     )
-    yield from wrapped(text, width, "yellow")
 
 
-def wrapped(text: str, width: int, color: str, depth: int = 1) -> Iterator[tuple[Text, ...]]:
-    """Wrap a text, indented this many times; names and figures stay whole."""
-    lines = textwrap.wrap(
-        text,
-        width - 1,
-        initial_indent=INDENT * depth,
-        subsequent_indent=INDENT * (depth + 1),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    for line in lines:
-        yield (Text(line, color),)
+def _found_text(row: RowVerdict) -> str:
+    figures = dict(row.figures)
+    if not figures:
+        return ""
+    change = f", {figures['change_percent']:+.1f} %" if "change_percent" in figures else ""
+    return f": found {figures['found']:,}{change}"
+
+
+def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
+    for row in rows[:MOST_NEW]:
+        yield _row_title(row, f"{row.row}: {row.criterion}")
+    if len(rows) > MOST_NEW:
+        rest = f"and {len(rows) - MOST_NEW:,} more that are new; --dtdispatch-csv writes all"
+        yield one_line(rest, indent=1)
+    if rows:
+        yield _detail(rows[0].remedy, indent=2)
+
+
+def _corrections(rows: Sequence[ExpectedRow], where: str, results: str) -> Iterator[Block]:
+    command = shlex.join(["dtdispatch", "expected", "update", where, "--results", results, "--reason"])
+    yield _detail("what changed, by command or as rows to paste:")
+    yield Verbatim((f'{command} "..."',), indent=2)
+    yield Verbatim(tuple(map(str, rows)))

@@ -5,5 +5,6 @@ from __future__ import annotations
 from pytest_dtdispatch.report.kind import Kind
 from pytest_dtdispatch.scaling.judge import complaint
 from pytest_dtdispatch.scaling.model import Scaling
+from pytest_dtdispatch.scaling.table import document
 
-KIND = Kind(Scaling.kind, complaint=complaint)
+KIND = Kind(Scaling.kind, document, complaint=complaint)

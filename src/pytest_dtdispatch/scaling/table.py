@@ -1,26 +1,32 @@
-"""Fitted exponents as lines of a terminal, a line a state."""
+"""Fitted exponents, a paragraph a state."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.report.terminal import INDENT, Text
+from pytest_dtdispatch.report.document import Document, Paragraph, Tone, View, paragraph
 from pytest_dtdispatch.scaling.model import Fit, Scaling, Verdict
 
-COLORS = {Verdict.PASSED: "green", Verdict.NO_LIMIT: ""}
-FAILING = (Verdict.FAILED, Verdict.MISSING)
+TONES = {
+    Verdict.PASSED: Tone.GOOD,
+    Verdict.NO_LIMIT: Tone.PLAIN,
+    Verdict.FAILED: Tone.BAD,
+    Verdict.MISSING: Tone.BAD,
+}
 
 
-def scaling_lines(scalings: Mapping[str, Sequence[Scaling]], width: int) -> Iterator[tuple[Text, ...]]:
-    """Lay out what was fitted in each test; nothing where nothing was."""
-    for test, of_test in scalings.items():
-        for scaling in of_test:
-            sizes = ", ".join(str(point.size) for point in scaling.points)
-            yield from _wrapped(f"{test}: {scaling.name} at sizes {sizes}", "bold", width, "")
-            for fit in scaling.fits:
-                color = "red" if fit.verdict in FAILING else COLORS.get(fit.verdict, "yellow")
-                yield from _wrapped(fit_text(fit, scaling.max_exponent), color, width, INDENT)
+def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
+    """Lay out what was fitted in each test; it is as much in every view."""
+    every = [(test, scaling) for test, of_test in scalings.items() for scaling in of_test]
+    return Document(tuple(block for test, scaling in every for block in _paragraphs(test, scaling)))
+
+
+def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:
+    sizes = ", ".join(str(point.size) for point in scaling.points)
+    yield paragraph(f"{test}: {scaling.name} at sizes {sizes}", Tone.STRONG, hanging=1)
+    for fit in scaling.fits:
+        tone = TONES.get(fit.verdict, Tone.NOTICE)
+        yield paragraph(fit_text(fit, scaling.max_exponent), tone, indent=1, hanging=1)
 
 
 def fit_text(fit: Fit, limit: float | None) -> str:
@@ -45,8 +51,3 @@ def _judged(fit: Fit, limit: float | None) -> str:
         Verdict.PASSED: f"; below max_exponent={limit:g}",
         Verdict.FAILED: f"; above max_exponent={limit:g}",
     }.get(fit.verdict, f"; inconclusive: max_exponent={limit:g} lies in between")
-
-
-def _wrapped(text: str, color: str, width: int, indent: str) -> Iterator[tuple[Text, ...]]:
-    for line in textwrap.wrap(text, width - 1, initial_indent=indent, subsequent_indent=indent + INDENT):
-        yield (Text(line, color),)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pytest_dtdispatch.report.kind import Kind
 from pytest_dtdispatch.steps.judge import LIMITS, complaint
 from pytest_dtdispatch.steps.model import METRICS, Steps
+from pytest_dtdispatch.steps.table import document
 
 KIND = Kind(
     Steps.kind,
+    document,
     tuple(METRICS),
     complaint,
     LIMITS,

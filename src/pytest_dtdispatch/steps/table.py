@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_dtdispatch.report.measurements import Group, Line, Table
+from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
 from pytest_dtdispatch.steps.model import StepCounts, Steps, repeated
 
 MOST_NOTES = 5
@@ -26,14 +26,16 @@ LEGEND = (
 )
 
 
-def build_counts_table(counted: Mapping[str, Sequence[Steps]], verbose: bool = False) -> Table:
+def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     """Lay out what was counted."""
     groups = tuple(
-        Group(f"{test} (counts of each step)", tuple(_line(steps, verbose) for steps in of_test))
+        Group(f"{test} (counts of each step)", tuple(_line(steps, view.verbose) for steps in of_test))
         for test, of_test in counted.items()
+        if of_test
     )
-    titles = (*(title for title, _ in COLUMNS), "steps")
-    return Table(titles, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)
+    columns = tuple(map(Column, (*(title for title, _ in COLUMNS), "steps")))
+    table = Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)
+    return Document((table,), LEGEND)
 
 
 def state_of(steps: Steps) -> str:
@@ -61,7 +63,7 @@ def _line(steps: Steps, verbose: bool) -> Line:
         cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),
         proof=state,
         notes=tuple(_notes(steps, verbose)),
-        is_proved=state in ("steady", "counted"),
+        tone=Tone.GOOD if state in ("steady", "counted") else Tone.BAD,
     )
 
 

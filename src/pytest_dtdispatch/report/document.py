@@ -1,0 +1,237 @@
+"""What is said of results, as blocks: the terminal and Markdown each write them in their own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Tone(Enum):
+    """What a piece of text is, from which each format takes its colour or its marks."""
+
+    PLAIN = "plain"
+    STRONG = "strong"
+    CODE = "code"
+    GOOD = "good"
+    NOTICE = "notice"
+    BAD = "bad"
+
+
+class Wrap(Enum):
+    """Where a paragraph may go on in the next line of a terminal."""
+
+    ANYWHERE = "at spaces, at hyphens, and inside a word that is longer than a line"
+    SPACES = "at spaces alone, so that names and figures stay whole"
+    NEVER = "not at all"
+
+
+@dataclass(frozen=True)
+class View:
+    """How much of results is shown, and of which run they are.
+
+    Args:
+        verbose: with every column and note.
+        metric: what the run measured.
+        is_many: whether it ran on many ranks.
+    """
+
+    verbose: bool = False
+    metric: str = "time"
+    is_many: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of text in one tone."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+Cell = str | tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The title of what follows; level 1 is that of the whole document."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Running text.
+
+    Args:
+        spans: its pieces.
+        indent: steps from the left edge.
+        hanging: steps more for every line after the first.
+        wrap: where a line may end.
+    """
+
+    spans: tuple[Span, ...]
+    indent: int = 0
+    hanging: int = 0
+    wrap: Wrap = Wrap.ANYWHERE
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of short texts."""
+
+    items: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """Lines that stay as they are: to paste, or printed by someone else."""
+
+    lines: tuple[str, ...]
+    indent: int = 0
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of cells: its title, and the unit of all of them."""
+
+    title: str
+    unit: str = ""
+
+    @property
+    def head(self) -> str:
+        """Title and unit."""
+        return f"{self.title} {self.unit}".strip()
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table.
+
+    Args:
+        label: what it is about: a signature, a step.
+        cells: one for each column.
+        proof: what the last column says: what was proved, a state, a verdict.
+        notes: what is written below the line.
+        tone: of the last column.
+    """
+
+    label: str
+    cells: tuple[Cell, ...]
+    proof: str = ""
+    notes: tuple[str, ...] = ()
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True)
+class Group:
+    """Lines under one title, such as those of one test; without a title they stand alone."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Groups of lines under columns.
+
+    Args:
+        columns: between the label and the proof.
+        groups: of lines.
+        label_title: of the first column.
+        proof_title: of the last column; empty where there is none.
+        expendable: titles of columns that may be left out, the first of them first.
+        label_tone: of all labels.
+    """
+
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    label_title: str = "signature"
+    proof_title: str = "proof"
+    expendable: tuple[str, ...] = ()
+    label_tone: Tone = Tone.CODE
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The lines of all groups."""
+        return tuple(line for group in self.groups for line in group.lines)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a listing: a name, and the figures before it."""
+
+    figures: tuple[str, ...]
+    name: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A whole and its parts; the name of a part may be cut, that of the whole may not.
+
+    Args:
+        titles: of the figures, and of the name.
+        entries: the whole, then its parts.
+    """
+
+    titles: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks that few readers open."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+Block = Heading | Paragraph | Bullets | Verbatim | Table | Listing | Folded
+
+
+@dataclass(frozen=True)
+class Document:
+    """What is said of one kind of result.
+
+    Args:
+        blocks: from the first to the last.
+        legend: what the columns mean; it may stand far below them.
+    """
+
+    blocks: tuple[Block, ...] = ()
+    legend: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.blocks)
+
+
+def paragraph(
+    text: str, tone: Tone = Tone.PLAIN, indent: int = 0, hanging: int = 0, wrap: Wrap = Wrap.ANYWHERE
+) -> Paragraph:
+    """Make a paragraph in one tone."""
+    return Paragraph((Span(text, tone),), indent, hanging, wrap)
+
+
+def one_line(*parts: str | Span, indent: int = 0) -> Paragraph:
+    """Make a line that is never wrapped, plain where it is not said otherwise."""
+    return Paragraph(spans(*parts), indent, wrap=Wrap.NEVER)
+
+
+def spans(*parts: str | Span) -> tuple[Span, ...]:
+    """Make pieces of texts, plain where it is not said otherwise."""
+    return tuple(part if isinstance(part, Span) else Span(part) for part in parts)
+
+
+def spans_of(cell: Cell) -> tuple[Span, ...]:
+    """Read a cell as pieces."""
+    return (Span(cell),) if isinstance(cell, str) else cell
+
+
+def plain(cell: Cell) -> str:
+    """Read a cell without its tones.
+
+    Example:
+        >>> plain((Span("mm", Tone.CODE), Span(" (2x)")))
+        'mm (2x)'
+    """
+    return "".join(span.text for span in spans_of(cell))

@@ -1,0 +1,125 @@
+"""A document as Markdown, of the kind that Sphinx builds and GitHub shows."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+
+from pytest_dtdispatch.report.document import (
+    Block,
+    Bullets,
+    Cell,
+    Document,
+    Folded,
+    Group,
+    Heading,
+    Listing,
+    Paragraph,
+    Span,
+    Table,
+    Tone,
+    Verbatim,
+    spans_of,
+)
+
+MARKUP = re.compile(r"([\\`*_\[\]<>|#$~&{}!])")
+LIST_MARK = re.compile(r"^(\d*)([-+=.)])")
+NUMBER = re.compile(r"[-+]?[\d,.]+( ?%)?")
+FENCE = "```"
+
+
+def document_text(document: Document) -> str:
+    """Write a document, its legend below its blocks."""
+    legend = [_inline(document.legend)] if document.legend else []
+    parts = [part for block in document.blocks for part in _block_parts(block)]
+    return "\n\n".join([*parts, *legend]) + "\n"
+
+
+def code(text: str) -> str:
+    r"""Write a text as code, where it may stand in a cell of a table too.
+
+    Example:
+        >>> code("a|b")
+        '`a\\|b`'
+    """
+    return escaped(text) if "`" in text else f"`{text}`".replace("|", "\\|")
+
+
+def escaped(text: str) -> str:
+    r"""Write a text, such as a message of torch's, so that none of it is markup.
+
+    Example:
+        >>> escaped("no rule for <x> | y")
+        'no rule for \\<x\\> \\| y'
+    """
+    return MARKUP.sub(r"\\\1", " ".join(text.split()))
+
+
+def _block_parts(block: Block) -> Iterator[str]:
+    """Write a block, as parts with an empty line between them."""
+    match block:
+        case Heading():
+            yield f"{'#' * block.level} {escaped(block.text)}"
+        case Paragraph():
+            yield LIST_MARK.sub(r"\1\\\2", _inline(block.spans))
+        case Bullets():
+            yield "\n".join(f"* {_inline(item)}" for item in block.items)
+        case Verbatim():
+            yield _fenced(block.lines)
+        case Table():
+            for group in block.groups:
+                yield from _group_parts(block, group)
+        case Listing():
+            yield _grid(block.titles, [(*entry.figures, entry.name) for entry in block.entries])
+        case Folded():
+            yield f"<details>\n<summary>{html.escape(block.title)}</summary>"
+            for inner in block.blocks:
+                yield from _block_parts(inner)
+            yield "</details>"
+
+
+def _group_parts(table: Table, group: Group) -> Iterator[str]:
+    if group.title:
+        yield _inline((Span(group.title, Tone.STRONG),))
+    last = (table.proof_title,) if table.proof_title else ()
+    titles = (table.label_title, *(column.head for column in table.columns), *last)
+    rows = [
+        ((Span(line.label, table.label_tone),), *line.cells, *((line.proof,) if last else ()))
+        for line in group.lines
+    ]
+    yield _grid(titles, rows)
+    notes = [f"* {code(line.label)}: {escaped(note)}" for line in group.lines for note in line.notes]
+    if notes:
+        yield "\n".join(notes)
+
+
+def _grid(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Write a table, its columns of numbers to the right; a cell that is more than a text is no number."""
+    rules = ["--:" if _is_number([row[i] for row in rows]) else "---" for i in range(len(titles))]
+    lines = (map(escaped, titles), rules, *(map(_inline, row) for row in rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _is_number(cells: Sequence[Cell]) -> bool:
+    given = [cell for cell in cells if cell != "-"]
+    return bool(given) and all(isinstance(cell, str) and NUMBER.fullmatch(cell) for cell in given)
+
+
+def _fenced(lines: Sequence[str]) -> str:
+    """Write lines as code, in a fence that none of them can close."""
+    fence = FENCE
+    while any(fence in line for line in lines):
+        fence += "`"
+    return "\n".join((fence, *lines, fence))
+
+
+def _inline(cell: Cell) -> str:
+    return " ".join("".join(map(_marked, spans_of(cell))).split())
+
+
+def _marked(span: Span) -> str:
+    if span.tone is Tone.CODE:
+        return code(span.text)
+    text = MARKUP.sub(r"\\\1", span.text)
+    return f"**{text}**" if span.tone is Tone.STRONG else text

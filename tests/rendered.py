@@ -1,0 +1,28 @@
+"""Documents as tests read them: lines of a terminal, and the one table."""
+
+from __future__ import annotations
+
+from pytest_dtdispatch.report.document import Document, Line, Table
+from pytest_dtdispatch.report.terminal import document_lines
+
+
+def lines_of(document: Document, width: int = 200) -> list[str]:
+    """Lay a document out, without its colours."""
+    return ["".join(piece.text for piece in line) for line in document_lines(document, width)]
+
+
+def table_of(document: Document) -> Table:
+    """Give the one table of a document."""
+    [table] = [block for block in document.blocks if isinstance(block, Table)]
+    return table
+
+
+def line_of(document: Document) -> Line:
+    """Give the one line of the one table of a document."""
+    [line] = table_of(document).lines
+    return line
+
+
+def titles_of(table: Table) -> tuple[str, ...]:
+    """Give the titles of a table's columns, with their units."""
+    return tuple(column.head for column in table.columns)

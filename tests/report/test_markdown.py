@@ -1,0 +1,112 @@
+"""Documents as Markdown."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.report.document import (
+    Block,
+    Bullets,
+    Column,
+    Document,
+    Entry,
+    Folded,
+    Group,
+    Heading,
+    Line,
+    Listing,
+    Paragraph,
+    Span,
+    Table,
+    Tone,
+    Verbatim,
+    one_line,
+    paragraph,
+)
+from pytest_dtdispatch.report.markdown import code, document_text, escaped
+
+MM = Line("mm(f32[8]S0)@4", ("7.0", "a|b"), "proved", ("a note",))
+TABLE = Table((Column("hit", "us"), Column("why")), (Group("test_a (from Python)", (MM,)),))
+NAMED = one_line("gate: ", Span("off", Tone.STRONG), " in ", Span("a_b", Tone.CODE))
+WHOLE, PART = Entry(("1,000", "100.0 %"), "all"), Entry(("250", "25.0 %"), "a_b")
+
+
+def written(*blocks: Block) -> str:
+    return document_text(Document(blocks))
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (Heading("A <title>", level=1), r"# A \<title\>"),
+        (paragraph("2 of *these*", Tone.NOTICE, indent=2), r"2 of \*these\*"),
+        (
+            one_line("gate: ", Span("off", Tone.STRONG), " in ", Span("a_b", Tone.CODE)),
+            "gate: **off** in `a_b`",
+        ),
+        (Bullets(("one", (Span("two", Tone.CODE), Span("!")))), "* one\n* `two`\\!"),
+        (Verbatim(("a,*b*", "c")), "```\na,*b*\nc\n```"),
+        (Verbatim(("a ``` b",)), "````\na ``` b\n````"),
+        (
+            Listing(("n", "part", "name"), (WHOLE, PART)),
+            "| n | part | name |\n| --: | --: | --- |\n| 1,000 | 100.0 % | all |\n| 250 | 25.0 % | a\\_b |",
+        ),
+        (
+            Folded("All <2>", (paragraph("one"), paragraph("two"))),
+            "<details>\n<summary>All &lt;2&gt;</summary>\n\none\n\ntwo\n\n</details>",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_each_block_has_its_form(block: Block, text: str) -> None:
+    assert written(block) == text + "\n"
+
+
+def test_a_table_has_its_groups_units_proofs_and_notes() -> None:
+    assert written(TABLE).splitlines() == [
+        r"**test\_a (from Python)**",
+        "",
+        "| signature | hit us | why | proof |",
+        "| --- | --: | --- | --- |",
+        r"| `mm(f32[8]S0)@4` | 7.0 | a\|b | proved |",
+        "",
+        "* `mm(f32[8]S0)@4`: a note",
+    ]
+
+
+def test_a_label_is_no_number_and_a_dash_is_none_either() -> None:
+    lines = (Line("4", ("-", "-")), Line("8", ("1,000", "-")))
+    table = Table((Column("a"), Column("b")), (Group("", lines),), "mesh", "", label_tone=Tone.PLAIN)
+    assert written(table).splitlines()[1] == "| --- | --: | --- |"
+
+
+@pytest.mark.parametrize("text", ["- no list", "+5 %", "1. no list", "=== no title", "2) no list"])
+def test_a_paragraph_begins_no_list_and_underlines_no_title(text: str) -> None:
+    assert not re.match(r"[-+=]|\d+[.)]", written(paragraph(text)))
+    assert re.sub(r"\\(.)", r"\1", written(paragraph(text))).strip() == text
+
+
+def test_the_legend_stands_below_all_blocks() -> None:
+    assert document_text(Document((paragraph("one"),), "what *one* is")) == "one\n\nwhat \\*one\\* is\n"
+
+
+def test_a_piece_of_text_keeps_the_blanks_around_it() -> None:
+    assert written(Paragraph((Span("a "), Span("b", Tone.STRONG), Span(" c")))) == "a **b** c\n"
+
+
+@given(st.text())
+def test_no_text_breaks_a_table(message: str) -> None:
+    text = escaped(message)
+    assert "\n" not in text
+    assert "|" not in re.sub(r"\\.", "", text)
+    assert not set("`*_[]<>#$~&{}") & set(re.sub(r"\\.", "", text))
+    assert re.sub(r"\\(.)", r"\1", text) == " ".join(message.split())
+
+
+@given(st.text(alphabet="a|`<\\", min_size=1))
+def test_code_breaks_no_table(text: str) -> None:
+    assert not re.search(r"(?<!\\)\|", code(text))
