@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.metrics import Result, plain_name, run_results
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
-from pytest_dtdispatch.plugin.disabled import why_not_measured
+from pytest_dtdispatch.plugin.options import why_not_measured
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.compiled.model import CompiledVariant
@@ -124,10 +124,12 @@ class NamedResults:
         return results_text(self._results)
 
     def _json_text(self) -> str:
-        from pytest_dtdispatch.plugin.environment import run_environment
+        from pytest_dtdispatch.meshes.place import run_environment
         from pytest_dtdispatch.report.oss_json import oss_json
 
-        return oss_json(self._results, run_environment(self._settings).as_dict())
+        asked = self._settings
+        environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
+        return oss_json(self._results, environment.as_dict())
 
 
 def _check_that_files_differ(settings: Settings) -> None:

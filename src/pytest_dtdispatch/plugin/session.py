@@ -15,7 +15,6 @@ from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.disabled import why_not_measured
 from pytest_dtdispatch.plugin.summary import Found, Section
 from pytest_dtdispatch.plugin.waiting import Waits
 
@@ -46,7 +45,7 @@ class Session:
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        self.why_not = why_not_measured(config)
+        self.why_not = options.why_not_measured(config)
         self._config = config
         self._settings = settings
         self._found = Found()

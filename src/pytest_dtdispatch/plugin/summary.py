@@ -74,10 +74,11 @@ class Section:
         legends = [*self._print_tables(found, settings, ranks is not None)]
         if self._verbosity < 0:
             return
-        from pytest_dtdispatch.plugin.environment import run_environment
+        from pytest_dtdispatch.meshes.place import run_environment
         from pytest_dtdispatch.report.terminal import legend_lines
 
-        for summary in (run_environment(settings).summary, *meter, *([ranks.summary] if ranks else [])):
+        where = run_environment(settings.mesh, settings.device, settings.backend, settings.rank_stat)
+        for summary in (where.summary, *meter, *([ranks.summary] if ranks else [])):
             self._reporter.write_line(f"  {summary}")
         for legend in legends:
             for text in legend_lines(self.width, legend):
