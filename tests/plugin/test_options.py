@@ -10,7 +10,8 @@ import pytest
 from pytest_dtdispatch.core.thresholds import Threshold
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.options import OPTIONS, Settings, run_settings
+from pytest_dtdispatch.plugin.flags import OPTIONS, marker_line
+from pytest_dtdispatch.plugin.options import Settings, run_settings
 
 # What is typed for each setting, as a flag, and what it becomes.
 GIVEN: dict[str, tuple[list[str], Any]] = {
@@ -154,6 +155,16 @@ def test_defaults_are_those_of_the_documentation(pytester: pytest.Pytester) -> N
     assert (settings.mesh, settings.backend, settings.device) == ((4,), "auto", "auto")
     assert [settings.measure, settings.measure_all, settings.cold] == [False] * 3
     assert settings.ops == ()
+
+
+@pytest.mark.parametrize("field", WITH_FLAG)
+def test_the_help_shows_the_default_of_each_setting(pytester: pytest.Pytester, field: str) -> None:
+    shown = BY_FIELD[field].default
+    if shown in ("none", "all"):
+        assert getattr(Settings(), field) in (None, ())
+    else:
+        ini = f"{BY_FIELD[field].dest} = {shown}"
+        assert run_settings(config_of(pytester, ini=ini)) == Settings()
 
 
 def test_every_setting_with_a_flag_is_tried_here() -> None:
@@ -393,7 +404,7 @@ def test_names_of_a_marker_are_kept_where_a_flag_gives_a_mesh_they_fit(pytester:
 
 
 def test_the_marker_is_declared_with_its_keywords() -> None:
-    line = options.marker_line()
+    line = marker_line()
     keywords = [option.field for option in OPTIONS if option.in_marker]
     assert line.startswith("dtdispatch(")
     assert all(f"{keyword}=..." in line for keyword in keywords)

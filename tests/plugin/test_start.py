@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.plugin.options import OPTIONS
+from pytest_dtdispatch.plugin.flags import OPTIONS, WITH_FLAG
 
 # A conftest that tells what was imported by the end of the run.
 TELL = """
 import sys
 
 def pytest_unconfigure():
-    ours = (f"pytest_dtdispatch.{floor}" for floor in ("torchapi", "measuring", "meshes", "ranks"))
+    ours = (f"pytest_dtdispatch.{floor}" for floor in ("torchapi", "measuring", "meshes", "ranks.exchange"))
     heavy = ("torch", "numpy", *ours)
     print("imported:", *(name for name in heavy if name in sys.modules), "end")
 """
@@ -21,6 +21,13 @@ dtdispatch_rounds = 5
 dtdispatch_mesh = 2x4
 dtdispatch_backend = fake
 dtdispatch_ops = add*
+"""
+# A conftest that tells what of ours was imported.
+TELL_OURS = """
+import sys
+
+def pytest_unconfigure():
+    print("ours:", *sorted(name[18:] for name in sys.modules if name.startswith("pytest_dtdispatch.")), "end")
 """
 TESTS = """
 import pytest
@@ -49,6 +56,16 @@ def test_a_run_of_a_test_without_torch_does_not_import_torch(pytester: pytest.Py
     result = run_alone(pytester)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["imported: end"])
+
+
+@pytest.mark.parametrize("args", [(), ("--co",)])
+def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
+    pytester: pytest.Pytester, args: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(TELL_OURS)
+    pytester.makepyfile("def test_nothing(tmp_path): pass")
+    result = pytester.runpytest_subprocess(*FAST, *args)
+    result.stdout.fnmatch_lines(["ours: plugin plugin.fixtures plugin.flags plugin.hooks end"])
 
 
 @pytest.mark.parametrize("args", [(), ("--dtdispatch",), ("--dtdispatch-all", "--benchmark-only")])
@@ -87,9 +104,8 @@ def test_help_lists_every_flag_and_every_ini_twin_with_its_default(pytester: pyt
     assert result.ret == pytest.ExitCode.OK
     words = result.stdout.str().split()
     text = " ".join(words)
-    flags = [option for option in OPTIONS if option.flag]
-    assert len(flags) == 30
-    for option in flags:
+    assert len(WITH_FLAG) == 30
+    for option in WITH_FLAG:
         assert option.flag in {word.split("=")[0] for word in words}
         assert f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text
         assert option.help in text

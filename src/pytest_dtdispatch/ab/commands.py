@@ -18,7 +18,7 @@ from pytest_dtdispatch.ab.recording import Recorder, read_run
 from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
 from pytest_dtdispatch.ab.stages import floors_of
 from pytest_dtdispatch.ab.workplace import workplace
-from pytest_dtdispatch.core.machine import cpu_model
+from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.parsing import read_count, read_seconds
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError

@@ -17,11 +17,9 @@ from typing import Any
 
 from pytest_dtdispatch.atlas.model import Atlas, AtlasRow
 from pytest_dtdispatch.atlas.page import atlas_document
+from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.machine import cpu_model
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.plugin.environment import run_environment
-from pytest_dtdispatch.plugin.options import Settings
 from pytest_dtdispatch.report.markdown import document_text
 
 
@@ -36,10 +34,11 @@ def write_atlas(output: Path, ops: Sequence[str], command: str) -> Atlas:
 
 def _measure(globs: Sequence[str], command: str) -> Atlas:
     from pytest_dtdispatch.atlas.survey import MAX_VISITS, PLAN, VISITS
+    from pytest_dtdispatch.meshes.place import run_environment
 
     return Atlas(
         rows=_rows(globs),
-        environment=run_environment(Settings(mesh=(2, 4), device="cpu", backend="fake")),
+        environment=run_environment((2, 4), "cpu", "fake"),
         cpu=cpu_model(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         python=platform.python_version(),

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.core.thresholds import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 
 AUTO = "auto"
+ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
 
 def read_count(value: Any) -> int:
     """Read a whole number of at least 1."""
+    return _read_whole(value, 1)
+
+
+def read_most(value: Any) -> int:
+    """Read a whole number of at least 0."""
+    return _read_whole(value, 0)
+
+
+def _read_whole(value: Any, least: int) -> int:
     try:
-        count = int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
-        count = 0
-    if count < 1 or isinstance(value, (bool, float)):
-        raise ValueError("a whole number of at least 1")
-    return count
+        number = least - 1
+    if number < least or isinstance(value, (bool, float)):
+        raise ValueError(f"a whole number of at least {least}")
+    return number
 
 
 def read_rounds(value: Any) -> int | str:
@@ -33,37 +43,24 @@ def read_rounds(value: Any) -> int | str:
         raise ValueError(f"{error}, or {AUTO}") from None
 
 
-def read_most(value: Any) -> int:
-    """Read a whole number of at least 0."""
-    try:
-        limit = int(value)
-    except (TypeError, ValueError, OverflowError):
-        limit = -1
-    if limit < 0 or isinstance(value, (bool, float)):
-        raise ValueError("a whole number of at least 0")
-    return limit
-
-
 def read_seconds(value: Any) -> float:
     """Read a positive number of seconds."""
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError, OverflowError):
-        seconds = 0.0
-    if not 0 < seconds < float("inf") or isinstance(value, bool):
-        raise ValueError("a number of seconds above 0")
-    return seconds
+    return _read_positive(value, "a number of seconds above 0")
 
 
 def read_limit(value: Any) -> float:
-    """Read a limit: a number above 0."""
+    """Read a limit: a number above 0, and no text."""
+    return _read_positive(0.0 if isinstance(value, str) else value, "a number above 0")
+
+
+def _read_positive(value: Any, valid: str) -> float:
     try:
-        limit = 0.0 if isinstance(value, (bool, str)) else float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
-        limit = 0.0
-    if not 0 < limit < float("inf"):
-        raise ValueError("a number above 0")
-    return limit
+        number = 0.0
+    if not 0 < number < float("inf") or isinstance(value, bool):
+        raise ValueError(valid)
+    return number
 
 
 def read_sizes(value: Any) -> tuple[int, ...]:
@@ -84,20 +81,9 @@ def _read_size(value: Any) -> int:
 
 def read_switch(value: Any) -> bool:
     """Read a switch: a bool, or as an ini file writes one."""
-    texts = {
-        "1": True,
-        "true": True,
-        "yes": True,
-        "on": True,
-        "0": False,
-        "false": False,
-        "no": False,
-        "off": False,
-    }
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in texts:
-        return texts[value.lower()]
+    text = str(value).lower() if isinstance(value, (bool, str)) else ""
+    if text in ON or text in OFF:
+        return text in ON
     raise ValueError("true or false")
 
 
@@ -185,12 +171,24 @@ def read_file(value: Any) -> Path:
     return Path(value)
 
 
-def read_choice(choices: Sequence[str]) -> Callable[[Any], str]:
+def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Read one of several words."""
+    if value not in choices:
+        raise ValueError(f"one of {', '.join(choices)}")
+    return str(value)
 
-    def read(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return str(value)
 
-    return read
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "cache settings": read_cache_settings,
+    "count": read_count,
+    "file": read_file,
+    "globs": read_globs,
+    "mesh": read_mesh,
+    "most": read_most,
+    "names": read_names,
+    "rounds": read_rounds,
+    "seconds": read_seconds,
+    "switch": read_switch,
+    "thresholds": read_thresholds,
+    "word": read_word,
+}

@@ -9,9 +9,11 @@ from math import prod
 import torch
 import torch.distributed as dist
 
+from pytest_dtdispatch.core.environment import Environment
 from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.core.world import World, read_world
 from pytest_dtdispatch.errors import DevicesError, MeshError
+from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.torchapi import names as torchapi
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank
@@ -111,3 +113,27 @@ def nccl_version(device: str) -> str:
 def group_backend() -> str:
     """Name the backend of the process group that is open."""
     return "local" if torchapi.is_local_mode_open() else str(dist.get_backend())
+
+
+def run_environment(mesh: tuple[int, ...], device: str, backend: str, rank_stat: str = "") -> Environment:
+    """Describe where a run measures whose default mesh is this one."""
+    world = read_world(os.environ)
+    try:
+        place = choose_place(mesh, device, backend)
+    except MeshError:  # tests with meshes of their own may have been measured: their rows must not be lost
+        place = Place(mesh, device, backend)
+    return Environment(
+        torch_version=torch.__version__,
+        torch_build=torchapi.torch_build(),
+        cuda=torch.version.cuda or "",
+        device=place.device,
+        device_name=device_name(place.device),
+        backend=place.backend,
+        world_size=place.world_size,
+        threads=torch.get_num_threads(),
+        cache_interface=ShardingCaches().interface,
+        driver=driver_version(place.device),
+        nccl=nccl_version(place.device),
+        ranks=world.size,
+        rank_stat=rank_stat if world.is_many else "",
+    )

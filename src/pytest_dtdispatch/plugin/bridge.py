@@ -94,10 +94,12 @@ class Bridge:
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
         """Add what our figures depend on; two runs that differ in it are not comparable."""
         if self._settings.measure:
-            from pytest_dtdispatch.plugin.environment import run_environment
+            from pytest_dtdispatch.meshes.place import run_environment
 
+            asked = self._settings
             try:
-                machine_info["dtdispatch"] = run_environment(self._settings).as_dict()
+                environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
+                machine_info["dtdispatch"] = environment.as_dict()
             except DtDispatchError as error:
                 raise pytest.UsageError(str(error)) from None
 

@@ -13,8 +13,8 @@ from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
-from pytest_dtdispatch.plugin.disabled import why_not_measured
 from pytest_dtdispatch.plugin.kinds import kinds, metric_names
+from pytest_dtdispatch.plugin.options import why_not_measured
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
@@ -117,10 +117,12 @@ class NamedResults:
         return results_text(self._results)
 
     def _json_text(self) -> str:
-        from pytest_dtdispatch.plugin.environment import run_environment
+        from pytest_dtdispatch.meshes.place import run_environment
         from pytest_dtdispatch.report.oss_json import oss_json
 
-        return oss_json(self._results, run_environment(self._settings).as_dict())
+        asked = self._settings
+        environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
+        return oss_json(self._results, environment.as_dict())
 
 
 def _check_that_files_differ(settings: Settings) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from pytest_dtdispatch.errors import DevicesError, DtDispatchError
-from pytest_dtdispatch.plugin import options
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.errors import DtDispatchError
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.plugin.session import Session
 
@@ -38,7 +35,9 @@ def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
 @pytest.fixture
 def process_group(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGroupOwner) -> ProcessGroup:
     """A process group with a rank for each place in the mesh; one that is open already is used."""
+    from pytest_dtdispatch.errors import DtDispatchError
     from pytest_dtdispatch.meshes.place import choose_place
+    from pytest_dtdispatch.plugin import options
 
     settings = options.test_settings(request.node)
     try:
@@ -60,7 +59,11 @@ def device_mesh(mesh_factory: MeshFactory) -> DeviceMesh:
 @pytest.fixture
 def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGroupOwner) -> MeshFactory:
     """Make meshes: ``mesh_factory((2, 4), dim_names=("dp", "tp"), backend=..., device=...)``."""
+    from math import prod
+
+    from pytest_dtdispatch.errors import DtDispatchError
     from pytest_dtdispatch.meshes.place import choose_place
+    from pytest_dtdispatch.plugin import options
 
     settings = options.test_settings(request.node)
     in_marker = options.marker_values(request.node).get("mesh", (1,))
@@ -92,6 +95,7 @@ def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGrou
 @pytest.fixture(name="_dtdispatch_groups")
 def dispatch_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
     """Own the process group of a test."""
+    from pytest_dtdispatch.errors import DtDispatchError
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.plugin.rank_run import reach_of
 
@@ -107,6 +111,8 @@ def dispatch_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwne
 
 def _outcome_of(error: DtDispatchError) -> BaseException:
     """Skip where devices are missing, and fail where what was asked for makes no sense."""
+    from pytest_dtdispatch.errors import DevicesError
+
     if isinstance(error, DevicesError):
         return pytest.skip.Exception(str(error))
     return pytest.fail.Exception(str(error), pytrace=False)

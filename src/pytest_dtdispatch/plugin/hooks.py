@@ -1,13 +1,17 @@
-"""pytest's hooks, a few lines each. Nothing here, nor what it imports at start, imports torch."""
+"""pytest's hooks, a few lines each.
+
+Nothing here imports torch. A run that does not measure imports no more of ours than this and its two tables.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin import flags
 from pytest_dtdispatch.plugin.fixtures import (
     device_mesh,
     dispatch_groups,
@@ -15,7 +19,6 @@ from pytest_dtdispatch.plugin.fixtures import (
     mesh_factory,
     process_group,
 )
-from pytest_dtdispatch.plugin.rank_run import count_test, rank_of
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.session import Session
@@ -26,15 +29,16 @@ __all__ = ["device_mesh", "dispatch_groups", "dtdispatch", "mesh_factory", "proc
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the flags."""
-    options.add_options(parser)
+    flags.add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before anything is printed, and before output is captured
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
     """Take part in a run of many ranks, if this process is one."""
-    from pytest_dtdispatch.plugin.rank_run import begin
+    if _may_be_rank():
+        from pytest_dtdispatch.plugin.rank_run import begin
 
-    begin(early_config)
+        begin(early_config)
     return (yield)
 
 
@@ -45,7 +49,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     Where instructions are to be counted, or ranks are to be started, other processes run the tests; then
     return their exit status.
     """
-    if config.getoption("help") or config.getoption("version"):
+    if config.getoption("help") or config.getoption("version") or not flags.is_asked(config):
         return None
     from pytest_dtdispatch.plugin.rank_run import launch_or_join
     from pytest_dtdispatch.plugin.saved_run_gate import prepare
@@ -63,11 +67,18 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the flags, and load what measures only when it was asked for."""
-    config.addinivalue_line("markers", options.marker_line())
-    settings = options.run_settings(config)
-    if config.pluginmanager.hasplugin("benchmark") and (
-        settings.measure or config.getoption("benchmark_only") or config.getoption("benchmark_skip")
-    ):
+    config.addinivalue_line("markers", flags.marker_line())
+    if flags.is_asked(config) or _selects_benchmarks(config):
+        _load(config)
+
+
+def _load(config: pytest.Config) -> None:
+    """Register what measures, judges and writes, as far as it was asked for."""
+    from pytest_dtdispatch.plugin.options import run_settings
+    from pytest_dtdispatch.plugin.rank_run import rank_of
+
+    settings = run_settings(config)
+    if config.pluginmanager.hasplugin("benchmark") and (settings.measure or _selects_benchmarks(config)):
         from pytest_dtdispatch.plugin.bridge import Bridge
 
         config.pluginmanager.register(Bridge(config, settings), "dtdispatch-bridge")
@@ -106,15 +117,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Check every marker before anything runs."""
     if not hasattr(config, "workerinput"):
         for item in items:
-            options.check_markers(item)
+            _check_markers(item)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Count tests, and check markers in a worker of pytest-xdist, whose usage errors are lost before."""
-    count_test(item.config)
+    if _may_be_rank():
+        from pytest_dtdispatch.plugin.rank_run import count_test
+
+        count_test(item.config)
     if hasattr(item.config, "workerinput"):
         try:
-            options.check_markers(item)
+            _check_markers(item)
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def _check_markers(item: pytest.Item) -> None:
+    if item.get_closest_marker(flags.MARKER):
+        from pytest_dtdispatch.plugin.options import test_settings
+
+        test_settings(item)
+
+
+def _selects_benchmarks(config: pytest.Config) -> bool:
+    return bool(config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False))
+
+
+def _may_be_rank() -> bool:
+    """Whether a launcher may have started this process: what else it wrote is read where that is so."""
+    return "RANK" in os.environ

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.disabled import why_not_measured
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
@@ -26,7 +25,7 @@ def measuring_settings(config: pytest.Config) -> options.Settings | None:
 
     A mistake is told where the run is configured.
     """
-    if runs_nothing(config.option) or why_not_measured(config):
+    if runs_nothing(config.option) or options.why_not_measured(config):
         return None
     try:
         settings = options.run_settings(config)

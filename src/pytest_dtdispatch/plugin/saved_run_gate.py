@@ -11,7 +11,6 @@ import pytest
 
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.disabled import why_not_measured
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -131,7 +130,7 @@ class SavedRunGate:
     def _why_disabled(self) -> str:
         metric = self._settings.metric
         times_nothing = "" if metric == "time" else f"--dtdispatch-metric {metric} times nothing"
-        return why_not_measured(self._config) or times_nothing
+        return options.why_not_measured(self._config) or times_nothing
 
     def _thresholds(self, row: Row) -> tuple[Threshold, ...]:
         from pytest_dtdispatch.core.thresholds import thresholds_of

@@ -15,7 +15,6 @@ from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.disabled import why_not_measured
 from pytest_dtdispatch.plugin.kinds import kinds
 from pytest_dtdispatch.plugin.nodeids import row_nodeid
 from pytest_dtdispatch.plugin.summary import Section
@@ -51,7 +50,7 @@ class Session:
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        self.why_not = why_not_measured(config)
+        self.why_not = options.why_not_measured(config)
         self._config = config
         self._settings = settings
         self._waits = Waits(config)
@@ -234,10 +233,12 @@ class Session:
 
     def _summaries(self) -> list[str]:
         """Say on what the figures stand."""
-        from pytest_dtdispatch.plugin.environment import run_environment
+        from pytest_dtdispatch.meshes.place import run_environment
 
+        asked = self._settings
+        environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
         ranks = [self._ranks.summary] if self._ranks else []
-        return [run_environment(self._settings).summary, *self._meter_summary(), *ranks]
+        return [environment.summary, *self._meter_summary(), *ranks]
 
     def _nothing(self) -> str:
         if self._settings.measure_all:

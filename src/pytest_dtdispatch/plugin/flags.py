@@ -1,0 +1,181 @@
+"""The table of options: each with its flag, which is its ini name too, and its marker keyword.
+
+Every start of pytest declares it. So it is plain data: what reads values is imported where one was given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    import pytest
+
+MARKER = "dtdispatch"
+BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
+DEVICES = ("auto", "cpu", "cuda")
+METRICS = ("time", "counts", "instructions")
+RANK_STATS = ("median", "max")
+# What an option is, where that matters.
+LIMIT, SAVED_RUN_GATE, FILE = "limit", "saved-run gate", "file"
+
+
+class Option:
+    """One setting, and every way to give it. A plain class is made faster than a dataclass.
+
+    Attributes:
+        field: its name in the settings, and as a marker keyword.
+        kind: what is read: a key of ``READERS`` in ``core/parsing.py``.
+        help: what it does.
+        default: as the help shows it.
+        metavar: how the help names its value; empty for a switch.
+        flag: empty where only the marker takes it.
+        dest: name of the flag's value, and of its ini twin.
+        choices: the valid words, where they are few.
+        role: what it is, where that matters; else empty.
+        repeatable: whether the flag may be given several times.
+        in_marker: whether the marker takes it.
+        marker_wins: whether the marker beats the flag.
+    """
+
+    def __init__(
+        self,
+        field: str,
+        kind: str,
+        what: str,
+        default: str = "none",
+        metavar: str = "",
+        *,
+        flag: str | None = None,
+        choices: tuple[str, ...] = (),
+        role: str = "",
+        repeatable: bool = False,
+        in_marker: bool = True,
+        marker_wins: bool = False,
+    ) -> None:
+        self.field = field
+        self.kind = kind
+        self.help = f"{what}: {', '.join(choices)}" if choices else what
+        self.default = default
+        self.metavar = metavar
+        self.flag = "--dtdispatch-" + field.replace("_", "-") if flag is None else flag
+        self.dest = self.flag[2:].replace("-", "_")
+        self.choices = choices
+        self.role = role
+        self.repeatable = repeatable
+        self.in_marker = in_marker
+        self.marker_wins = marker_wins
+
+
+def _switch(field: str, what: str, flag: str | None = None, in_marker: bool = False) -> Option:
+    """Make the option of a switch that is off by default."""
+    return Option(field, "switch", what, "off", flag=flag, in_marker=in_marker)
+
+
+def _choice(field: str, what: str, choices: tuple[str, ...], in_marker: bool = False) -> Option:
+    """Make the option of a word: one of a few, by default the first."""
+    return Option(field, "choice", what, choices[0], "NAME", choices=choices, in_marker=in_marker)
+
+
+def _limit(field: str, what: str) -> Option:
+    """Make the option of a limit that a gate holds."""
+    return Option(field, "most", f"fail a test where a {what}", "none", "N", role=LIMIT)
+
+
+def _file(field: str, what: str) -> Option:
+    """Make the option of a file that results are written to, or held against."""
+    return Option(field, "file", what, "none", "FILE", role=FILE, in_marker=False)
+
+
+OPTIONS = (
+    _switch("measure", "measure the tests that use the dtdispatch fixture", "--dtdispatch"),
+    _switch("measure_all", "measure every test: each is wrapped in a capture", "--dtdispatch-all"),
+    Option(
+        "rounds",
+        "rounds",
+        "proved misses for each signature; auto: 8 to 20, no more once each median is known to a tenth",
+        "20",
+        "N|auto",
+    ),
+    Option("repeat", "count", "hits recorded after each miss", "10", "N"),
+    Option(
+        "max_time",
+        "seconds",
+        "seconds after which no round is added to a signature, once five are done",
+        "1.0",
+        "S",
+    ),
+    _switch("cold", "add the cold rows", in_marker=True),
+    Option("ops", "globs", "measure only these ops", "all", "GLOB", repeatable=True),
+    Option("mesh", "mesh", "mesh of the device_mesh fixture", "4", "SHAPE"),
+    Option("dim_names", "names", "names of the mesh dimensions", flag=""),
+    _choice("backend", "backend of the process group", BACKENDS, in_marker=True),
+    _choice("device", "device of the mesh", DEVICES, in_marker=True),
+    Option("rpc", "switch", "RPC beside the process group", "off", flag=""),
+    Option("nproc", "count", "ranks to start on this machine", "1", "N", in_marker=False),
+    Option("timeout", "seconds", "seconds that ranks wait for each other", "60.0", "S", in_marker=False),
+    _choice("rank_stat", "what stands for all ranks in files and gates, of the medians of each", RANK_STATS),
+    _choice("metric", "what captures and calls measure", METRICS),
+    _switch("profile", "list the functions that instructions went to"),
+    _limit("max_misses_per_step", "counted step has more misses"),
+    _limit("max_cache_growth", "counted step has more new entries in one cache"),
+    _limit("max_spec_growth", "counted step has more new DTensorSpec objects"),
+    _limit("max_redistributes", "counted step has more redistributions"),
+    _limit("max_collectives", "counted step has more collectives"),
+    Option("compile_backend", "word", "backend of torch.compile", "inductor", "NAME"),
+    Option("compile_rounds", "count", "cold compiles of a function, and as many warm ones", "5", "N"),
+    Option(
+        "fake_tensor_cache",
+        "cache settings",
+        "FakeTensor cache of compiles: on, off, or both, to compare them",
+        "none",
+        "on|off|both",
+    ),
+    _limit("max_recompiles", "compiled function has more recompiles"),
+    _limit("max_graph_breaks", "compiled function has more graph breaks"),
+    Option(
+        "threshold",
+        "thresholds",
+        "fail where a row is slower by more than this than in the run that --benchmark-compare names",
+        "none",
+        "[STATE=]FIELD:PERCENT",
+        flag="--dtdispatch-fail",
+        role=SAVED_RUN_GATE,
+        repeatable=True,
+        marker_wins=True,
+    ),
+    _switch("any_machine", "compare with a saved run of another machine too"),
+    _file("expected", "fail where a result is not what this CSV file expects"),
+    _file("csv", "write results as CSV: name, metric, value"),
+    _file("oss_json", "write results as PyTorch's benchmark database takes them"),
+)
+WITH_FLAG = tuple(option for option in OPTIONS if option.flag)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every flag and its ini twin."""
+    group = parser.getgroup("dtdispatch", "DTensor dispatch overhead")
+    for option in WITH_FLAG:
+        text = f"{option.help} (default: {option.default})"
+        if not option.metavar:
+            group.addoption(option.flag, action="store_const", const=True, dest=option.dest, help=option.help)
+        else:
+            action = "append" if option.repeatable else "store"
+            group.addoption(option.flag, action=action, metavar=option.metavar, dest=option.dest, help=text)
+        kind: Literal["linelist", "string"] = "linelist" if option.repeatable else "string"
+        ini_help = f"{text}; the flag {option.flag} beats it"
+        parser.addini(option.dest, ini_help, kind, default=None)
+
+
+def is_asked(config: pytest.Config) -> bool:
+    """Whether any option is given, as a flag or in the ini file."""
+    return any(
+        config.getoption(option.dest) is not None or config.getini(option.dest) for option in WITH_FLAG
+    )
+
+
+def marker_line() -> str:
+    """Describe the marker to pytest."""
+    keywords = ", ".join(f"{option.field}=..." for option in OPTIONS if option.in_marker)
+    return f"{MARKER}({keywords}): what is measured in a test, and on which mesh"
