@@ -12,7 +12,7 @@ import pytest
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
 from pytest_dtdispatch.core.signature import shorten
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.ranks.samples import RankSamples
+from pytest_dtdispatch.ranks.merge import RankSamples
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.options import Settings
