@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.thresholds import Threshold
 from pytest_dtdispatch.core.verdicts import Verdict
-from pytest_dtdispatch.gates.baseline import Row
+from pytest_dtdispatch.gates.baseline import StateRow
 from pytest_dtdispatch.gates.saved_run import Judgement, judge_run, not_judged
 from pytest_dtdispatch.report.verdicts import judgement_lines
 
@@ -19,8 +19,8 @@ def lines_of(judgement: Judgement, width: int = 200) -> list[str]:
 
 def judged(factor: float, base: tuple[float, ...] = STEADY) -> Judgement:
     figures = (("min", 1e4), ("median", 1e4), ("mean", 1e4))
-    then = Row("t.py::test_a::hit", State.HIT, base, figures)
-    now = Row(then.name, then.state, tuple(factor * ns for ns in STEADY))
+    then = StateRow("t.py::test_a::hit", State.HIT, base, figures)
+    now = StateRow(then.name, then.state, tuple(factor * ns for ns in STEADY))
     return judge_run([then], [now], lambda row: [THRESHOLD])
 
 

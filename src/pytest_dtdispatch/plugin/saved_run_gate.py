@@ -16,7 +16,7 @@ from pytest_dtdispatch.plugin.disabled import why_not_measured
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.measurement import Measurement
     from pytest_dtdispatch.core.thresholds import Threshold
-    from pytest_dtdispatch.gates.baseline import Row, SavedRun
+    from pytest_dtdispatch.gates.baseline import SavedRun, StateRow
     from pytest_dtdispatch.gates.saved_run import Judgement
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.report.terminal import Text
@@ -62,7 +62,7 @@ class SavedRunGate:
         self._config = config
         self._settings = settings
         self._is_named = bool(config.getoption("benchmark_compare", None))
-        self._rows: list[Row] = []
+        self._rows: list[StateRow] = []
         self._held: dict[str, tuple[Threshold, ...]] = {}
         self._left_out: set[str] = set()
         self._base: SavedRun | None = None
@@ -74,12 +74,12 @@ class SavedRunGate:
         self, test: str, thresholds: tuple[Threshold, ...] | None, measurements: Sequence[Measurement]
     ) -> None:
         """Enter what was measured in a test."""
-        from pytest_dtdispatch.gates.baseline import Row
+        from pytest_dtdispatch.gates.baseline import StateRow
         from pytest_dtdispatch.plugin.bridge import full_name
 
         self._held[test] = thresholds or ()
         self._rows.extend(
-            Row(full_name(test, measurement, samples), samples.state, samples.ns)
+            StateRow(full_name(test, measurement, samples), samples.state, samples.ns)
             for measurement in measurements
             for samples in measurement.recorded()
         )
@@ -137,7 +137,7 @@ class SavedRunGate:
         times_nothing = "" if metric == "time" else f"--dtdispatch-metric {metric} times nothing"
         return why_not_measured(self._config) or times_nothing
 
-    def _thresholds(self, row: Row) -> tuple[Threshold, ...]:
+    def _thresholds(self, row: StateRow) -> tuple[Threshold, ...]:
         from pytest_dtdispatch.core.thresholds import thresholds_of
 
         if any(row.name.startswith(f"{test}::") for test in self._left_out):
