@@ -1,4 +1,4 @@
-"""The floors of the design: imports go down only, and foreign private names stay in one module each."""
+"""The layout of the package: imports go down only, and what is foreign stays in one folder each."""
 
 from __future__ import annotations
 
@@ -8,51 +8,43 @@ from pathlib import Path
 
 import pytest
 
-import pytest_dtdispatch
+from benchmarks.layout import (
+    FEATURES,
+    PAGE,
+    ROOT,
+    Module,
+    Package,
+    class_names_that_stand_twice,
+    draw_map,
+    functions,
+    imported,
+    may_import,
+    module_names_that_stand_twice,
+    with_map,
+)
 
-PACKAGE = Path(pytest_dtdispatch.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
-FLOORS = {
-    "core": {"errors", "instructions", "compiled", "steps", "scaling"},
-    "stats": set(),
-    "report": {"core", "stats", "gates", "errors"},
-    "gates": {"core", "stats", "errors"},
-    "torchapi": {"core", "errors", "compiled", "steps"},
-    "measuring": {"core", "errors", "torchapi", "instructions"},
-    "meshes": {"core", "errors", "torchapi", "measuring", "ranks"},
-    "ranks": {"core", "errors", "report"},
+PACKAGE = Package(ROOT)
+MODULES = list(PACKAGE.modules.values())
+WITHOUT_TORCH = {"core", "stats", "report", "gates"}
+WITHOUT_TORCH_AT_IMPORT = {*WITHOUT_TORCH, "__init__", "__main__", "api", "cli", "errors", "plugin", "ab"}
+LOADS_TORCH = (
+    "torch",
+    "pytest_dtdispatch.torchapi",
+    "pytest_dtdispatch.measuring",
+    "pytest_dtdispatch.meshes",
+)
+MOST_FLOORS, MOST_ROOT_MODULES, MOST_LINES, MOST_FUNCTION_LINES = 12, 6, 300, 40
+OWN = {"self", "cls", "super()", "sys", "os"}
+NO_NAMES = {
+    *("again", "many", "obstacles", "holm", "book", "why", "tally"),
+    *("counted", "counting", "counts", "section", "values"),
 }
-PRIVATE_HOMES = {"names.py", "state.py", "step_hooks.py", "compiler.py"}
-TORCH_FLOORS = {
-    "torchapi",
-    "measuring",
-    "meshes",
-    "ranks",
-    "suite",
-    "atlas",
-    "steps",
-    "compiled",
-    "scaling",
-    "instructions",
-}
-PLAIN_FLOORS = {"core", "stats", "report", "gates"}
+
+every_module = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(PACKAGE))
-
-
-def floor_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else "glue"
-
-
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def roots(module: Module) -> set[str]:
+    return {name.partition(".")[0] for name in imported(module.tree)}
 
 
 def at_import_time(tree: ast.Module) -> Iterator[ast.AST]:
@@ -69,56 +61,144 @@ def at_import_time(tree: ast.Module) -> Iterator[ast.AST]:
         pending.extend(ast.iter_child_nodes(node))
 
 
-@pytest.mark.parametrize("path", [m for m in MODULES if floor_of(m) in FLOORS], ids=name_of)
-def test_a_floor_imports_only_itself_and_floors_below(path: Path) -> None:
-    allowed = FLOORS[floor_of(path)] | {floor_of(path)}
-    ours = [
-        name.split(".")[1]
-        for name in imported(ast.parse(path.read_text()))
-        if name.startswith("pytest_dtdispatch.")
-    ]
-    assert set(ours) <= allowed
+def is_private_of_torch(name: str) -> bool:
+    return name.startswith("torch.") and "._" in name.partition(" ")[0]
 
 
-@pytest.mark.parametrize("path", [m for m in MODULES if floor_of(m) not in TORCH_FLOORS], ids=name_of)
-def test_glue_and_data_do_not_import_torch_at_import_time(path: Path) -> None:
-    for node in at_import_time(ast.parse(path.read_text())):
-        for name in imported(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
-            heavy = name.split(".")[0] == "torch" or name.startswith(
-                ("pytest_dtdispatch.measuring", "pytest_dtdispatch.meshes", "pytest_dtdispatch.torchapi")
-            )
-            assert not heavy, f"{name} is imported at import time"
+def private_names(module: Module) -> Iterator[str]:
+    """Give names of others that begin with an underscore, as they are spelled, and where."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            owner = ast.unparse(node.value)
+            if owner.partition(".")[0] not in OWN:
+                yield f"line {node.lineno}: {owner}.{node.attr}"
+        elif isinstance(node, ast.Constant) and is_private_of_torch(str(node.value)):
+            yield f"line {node.lineno}: {node.value!r}"
 
 
-@pytest.mark.parametrize("path", [m for m in MODULES if floor_of(m) in PLAIN_FLOORS], ids=name_of)
-def test_data_judgements_and_reports_know_neither_torch_nor_pytest(path: Path) -> None:
-    roots = {name.split(".")[0] for name in imported(ast.parse(path.read_text()))}
-    assert not roots & {"torch", "pytest", "pytest_benchmark"}
+def test_no_files_import_one_another_in_a_circle() -> None:
+    assert not PACKAGE.circles
 
 
-@pytest.mark.parametrize("path", [m for m in MODULES if m.name != "bridge.py"], ids=name_of)
-def test_only_the_bridge_imports_pytest_benchmark(path: Path) -> None:
-    assert not any(name.startswith("pytest_benchmark") for name in imported(ast.parse(path.read_text())))
+def test_the_longest_chain_of_imports_has_twelve_files_at_most() -> None:
+    assert max(PACKAGE.floors.values()) <= MOST_FLOORS, " -> ".join(PACKAGE.longest_chain)
+
+
+@every_module
+def test_a_file_imports_from_lower_layers_only(module: Module) -> None:
+    others = {PACKAGE.modules[target].room for target in PACKAGE.graph[module.name]} - {module.room}
+    assert not [room for room in sorted(others) if not may_import(module.room, room)]
+
+
+def test_features_never_import_one_another() -> None:
+    uses = PACKAGE.imports_of_rooms()
+    assert not {room: both for room in FEATURES if (both := uses[room] & {*FEATURES})}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.room in WITHOUT_TORCH], ids=lambda m: m.name)
+def test_data_rules_and_reports_know_neither_torch_nor_pytest(module: Module) -> None:
+    assert not roots(module) & {"torch", "pytest", "pytest_benchmark"}
 
 
 @pytest.mark.parametrize(
-    "path", [m for m in MODULES if floor_of(m) in TORCH_FLOORS and m.name not in PRIVATE_HOMES], ids=name_of
+    "module", [m for m in MODULES if m.room in WITHOUT_TORCH_AT_IMPORT], ids=lambda m: m.name
 )
-def test_only_their_homes_spell_private_names_of_torch(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    private = [
-        f"line {node.lineno}: {ast.unparse(node)}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and node.attr.startswith("_")
-        and not node.attr.startswith("__")
-        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls", "sys"})
-        and not ast.unparse(node.value).startswith(("self.", "super()"))
-    ]
-    modules = [
-        name
-        for name in imported(tree)
-        if name.startswith("torch.") and any(part.startswith("_") for part in name.split("."))
-    ]
-    assert not private
-    assert not modules
+def test_torch_is_not_loaded_with_what_is_imported_at_every_start(module: Module) -> None:
+    for node in at_import_time(module.tree):
+        for name in imported(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
+            assert not f"{name}.".startswith(tuple(f"{heavy}." for heavy in LOADS_TORCH)), name
+
+
+# What the built-in suite has are tests.
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m.room not in ("plugin", "suite")], ids=lambda m: m.name
+)
+def test_only_the_plugin_imports_pytest(module: Module) -> None:
+    assert not roots(module) & {"pytest", "_pytest", "pluggy"}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "plugin.bridge"], ids=lambda m: m.name)
+def test_only_the_bridge_imports_pytest_benchmark(module: Module) -> None:
+    assert "pytest_benchmark" not in roots(module)
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m.room not in ("torchapi", "plugin")], ids=lambda m: m.name
+)
+def test_only_torchapi_spells_private_names_of_torch(module: Module) -> None:
+    assert not list(private_names(module))
+
+
+@every_module
+def test_private_modules_of_torch_are_imported_by_torchapi_alone(module: Module) -> None:
+    assert module.room == "torchapi" or not [*filter(is_private_of_torch, imported(module.tree))]
+
+
+@every_module
+def test_the_path_of_a_module_in_a_string_decides_nothing(module: Module) -> None:
+    compared = [one for one in ast.walk(module.tree) if isinstance(one, ast.Compare)]
+    assert not [text for one in compared if "pytest_dtdispatch" in (text := ast.unparse(one))]
+
+
+@every_module
+def test_files_and_functions_are_short(module: Module) -> None:
+    assert module.lines <= MOST_LINES
+    assert not [(name, lines) for name, lines in functions(module) if lines > MOST_FUNCTION_LINES]
+
+
+def test_few_files_stand_at_the_root() -> None:
+    assert len(PACKAGE.root_modules) <= MOST_ROOT_MODULES, PACKAGE.root_modules
+
+
+def test_a_name_of_a_file_or_of_a_class_means_one_thing() -> None:
+    assert not module_names_that_stand_twice(PACKAGE)
+    assert not class_names_that_stand_twice(PACKAGE)
+    assert not {module.own_name for module in MODULES} & NO_NAMES
+
+
+def test_the_map_of_the_documentation_is_that_of_the_imports() -> None:
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert page == with_map(page, draw_map(PACKAGE)), "python benchmarks/layout.py --write renews it"
+
+
+class TestWhatTheRulesAreReadFrom:
+    """A small package of files that break rules."""
+
+    @pytest.fixture
+    def broken(self, tmp_path: Path) -> Package:
+        ours = "from pytest_dtdispatch"
+        files = {
+            "__init__": "",
+            "errors": "",
+            "core.__init__": "",
+            "core.one": f"def f():\n    {ours}.core.two import g\n",
+            "core.two": "if TYPE_CHECKING:\n    import pytest_dtdispatch.core.one\n",
+            "core.three": f"{ours}.plugin import table\n{ours} import errors\n",
+            "plugin.__init__": "",
+            "plugin.table": f"{ours}.errors import A\nclass A: ...\n",
+            "plugin.three": "class A: ...\n",
+        }
+        for name, text in files.items():
+            file = tmp_path.joinpath("src", "pytest_dtdispatch", *name.split(".")).with_suffix(".py")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return Package(tmp_path)
+
+    def test_imports_in_functions_and_for_type_checkers_make_circles(self, broken: Package) -> None:
+        assert broken.circles == [("core.one", "core.two")]
+
+    def test_floors_count_files_from_the_lowest(self, broken: Package) -> None:
+        assert broken.floors["core.three"] == 3
+        assert broken.longest_chain == ["core.three", "plugin.table", "errors"]
+
+    def test_a_circle_counts_with_all_its_files(self, broken: Package) -> None:
+        assert broken.floors["core.one"] == broken.floors["core.two"] == 2
+
+    def test_imports_up_are_seen(self, broken: Package) -> None:
+        assert broken.imports_of_rooms()["core"] == {"plugin", "errors"}
+        assert may_import("plugin", "core")
+        assert not may_import("core", "plugin")
+
+    def test_names_that_stand_twice_are_seen(self, broken: Package) -> None:
+        assert module_names_that_stand_twice(broken) == {"three": ["core.three", "plugin.three"]}
+        assert class_names_that_stand_twice(broken) == {"A": ["plugin.table", "plugin.three"]}

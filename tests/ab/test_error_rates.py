@@ -8,10 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_dtdispatch.ab.error_rates import TRIPPED, tally_runs, tally_screens
-from pytest_dtdispatch.ab.judge import Floors
-from pytest_dtdispatch.ab.model import BASE, HEAD
-from pytest_dtdispatch.ab.plan import abba, dealt, windows
+from pytest_dtdispatch.ab.error_rates import TRIPPED, count_runs, count_screens
+from pytest_dtdispatch.ab.model import BASE, HEAD, Floors, abba, dealt
 from pytest_dtdispatch.core.verdicts import Verdict
 
 
@@ -34,30 +32,25 @@ def test_a_steady_drift_falls_on_both_sides_alike() -> None:
     assert sum(base) == sum(head)
 
 
-def test_windows_are_all_runs_of_neighbours() -> None:
-    assert [list(window) for window in windows(range(4), 3)] == [[0, 1, 2], [1, 2, 3]]
-    assert list(windows(range(2), 3)) == []
-
-
 def test_equal_processes_give_no_alarm_and_every_comparison_is_counted() -> None:
-    tally = tally_runs(pool(34), 5, 10, Floors(), dealt)
-    assert (tally.windows, tally.rows, tally.apart) == (5, 10, 2)
-    assert sum(tally.found.values()) == 10
-    assert tally.found[str(Verdict.PASSED)] == 10
+    counts = count_runs(pool(34), 5, 10, Floors(), dealt)
+    assert (counts.windows, counts.rows, counts.apart) == (5, 10, 2)
+    assert sum(counts.found.values()) == 10
+    assert counts.found[str(Verdict.PASSED)] == 10
 
 
 def test_a_slow_side_is_caught_in_every_window() -> None:
-    tally = tally_runs(pool(34), 5, 10, Floors(), dealt, slowed_by=0.3)
-    assert tally.found == {str(Verdict.REGRESSED): 10}
+    counts = count_runs(pool(34), 5, 10, Floors(), dealt, slowed_by=0.3)
+    assert counts.found == {str(Verdict.REGRESSED): 10}
 
 
 def test_a_screen_counts_what_trips_in_either_direction() -> None:
-    screens = tally_screens(pool(12), 5, Floors(), dealt, slowed_by=0.3)
+    screens = count_screens(pool(12), 5, Floors(), dealt, slowed_by=0.3)
     assert (screens.windows, screens.rows, screens.apart) == (3, 6, 2)
     assert screens.found[TRIPPED] == 6
-    assert tally_screens(pool(12), 5, Floors(), dealt, slowed_by=-0.3).found[TRIPPED] == 6
-    assert tally_screens(pool(12), 5, Floors(), dealt).found[TRIPPED] == 0
+    assert count_screens(pool(12), 5, Floors(), dealt, slowed_by=-0.3).found[TRIPPED] == 6
+    assert count_screens(pool(12), 5, Floors(), dealt).found[TRIPPED] == 0
 
 
 def test_a_pool_that_is_too_small_has_no_window() -> None:
-    assert tally_runs(pool(29), 5, 10, Floors(), dealt).rows == 0
+    assert count_runs(pool(29), 5, 10, Floors(), dealt).rows == 0

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.ab.judge import (
     SCREEN_LEVEL,
-    Floors,
     Stage,
     compare_row,
     compare_sides,
     judge,
     past,
     percent,
-    process_values,
 )
-from pytest_dtdispatch.ab.model import ProcessSample, RowSample
+from pytest_dtdispatch.ab.model import Floors, ProcessSample, RowSample
 from pytest_dtdispatch.core.verdicts import Verdict
 
 HIT, MISS, LOCAL = "t.py::test_add::add@4::hit", "t.py::test_add::add@4::miss", "t.py::test_add::add@4::local"
@@ -193,7 +191,7 @@ def test_a_row_that_a_screen_cannot_clear_is_looked_at_again() -> None:
 
 def test_the_value_of_a_process_is_that_of_its_quietest_block() -> None:
     row = RowSample((5.0, 1.0, 4.0, 2.0, 3.0), 0.5, 100)
-    assert process_values(ProcessSample("screen", "base", 1.0, {HIT: row})) == {HIT: 0.5}
+    assert ProcessSample("screen", "base", 1.0, {HIT: row}).quietest_ns == {HIT: 0.5}
 
 
 @given(st.lists(st.floats(1.0, 1e9), min_size=2, max_size=8), factors)

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pytest_dtdispatch.ab.error_rates import Tally
-from pytest_dtdispatch.ab.judge import Floors, Stage, compare_sides, judge
-from pytest_dtdispatch.ab.model import Asked, ProcessSample, Run, Side
+from pytest_dtdispatch.ab.error_rates import VerdictCounts
+from pytest_dtdispatch.ab.judge import Stage, compare_sides, judge
+from pytest_dtdispatch.ab.model import Floors, ProcessSample, Request, Run, Side
 from pytest_dtdispatch.ab.report import (
     floors_text,
     rate_text,
@@ -31,7 +31,7 @@ def side(factor: float, *more: str) -> list[dict[str, float]]:
 def shown(stage: Stage, width: int = 140, base_rev: str = "", head_rev: str = "") -> list[str]:
     process = ProcessSample("screen", "base", 7.0, {})
     run = Run(
-        Asked(base="old", head="new", base_rev=base_rev, head_rev=head_rev),
+        Request(base="old", head="new", base_rev=base_rev, head_rev=head_rev),
         {"base": SIDE, "head": SIDE},
         (process,) * 10,
     )
@@ -100,7 +100,7 @@ def test_nothing_compared_is_said() -> None:
 
 
 def test_a_tally_lists_its_kinds_with_intervals() -> None:
-    tally = Tally("the rule", 3, 6, 2, {"regressed": 3})
+    tally = VerdictCounts("the rule", 3, 6, 2, {"regressed": 3})
     lines = lines_of(tally_document(tally, ["regressed", "improved"]))
     assert lines == [
         "the rule: 6 row comparisons in 3 windows of the pool",
@@ -108,7 +108,7 @@ def test_a_tally_lists_its_kinds_with_intervals() -> None:
         f"  regressed: {rate_text(3, 6)}",
         f"  improved: {rate_text(0, 6)}",
     ]
-    assert len(tally_document(Tally("the rule", 0, 0, 0, {}), ["regressed"]).blocks) == 1
+    assert len(tally_document(VerdictCounts("the rule", 0, 0, 0, {}), ["regressed"]).blocks) == 1
 
 
 def test_floors_can_be_off() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.gates import baseline as saved
-from pytest_dtdispatch.gates.baseline import Row, differences, machine_of, parse_run, read_run
+from pytest_dtdispatch.gates.baseline import StateRow, differences, machine_of, parse_run, read_run
 
 NAME = "t.py::test_add::add.Tensor(f32[8]S0)@4::hit"
 STATS = {"min": 1e-6, "median": 2e-6, "mean": 3e-6, "data": [1e-6, 2e-6]}
@@ -127,7 +127,7 @@ def test_anything_in_any_place_is_read_or_refused(value: Any, place: str) -> Non
     text = json.dumps(value if place == "top" else {"machine_info": machine, "benchmarks": [benchmark]})
     with contextlib.suppress(ValueError):
         run = parse_run(text, "f")
-        assert all(isinstance(row, Row) for row in run.rows)
+        assert all(isinstance(row, StateRow) for row in run.rows)
         assert all(isinstance(name, str) and isinstance(text, str) for name, text in run.machine)
 
 

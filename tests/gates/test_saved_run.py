@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.thresholds import Threshold
 from pytest_dtdispatch.core.verdicts import Verdict
-from pytest_dtdispatch.gates.baseline import Row
+from pytest_dtdispatch.gates.baseline import StateRow
 from pytest_dtdispatch.gates.saved_run import MIN_SAMPLES, MOST_SAMPLES, Judgement, judge_run, not_judged
 
 # A busy machine is no failure.
@@ -22,12 +22,12 @@ TEN = Threshold("", "median", 0.1)
 STEADY = tuple(1000.0 + 7 * n % 20 for n in range(20))
 
 
-def row(name: str = "hit", factor: float = 1.0, count: int = 20) -> Row:
+def row(name: str = "hit", factor: float = 1.0, count: int = 20) -> StateRow:
     ns = tuple(factor * STEADY[n % 20] for n in range(count))
-    return Row(f"t.py::test_a::{name}", State(name.split()[0]), ns)
+    return StateRow(f"t.py::test_a::{name}", State(name.split()[0]), ns)
 
 
-def judge(base: Iterable[Row], head: Iterable[Row], *thresholds: Threshold) -> Judgement:
+def judge(base: Iterable[StateRow], head: Iterable[StateRow], *thresholds: Threshold) -> Judgement:
     return judge_run(list(base), list(head), lambda _: thresholds or (TEN,))
 
 
@@ -67,7 +67,7 @@ def test_every_field_sees_a_slow_down(field: str) -> None:
 @unhurried
 @given(st.lists(st.integers(1, 10**6).map(float), min_size=MIN_SAMPLES, max_size=40))
 def test_a_run_against_itself_never_regresses_nor_improves(ns: list[float]) -> None:
-    same = Row("t.py::test_a::hit", State.HIT, tuple(ns))
+    same = StateRow("t.py::test_a::hit", State.HIT, tuple(ns))
     [verdict] = verdicts_of(judge([same], [same]))
     assert verdict in ("passed", "inconclusive")
 
@@ -110,9 +110,9 @@ def test_a_gain_beside_a_shifted_control_is_doubted() -> None:
 
 def test_one_control_row_of_several_does_not_spoil_a_run() -> None:
     names = ["local a", "local b", "local c"]
-    base = [row(), *(Row(f"{name}::local", State.LOCAL, STEADY) for name in names)]
-    head = [row(), *(Row(f"{name}::local", State.LOCAL, STEADY) for name in names[:2]), row("local")]
-    head[-1] = Row("local c::local", State.LOCAL, tuple(3 * ns for ns in STEADY))
+    base = [row(), *(StateRow(f"{name}::local", State.LOCAL, STEADY) for name in names)]
+    head = [row(), *(StateRow(f"{name}::local", State.LOCAL, STEADY) for name in names[:2]), row("local")]
+    head[-1] = StateRow("local c::local", State.LOCAL, tuple(3 * ns for ns in STEADY))
     judgement = judge(base, head)
     assert verdicts_of(judgement) == ["passed"]
     assert judgement.control_shift == pytest.approx(0)
@@ -134,7 +134,7 @@ def test_too_few_samples_are_inconclusive_and_a_run_of_them_fails(base: int, hea
 
 
 def test_a_saved_run_without_samples_is_compared_by_its_figures() -> None:
-    saved = Row(row().name, State.HIT, (), (("min", 1000.0), ("median", 1010.0), ("mean", 1010.0)))
+    saved = StateRow(row().name, State.HIT, (), (("min", 1000.0), ("median", 1010.0), ("mean", 1010.0)))
     assert verdicts_of(judge([saved], [row()])) == ["passed"]
     judgement = judge([saved], [row(factor=1.5)])
     assert verdicts_of(judgement) == ["regressed"]
@@ -145,7 +145,7 @@ def test_a_saved_run_without_samples_is_compared_by_its_figures() -> None:
 
 
 def test_a_threshold_under_what_the_run_could_resolve_is_named_the_worst_first() -> None:
-    wild = Row("t.py::test_a::miss", State.MISS, tuple(1000.0 + 90 * (7 * n % 20) for n in range(20)))
+    wild = StateRow("t.py::test_a::miss", State.MISS, tuple(1000.0 + 90 * (7 * n % 20) for n in range(20)))
     judgement = judge([row(), wild], [row(), wild])
     [unresolved] = judgement.unresolved
     assert unresolved.row == wild.name
@@ -153,8 +153,10 @@ def test_a_threshold_under_what_the_run_could_resolve_is_named_the_worst_first()
 
 
 def test_many_samples_are_judged_in_seconds() -> None:
-    many = Row("t.py::test_a::hit", State.HIT, tuple(1000.0 + math.sin(n) for n in range(50 * MOST_SAMPLES)))
-    slower = Row(many.name, many.state, tuple(1.5 * ns for ns in many.ns))
+    many = StateRow(
+        "t.py::test_a::hit", State.HIT, tuple(1000.0 + math.sin(n) for n in range(50 * MOST_SAMPLES))
+    )
+    slower = StateRow(many.name, many.state, tuple(1.5 * ns for ns in many.ns))
     judgement = judge([many], [slower])
     assert verdicts_of(judgement) == ["regressed"]
     assert dict(judgement.verdicts[0].figures)["head_samples"] == len(many.ns)

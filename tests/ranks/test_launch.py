@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.ranks.launch import HANDLED, Ended, launch
+from pytest_dtdispatch.ranks.launch import HANDLED, RankEnd, launch
 
 pytestmark = pytest.mark.torch
 
@@ -19,7 +19,7 @@ FAIL = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(3); time.sl
 DIE = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(100)"
 
 
-def start(folder: Path, program: str) -> list[Ended]:
+def start(folder: Path, program: str) -> list[RankEnd]:
     return launch(2, [sys.executable, "-c", program], {"X": "x"}, str(folder))
 
 
@@ -37,6 +37,6 @@ def test_each_rank_runs_and_this_process_is_as_it_was(
     assert [signal.getsignal(number) for number in HANDLED] == handlers
 
 
-@pytest.mark.parametrize(("program", "ended"), [(FAIL, Ended(1, 3)), (DIE, Ended(1, -9))])
-def test_the_rank_that_failed_comes_first(tmp_path: Path, program: str, ended: Ended) -> None:
+@pytest.mark.parametrize(("program", "ended"), [(FAIL, RankEnd(1, 3)), (DIE, RankEnd(1, -9))])
+def test_the_rank_that_failed_comes_first(tmp_path: Path, program: str, ended: RankEnd) -> None:
     assert start(tmp_path, program)[0] == ended

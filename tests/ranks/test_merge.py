@@ -1,18 +1,14 @@
-"""Rows over ranks: the median of medians, the slowest, the spread; outcomes and collections of ranks."""
+"""Rows over ranks: the median of medians, the slowest, the spread."""
 
 from __future__ import annotations
 
 import statistics
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
-from pytest_dtdispatch.ranks.collected import difference
-from pytest_dtdispatch.ranks.merge import merge_ranks, representative
-from pytest_dtdispatch.ranks.outcomes import FAILED, PASSED, SKIPPED, Outcome, complaints, is_one
-from pytest_dtdispatch.ranks.samples import RankSamples
+from pytest_dtdispatch.ranks.merge import RankSamples, merge_ranks, representative
 
 lists_of_ranks = some.lists(
     some.lists(some.integers(1, 10**9), min_size=1, max_size=9).map(tuple), min_size=1, max_size=6
@@ -81,51 +77,3 @@ def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
     assert [one.label for one in merged] == ["add", "sub"]
     assert merged[1].remarks == ("not measured on ranks 0, 2",)
     assert merged[0].remarks == ()
-
-
-def test_outcomes_that_agree_are_one() -> None:
-    assert is_one({0: Outcome("t", PASSED), 1: Outcome("t", PASSED)})
-    assert is_one({0: Outcome("t", SKIPPED, "a"), 1: Outcome("t", SKIPPED, "b")})
-    assert not is_one({0: Outcome("t", PASSED), 1: Outcome("t", SKIPPED)})
-    assert not is_one({0: Outcome("t", PASSED), 1: Outcome("u", PASSED)})
-
-
-def test_ranks_that_failed_alike_are_told_in_one_line() -> None:
-    outcomes = {
-        0: Outcome("t", FAILED, "timed out"),
-        1: Outcome("t", FAILED, "boom"),
-        2: Outcome("t", FAILED, "timed out"),
-        3: Outcome("t", PASSED),
-    }
-    assert complaints(outcomes) == ["ranks 0, 2 failed: timed out", "rank 1 failed: boom"]
-
-
-def test_a_rank_that_expects_to_fail_is_told_apart() -> None:
-    outcomes = {0: Outcome("t", PASSED), 1: Outcome("t", "xfailed", "known"), 2: Outcome("t", PASSED)}
-    assert complaints(outcomes) == ["rank 1 xfailed what ranks 0, 2 run: known"]
-
-
-def test_ranks_in_different_tests_are_told_so() -> None:
-    outcomes = {0: Outcome("t", PASSED), 1: Outcome("u", PASSED)}
-    assert complaints(outcomes) == ["rank 0 ran t", "rank 1 ran u"]
-
-
-@pytest.mark.parametrize(
-    ("other", "says"),
-    [
-        (["a", "b", "c"], ""),
-        (["a", "c"], "lacks b"),
-        ([], "lacks a and 2 more"),
-        (["a", "b", "c", "d", "e"], "has besides d and 1 more"),
-        (["a", "b", "d"], "lacks c and has besides d"),
-        (["a", "c", "b"], "has c in place 2, where rank 0 has b"),
-        (["a", "b", "c", "c"], "has 4 tests, and rank 0 3"),
-    ],
-)
-def test_the_first_difference_of_collections_is_named(other: list[str], says: str) -> None:
-    assert difference(["a", "b", "c"], other) == says
-
-
-@given(some.lists(some.text(max_size=3)), some.lists(some.text(max_size=3)))
-def test_collections_differ_where_a_difference_is_named(first: list[str], other: list[str]) -> None:
-    assert bool(difference(first, other)) == (first != other)

@@ -8,7 +8,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.thresholds import Threshold
 from pytest_dtdispatch.core.verdicts import Verdict
-from pytest_dtdispatch.gates.baseline import Row
+from pytest_dtdispatch.gates.baseline import StateRow
 from pytest_dtdispatch.gates.expected import judge_results
 from pytest_dtdispatch.gates.expected import not_judged as not_compared
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
@@ -30,8 +30,8 @@ def said_of(judgement: Judgement, width: int = 200) -> list[str]:
 
 def judged(factor: float, base: tuple[float, ...] = STEADY) -> Judgement:
     figures = (("min", 1e4), ("median", 1e4), ("mean", 1e4))
-    then = Row("t.py::test_a::hit", State.HIT, base, figures)
-    now = Row(then.name, then.state, tuple(factor * ns for ns in STEADY))
+    then = StateRow("t.py::test_a::hit", State.HIT, base, figures)
+    now = StateRow(then.name, then.state, tuple(factor * ns for ns in STEADY))
     return judge_run([then], [now], lambda row: [THRESHOLD])
 
 

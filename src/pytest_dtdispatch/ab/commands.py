@@ -10,14 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.compare import Result, compare, recorder_of, resumed
-from pytest_dtdispatch.ab.model import CONFIRM, POOL, SCREEN, Asked, Run
+from pytest_dtdispatch.ab.compare import ABResult, compare, recorder_of, resumed
+from pytest_dtdispatch.ab.model import CONFIRM, POOL, SCREEN, Request, Run
 from pytest_dtdispatch.ab.pool import caught, extra_misses, false_alarms, inject, run_pool
 from pytest_dtdispatch.ab.process import stopped_by_signals
 from pytest_dtdispatch.ab.recording import Recorder, read_run
 from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
-from pytest_dtdispatch.ab.stages import floors_of
-from pytest_dtdispatch.ab.workplace import workplace
+from pytest_dtdispatch.ab.worker import workplace
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.parsing import read_count, read_seconds
 from pytest_dtdispatch.core.verdicts import Verdict
@@ -70,7 +69,7 @@ def _go_on(given: argparse.Namespace) -> str:
 
 
 def _ab(given: argparse.Namespace, typed: dict[str, Any]) -> int:
-    known = resumed(given.resume, "ab", typed) if given.resume else Run(_sides_of(Asked(**typed)), {})
+    known = resumed(given.resume, "ab", typed) if given.resume else Run(_sides_of(Request(**typed)), {})
     with workplace(known.asked, given.time_limit) as place:
         recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
         result = compare(place, recorder)
@@ -84,8 +83,8 @@ def _aa(given: argparse.Namespace, typed: dict[str, Any]) -> int:
         recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
         pool = run_pool(place, recorder)
     _print_pool(recorder)
-    for tally, kinds in false_alarms(pool, known.asked):
-        _print(tally_document(tally, [str(kind) for kind in kinds]))
+    for counts, kinds in false_alarms(pool, known.asked):
+        _print(tally_document(counts, [str(kind) for kind in kinds]))
     return 0
 
 
@@ -102,10 +101,10 @@ def _selftest(given: argparse.Namespace, typed: dict[str, Any]) -> int:
         misses = extra_misses(place)
     is_caught = True
     print("injected by multiplying one side of windows of the pool; plain tensors are left alone")
-    for share, tally in caught(pool, known.asked):
-        count = tally.found.get(str(Verdict.REGRESSED), 0)
-        print(f"  +{share:.0%} caught: {rate_text(count, tally.rows)}")
-        is_caught = is_caught and count >= LEAST_CAUGHT.get(share, 0) * tally.rows
+    for share, counts in caught(pool, known.asked):
+        count = counts.found.get(str(Verdict.REGRESSED), 0)
+        print(f"  +{share:.0%} caught: {rate_text(count, counts.rows)}")
+        is_caught = is_caught and count >= LEAST_CAUGHT.get(share, 0) * counts.rows
     print("injected for real, and counted: one extra miss a step")
     print(f"  caught: {rate_text(misses.caught, misses.spoiled)}")
     print(f"  false alarms: {rate_text(misses.alarms, misses.clean)}")
@@ -128,13 +127,13 @@ def _known_pool(given: argparse.Namespace, typed: dict[str, Any], processes: int
         return replace(run, asked=asked)
     if given.resume:
         return resumed(given.resume, "aa", typed)
-    own = Asked(command="aa", processes=processes, base=sys.executable, head=sys.executable)
+    own = Request(command="aa", processes=processes, base=sys.executable, head=sys.executable)
     asked = replace(own, **typed)
     _require_windows("--processes", asked)
     return Run(asked, {})
 
 
-def _require_windows(what: str, asked: Asked) -> None:
+def _require_windows(what: str, asked: Request) -> None:
     least = 2 * (asked.pairs + asked.confirm)
     if asked.processes < least:
         raise DtDispatchError(
@@ -142,7 +141,7 @@ def _require_windows(what: str, asked: Asked) -> None:
         )
 
 
-def _sides_of(asked: Asked) -> Asked:
+def _sides_of(asked: Request) -> Request:
     """Check that two sides are named, by interpreters or by commits; commits may share one interpreter."""
     if bool(asked.base_rev) != bool(asked.head_rev):
         raise DtDispatchError("--base-rev and --head-rev go together: name both commits")
@@ -258,7 +257,7 @@ def _read(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def _print_result(result: Result) -> None:
+def _print_result(result: ABResult) -> None:
     stages = {SCREEN: result.screen}
     if result.confirmation:
         stages[CONFIRM] = result.confirmation
@@ -279,5 +278,5 @@ def _print_pool(recorder: Recorder) -> None:
     print(f"{run.asked.base}: Python {side.python}, torch {side.torch}, {side.cpu}")
     print(
         f"pool: {len(processes)} processes in {sum(p.seconds for p in processes):.0f} s, {rows} rows; "
-        f"{floors_text(floors_of(run.asked))}"
+        f"{floors_text(run.asked.floors)}"
     )

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_dtdispatch.ab.judge import Stage, judge
-from pytest_dtdispatch.ab.model import Run, Side
+from pytest_dtdispatch.ab.judge import CONFIRM_LEVEL, SCREEN_LEVEL, Stage, compare_sides, judge
+from pytest_dtdispatch.ab.model import BASE, CONFIRM, HEAD, SCREEN, ProcessSample, Run, Side, abba
 from pytest_dtdispatch.ab.recording import Recorder, check_asked, check_sides, read_run
 from pytest_dtdispatch.ab.sides import probe
-from pytest_dtdispatch.ab.stages import run_confirmation, run_screen
-from pytest_dtdispatch.ab.workplace import Workplace
+from pytest_dtdispatch.ab.worker import Workplace, run_processes
 from pytest_dtdispatch.core.files import checked_target
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 
@@ -24,7 +23,7 @@ STATUS = (  # the first that a row has is the run's
 
 
 @dataclass(frozen=True)
-class Result:
+class ABResult:
     """What an A/B run found.
 
     Args:
@@ -75,11 +74,32 @@ def recorder_of(place: Workplace, known: Run, cpu: str, output: Path | None, res
     return Recorder(replace(known, sides=sides), target)
 
 
-def compare(place: Workplace, recorder: Recorder) -> Result:
+def compare(place: Workplace, recorder: Recorder) -> ABResult:
     """Measure and judge; confirm only where something tripped."""
-    screen = run_screen(place, recorder)
+    screen = _run_screen(place, recorder)
     tripped = screen.tripped()
-    confirmation = run_confirmation(place, recorder, tripped) if tripped else None
+    confirmation = _run_confirmation(place, recorder, tripped) if tripped else None
     verdicts = judge(screen, confirmation)
     recorder.finish(verdicts)
-    return Result(recorder.run, screen, confirmation, verdicts)
+    return ABResult(recorder.run, screen, confirmation, verdicts)
+
+
+def _run_screen(place: Workplace, recorder: Recorder) -> Stage:
+    """Run what is missing of the screen, and compare."""
+    run_processes(place, recorder, SCREEN, abba(recorder.run.asked.pairs))
+    return _compare(recorder, SCREEN, SCREEN_LEVEL)
+
+
+def _run_confirmation(place: Workplace, recorder: Recorder, tripped: Sequence[str]) -> Stage:
+    """Run what is missing of the confirmation, and compare what tripped."""
+    run_processes(place, recorder, CONFIRM, abba(recorder.run.asked.confirm))
+    return _compare(recorder, CONFIRM, CONFIRM_LEVEL, tripped)
+
+
+def _compare(recorder: Recorder, stage: str, level: float, only: Sequence[str] | None = None) -> Stage:
+    processes = recorder.run.of(stage)
+    return compare_sides(_of(processes, BASE), _of(processes, HEAD), recorder.run.asked.floors, level, only)
+
+
+def _of(processes: Sequence[ProcessSample], side: str) -> list[dict[str, float]]:
+    return [process.quietest_ns for process in processes if process.side == side]

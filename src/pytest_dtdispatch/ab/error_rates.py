@@ -6,15 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_dtdispatch.ab.judge import (
-    CONFIRM_LEVEL,
-    SCREEN_LEVEL,
-    Floors,
-    Values,
-    compare_sides,
-    judge,
-    state_of,
-)
+from pytest_dtdispatch.ab.judge import CONFIRM_LEVEL, SCREEN_LEVEL, Values, compare_sides, judge
+from pytest_dtdispatch.ab.model import Floors, state_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import Verdict
 
@@ -23,7 +16,7 @@ TRIPPED = "tripped"
 
 
 @dataclass(frozen=True)
-class Tally:
+class VerdictCounts:
     """Rows of many windows of a pool, by what was said of them.
 
     Args:
@@ -41,9 +34,9 @@ class Tally:
     found: Mapping[str, int]
 
 
-def tally_screens(
+def count_screens(
     pool: Sequence[Values], pairs: int, floors: Floors, deal: Deal, slowed_by: float = 0.0
-) -> Tally:
+) -> VerdictCounts:
     """Count the rows that a screen alone does not clear."""
     found: Counter[str] = Counter()
     rows = windows = 0
@@ -55,12 +48,12 @@ def tally_screens(
         found[TRIPPED] += len(screen.tripped())
         if screen.is_contaminated:
             found[Verdict.CONTAMINATED] += len(screen.comparisons)
-    return Tally(f"screen of {pairs} pairs", windows, rows, _apart(rows, windows, 2 * pairs), found)
+    return VerdictCounts(f"screen of {pairs} pairs", windows, rows, _apart(rows, windows, 2 * pairs), found)
 
 
-def tally_runs(
+def count_runs(
     pool: Sequence[Values], pairs: int, confirm: int, floors: Floors, deal: Deal, slowed_by: float = 0.0
-) -> Tally:
+) -> VerdictCounts:
     """Count the verdicts of whole runs: a screen, and a confirmation on the processes that follow it."""
     found: Counter[str] = Counter()
     rows = windows = 0
@@ -79,7 +72,7 @@ def tally_runs(
         rows += len(verdicts)
         found.update(str(verdict.verdict) for verdict in verdicts)
     rule = f"screen of {pairs} pairs, then {confirm} fresh ones for what tripped"
-    return Tally(rule, windows, rows, _apart(rows, windows, length), found)
+    return VerdictCounts(rule, windows, rows, _apart(rows, windows, length), found)
 
 
 def slower(process: Values, by: float) -> dict[str, float]:

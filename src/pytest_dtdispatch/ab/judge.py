@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_dtdispatch.ab.model import ProcessSample
+from pytest_dtdispatch.ab.model import Floors, state_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.hochberg import hochberg
@@ -18,33 +18,8 @@ from pytest_dtdispatch.stats.shift import hodges_lehmann, shift_interval
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
 RUN_AGAIN = "run again, or --control off where the builds differ"
 QUIETER = "too noisy to tell: more --confirm, or a quieter machine"
-MISSES = {str(State.MISS), str(State.COLD)}
 
 Values = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Floors:
-    """The least shifts that count, as fractions.
-
-    Args:
-        hit: of a hit, and of a call that never propagates.
-        miss: of a miss, and of a cold call.
-        control: of plain tensors, past which a stage is contaminated; 0 where it may shift.
-    """
-
-    hit: float = 0.075
-    miss: float = 0.10
-    control: float = 0.03
-
-    def of(self, row: str) -> float:
-        """Give the floor of a row.
-
-        Example:
-            >>> Floors().of("test_add::add.Tensor::miss")
-            0.1
-        """
-        return self.miss if state_of(row) in MISSES else self.hit
 
 
 @dataclass(frozen=True)
@@ -119,31 +94,6 @@ class Stage:
         the row or clear it: their p keeps false alarms out.
         """
         return [row for row, c in self.comparisons.items() if c.is_past_floor or c.is_undecided]
-
-
-def state_of(row: str) -> str:
-    """Give the state that a row's name ends in.
-
-    Example:
-        >>> state_of("test_add::add.Tensor(f32[8]S0)@4::hit")
-        'hit'
-    """
-    return row.rpartition("::")[2]
-
-
-def process_values(process: ProcessSample) -> dict[str, float]:
-    """Give each row of a process its one value, in nanoseconds: that of its quietest block.
-
-    What else runs on the machine only ever adds, for seconds at a time, so that the least of many short
-    blocks is the steadiest value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
-
-    Example:
-        >>> from pytest_dtdispatch.ab.model import RowSample
-        >>> row = RowSample((7000.0, 6900.0, 9000.0, 7100.0, 6950.0), 6800.0, 3000)
-        >>> process_values(ProcessSample("screen", "base", 8.0, {"test_add::hit": row}))
-        {'test_add::hit': 6800.0}
-    """
-    return {name: row.quietest_ns for name, row in process.rows.items()}
 
 
 def compare_row(base: Sequence[float], head: Sequence[float], floor: float, level: float) -> Comparison:

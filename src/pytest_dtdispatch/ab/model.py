@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from pytest_dtdispatch.core.measurement import State
 
 FORMAT, VERSION = "pytest-dtdispatch ab", 1
 BASE, HEAD = "base", "head"
 SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
+SLOWER_BY = "DTDISPATCH_AB_INJECT"  # tells a process of the self-test by what share to slow its calls
+MISSES = {str(State.MISS), str(State.COLD)}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Floors:
+    """The least shifts that count, as fractions.
+
+    Args:
+        hit: of a hit, and of a call that never propagates.
+        miss: of a miss, and of a cold call.
+        control: of plain tensors, past which a stage is contaminated; 0 where it may shift.
+    """
+
+    hit: float = 0.075
+    miss: float = 0.10
+    control: float = 0.03
+
+    def of(self, row: str) -> float:
+        """Give the floor of a row.
+
+        Example:
+            >>> Floors().of("test_add::add.Tensor::miss")
+            0.1
+        """
+        return self.miss if state_of(row) in MISSES else self.hit
 
 
 @dataclass(frozen=True)
@@ -43,9 +72,23 @@ class ProcessSample:
     seconds: float
     rows: Mapping[str, RowSample]
 
+    @property
+    def quietest_ns(self) -> dict[str, float]:
+        """Each row's one value: that of its quietest block.
+
+        What else runs on the machine only ever adds, for seconds at a time, so that the least of many short
+        blocks is the steadiest value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
+
+        Example:
+            >>> row = RowSample((7000.0, 6900.0, 9000.0, 7100.0, 6950.0), 6800.0, 3000)
+            >>> ProcessSample("screen", "base", 8.0, {"test_add::hit": row}).quietest_ns
+            {'test_add::hit': 6800.0}
+        """
+        return {name: row.quietest_ns for name, row in self.rows.items()}
+
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What was asked for: all that a run needs to go on from its file.
 
     Args:
@@ -78,6 +121,11 @@ class Asked:
     floor_miss: float = 0.10
     control: float = 0.03
 
+    @property
+    def floors(self) -> Floors:
+        """The least shifts that count."""
+        return Floors(self.floor_hit, self.floor_miss, self.control)
+
 
 @dataclass(frozen=True)
 class Side:
@@ -108,7 +156,7 @@ class Run:
         processes: what was measured, in the order it was.
     """
 
-    asked: Asked
+    asked: Request
     sides: Mapping[str, Side]
     processes: tuple[ProcessSample, ...] = ()
 
@@ -117,11 +165,47 @@ class Run:
         return tuple(process for process in self.processes if process.stage == stage)
 
 
+def state_of(row: str) -> str:
+    """Give the state that a row's name ends in.
+
+    Example:
+        >>> state_of("test_add::add.Tensor(f32[8]S0)@4::hit")
+        'hit'
+    """
+    return row.rpartition("::")[2]
+
+
+def abba(pairs: int) -> tuple[str, ...]:
+    """Give the side of each process: each second pair is turned round.
+
+    A machine that grows slower at a steady rate then slows both sides by the same amount.
+
+    Example:
+        >>> abba(3)
+        ('base', 'head', 'head', 'base', 'base', 'head')
+    """
+    return tuple(side for pair in range(pairs) for side in ((BASE, HEAD), (HEAD, BASE))[pair % 2])
+
+
+def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
+    """Deal processes that ran one after the other to base and head, as :func:`abba` orders them.
+
+    Example:
+        >>> dealt([1, 2, 3, 4])
+        ([1, 4], [2, 3])
+    """
+    order = abba(len(processes) // 2)
+    sides: dict[str, list[T]] = {BASE: [], HEAD: []}
+    for side, process in zip(order, processes, strict=True):
+        sides[side].append(process)
+    return sides[BASE], sides[HEAD]
+
+
 def as_json(run: Run, verdicts: Iterable[Mapping[str, Any]] = ()) -> str:
     """Write a run as JSON.
 
     Example:
-        >>> run = Run(Asked(base="python3.12"), {})
+        >>> run = Run(Request(base="python3.12"), {})
         >>> read_json(as_json(run)) == run
         True
     """
@@ -173,10 +257,10 @@ def _process(process: Mapping[str, Any]) -> ProcessSample:
     return ProcessSample(stage, side, float(process["seconds"]), row_samples(process["rows"]))
 
 
-def _asked(given: Mapping[str, Any]) -> Asked:
-    kinds = {name: type(value) for name, value in asdict(Asked()).items()}
+def _asked(given: Mapping[str, Any]) -> Request:
+    kinds = {name: type(value) for name, value in asdict(Request()).items()}
     values = {name: kind(given[name]) for name, kind in kinds.items()}
-    return Asked(**{**values, "arguments": tuple(str(word) for word in given["arguments"])})
+    return Request(**{**values, "arguments": tuple(str(word) for word in given["arguments"])})
 
 
 def _side(given: Mapping[str, Any]) -> Side:

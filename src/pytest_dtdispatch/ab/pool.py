@@ -6,16 +6,11 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.ab.error_rates import TRIPPED, Tally, tally_runs, tally_screens
-from pytest_dtdispatch.ab.judge import Values, process_values, state_of
-from pytest_dtdispatch.ab.model import BASE, HEAD, POOL, Asked, ProcessSample
-from pytest_dtdispatch.ab.plan import dealt
-from pytest_dtdispatch.ab.progress import Progress
+from pytest_dtdispatch.ab.error_rates import TRIPPED, VerdictCounts, count_runs, count_screens
+from pytest_dtdispatch.ab.judge import Values
+from pytest_dtdispatch.ab.model import BASE, HEAD, POOL, SLOWER_BY, ProcessSample, Request, dealt, state_of
 from pytest_dtdispatch.ab.recording import Recorder
-from pytest_dtdispatch.ab.slowdown import SHARE
-from pytest_dtdispatch.ab.stages import floors_of, run_processes
-from pytest_dtdispatch.ab.worker import run_process, sample
-from pytest_dtdispatch.ab.workplace import Workplace
+from pytest_dtdispatch.ab.worker import Progress, Workplace, run_process, run_processes, sample
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import ProcessError
@@ -58,21 +53,21 @@ class ExtraMisses:
 def run_pool(place: Workplace, recorder: Recorder) -> list[Values]:
     """Run what is missing of the pool."""
     run_processes(place, recorder, POOL, [BASE] * recorder.run.asked.processes)
-    return [process_values(process) for process in recorder.run.of(POOL)]
+    return [process.quietest_ns for process in recorder.run.of(POOL)]
 
 
-def false_alarms(pool: Sequence[Values], asked: Asked) -> Iterator[tuple[Tally, tuple[str, ...]]]:
-    """Tally what the screen and the whole rule say of processes that are all alike; nothing differs."""
-    floors = floors_of(asked)
-    yield tally_screens(pool, asked.pairs, floors, dealt), (TRIPPED, Verdict.CONTAMINATED)
+def false_alarms(pool: Sequence[Values], asked: Request) -> Iterator[tuple[VerdictCounts, tuple[str, ...]]]:
+    """Count what the screen and the whole rule say of processes that are all alike; nothing differs."""
+    floors = asked.floors
+    yield count_screens(pool, asked.pairs, floors, dealt), (TRIPPED, Verdict.CONTAMINATED)
     verdicts = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE, Verdict.CONTAMINATED)
-    yield tally_runs(pool, asked.pairs, asked.confirm, floors, dealt), verdicts
+    yield count_runs(pool, asked.pairs, asked.confirm, floors, dealt), verdicts
 
 
-def caught(pool: Sequence[Values], asked: Asked) -> Iterator[tuple[float, Tally]]:
-    """Tally what the whole rule says where one side of a pool is multiplied by a known amount."""
+def caught(pool: Sequence[Values], asked: Request) -> Iterator[tuple[float, VerdictCounts]]:
+    """Count what the whole rule says where one side of a pool is multiplied by a known amount."""
     for share in SHARES:
-        yield share, tally_runs(pool, asked.pairs, asked.confirm, floors_of(asked), dealt, share)
+        yield share, count_runs(pool, asked.pairs, asked.confirm, asked.floors, dealt, share)
 
 
 def inject(place: Workplace) -> Iterator[Injected]:
@@ -81,7 +76,7 @@ def inject(place: Workplace) -> Iterator[Injected]:
     try:
         for share in SHARES:
             loaded = ("-p", "pytest_dtdispatch.ab.slowdown", *place.job.arguments)
-            slowed = replace(place.job, arguments=loaded, environment={SHARE: str(share)})
+            slowed = replace(place.job, arguments=loaded, environment={SLOWER_BY: str(share)})
             pair = []
             for side, job in ((BASE, place.job), (HEAD, slowed)):
                 progress.begin(side)
@@ -105,7 +100,7 @@ def extra_misses(place: Workplace) -> ExtraMisses:
 
 
 def _ratios(base: ProcessSample, head: ProcessSample) -> dict[str, float]:
-    before, after = process_values(base), process_values(head)
+    before, after = base.quietest_ns, head.quietest_ns
     by_state: dict[str, list[float]] = {}
     for row in before.keys() & after.keys():
         by_state.setdefault(state_of(row), []).append(after[row] / before[row] - 1)

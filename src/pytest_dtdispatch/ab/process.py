@@ -16,7 +16,7 @@ STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessEnd:
     """How a process ended.
 
     Args:
@@ -30,7 +30,7 @@ class Ended:
 
 def run_to_end(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, time_limit_s: float
-) -> Ended:
+) -> ProcessEnd:
     """Run a process in a group of its own, and end the whole group when it is over, however it ended.
 
     Nothing is polled: this process sleeps until the other one ends, and takes no time from it.
@@ -60,7 +60,7 @@ def run_to_end(
                 with held_back():
                     _end_group(process)
                     process.wait()
-    return Ended(status, late.is_set())
+    return ProcessEnd(status, late.is_set())
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.ab.error_rates import Tally
-from pytest_dtdispatch.ab.judge import RUN_AGAIN, Floors, Stage, percent, state_of
-from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Asked, Run
+from pytest_dtdispatch.ab.error_rates import VerdictCounts
+from pytest_dtdispatch.ab.judge import RUN_AGAIN, Stage, percent
+from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Floors, Request, Run, state_of
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Column,
@@ -55,7 +55,7 @@ def summary(verdicts: Sequence[RowVerdict]) -> str:
     return f"{rows}: {said}" if said else "no rows: nothing was compared"
 
 
-def tally_document(tally: Tally, kinds: Sequence[str]) -> Document:
+def tally_document(tally: VerdictCounts, kinds: Sequence[str]) -> Document:
     """Write how many rows got a verdict, as rates with intervals."""
     head = f"{tally.rule}: {tally.rows:,} row comparisons in {tally.windows:,} windows of the pool"
     if not tally.rows:
@@ -90,7 +90,7 @@ def floors_text(floors: Floors) -> str:
     return f"floors: hit {100 * floors.hit:g} %, miss {100 * floors.miss:g} %; control {control}"
 
 
-def _name(asked: Asked, side: str) -> str:
+def _name(asked: Request, side: str) -> str:
     python = getattr(asked, side)
     revision = getattr(asked, f"{side}_rev")
     return f"{revision} ({python})" if revision else python

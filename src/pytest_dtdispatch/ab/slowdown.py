@@ -12,18 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_dtdispatch.ab.model import SLOWER_BY
+
 if TYPE_CHECKING:
     import pytest
 
     from pytest_dtdispatch.measuring.rounds import Subject
 
-SHARE = "DTDISPATCH_AB_INJECT"
 CALIBRATION_CALLS = 2000
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Slow whatever is measured in this process, where the environment says by how much."""
-    share = float(os.environ.get(SHARE, "0"))
+    share = float(os.environ.get(SLOWER_BY, "0"))
     if share:
         _slow_all(share)
 

@@ -1,24 +1,29 @@
-"""One measuring process of a side, and what it answers."""
+"""The processes of a run: where they work, one after the other, and what each answers."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtdispatch.ab.model import ProcessSample, RowSample, row_samples
-from pytest_dtdispatch.ab.passes import FORMAT, OUTPUT, PASSES
-from pytest_dtdispatch.ab.process import Ended, run_to_end
-from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, last_lines
+from pytest_dtdispatch.ab.model import BASE, HEAD, ProcessSample, Request, RowSample, row_samples
+from pytest_dtdispatch.ab.process import ProcessEnd, run_to_end
+from pytest_dtdispatch.ab.recording import Recorder
+from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, import_path, interpreter, last_lines, worktrees
+from pytest_dtdispatch.core.passes import FORMAT, OUTPUT, PASSES
 from pytest_dtdispatch.errors import ProcessError
 
 # 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors, which are the control.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 EFFORT = ("--dtdispatch", "--dtdispatch-rounds=20", "--dtdispatch-repeat=30")
-PLUGINS = ("-p", "pytest_dtdispatch.ab.passes", "-p", "no:cacheprovider")
+PLUGINS = ("-p", "pytest_dtdispatch.plugin.passes", "-p", "no:cacheprovider")
 NO_TESTS, TESTS_FAILED = 5, 1
 MOST_BYTES = 64 * 2**20
 
@@ -40,6 +45,92 @@ class Job:
     time_limit_s: float
     workspace: Path
     environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Both sides of a run, and what their processes do.
+
+    Args:
+        arms: by ``base`` and ``head``.
+        job: of each process.
+    """
+
+    arms: dict[str, Arm]
+    job: Job
+
+
+@contextmanager
+def workplace(asked: Request, time_limit_s: float) -> Iterator[Workplace]:
+    """Prepare both sides of a run.
+
+    Tests of the user's run in the current folder, or in a checkout of it; the built-in suite runs in an empty
+    folder, where no ini file and no module of anybody's gets in its way.
+    """
+    pythons = {BASE: interpreter(BASE, asked.base), HEAD: interpreter(HEAD, asked.head)}
+    workspace = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
+    job = Job(asked.arguments or DEFAULT_TESTS, asked.passes, time_limit_s, workspace, {})
+    try:
+        empty = workspace / "empty"
+        empty.mkdir()
+        if asked.base_rev:
+            revisions = {BASE: asked.base_rev, HEAD: asked.head_rev}
+            with worktrees(revisions, Path.cwd(), workspace) as folders:
+                arms = {
+                    side: Arm(side, pythons[side], path if asked.arguments else empty, import_path(path))
+                    for side, path in folders.items()
+                }
+                yield Workplace(arms, job)
+        else:
+            folder = Path.cwd() if asked.arguments else empty
+            yield Workplace({side: Arm(side, python, folder) for side, python in pythons.items()}, job)
+    except ProcessError:  # its message names a log in there
+        raise
+    except BaseException:
+        shutil.rmtree(workspace, ignore_errors=True)
+        raise
+    shutil.rmtree(workspace, ignore_errors=True)
+
+
+class Progress:
+    """Say on stderr how far a stage is: one line that is written over on a terminal, else one a process."""
+
+    def __init__(self, stage: str, total: int, done: int = 0) -> None:
+        self._stage = stage
+        self._total = total
+        self._done = done
+        self._stream = sys.stderr
+        self._seconds: list[float] = []
+        self._is_terminal = self._stream.isatty()
+
+    def begin(self, side: str) -> None:
+        """Say which process runs now; only a terminal hears of it."""
+        if self._is_terminal:
+            self._say(f"{self._stage}: process {self._done + 1} of {self._total} ({side}){self._left()}")
+
+    def end(self, side: str, seconds: float) -> None:
+        """Say that a process is over, and how long the rest will take."""
+        self._done += 1
+        self._seconds.append(seconds)
+        if not self._is_terminal:
+            count = f"process {self._done} of {self._total}"
+            self._say(f"{self._stage}: {count} ({side}) took {seconds:.1f} s{self._left()}")
+
+    def close(self) -> None:
+        """Leave an empty line where the next word goes."""
+        if self._is_terminal:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def _left(self) -> str:
+        remaining = self._total - self._done
+        if not self._seconds or not remaining:
+            return ""
+        return f", about {sum(self._seconds) / len(self._seconds) * remaining:.0f} s left"
+
+    def _say(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
+        self._stream.flush()
 
 
 @dataclass(frozen=True)
@@ -90,6 +181,20 @@ def sample(arm: Arm, job: Job, stage: str) -> ProcessSample:
     return ProcessSample(stage, arm.name, answer.seconds, answer.rows)
 
 
+def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Sequence[str]) -> None:
+    """Run those processes of a stage that are not in the file yet."""
+    done = len(recorder.run.of(stage))
+    progress = Progress(stage, len(order), done)
+    try:
+        for side in order[done:]:
+            progress.begin(side)
+            process = sample(place.arms[side], place.job, stage)
+            recorder.add(process)
+            progress.end(side, process.seconds)
+    finally:
+        progress.close()
+
+
 def _read(arm: Arm, output: Path, log: Path) -> tuple[Mapping[str, RowSample], Mapping[str, float]]:
     try:
         if output.stat().st_size > MOST_BYTES:
@@ -103,7 +208,7 @@ def _read(arm: Arm, output: Path, log: Path) -> tuple[Mapping[str, RowSample], M
         raise ProcessError(f"{arm}: wrote something else than its rows: {error}; log: {log}") from None
 
 
-def _why(ended: Ended, lines: Sequence[str]) -> str:
+def _why(ended: ProcessEnd, lines: Sequence[str]) -> str:
     """Say why a process has no answer: by its status, and by what it said last."""
     said = next((line for line in reversed(lines) if not line.startswith("=")), "")[:MOST_SHOWN]
     if ended.status < 0:

@@ -17,7 +17,7 @@ FIGURES = ("min", "median", "mean")  # quartiles are defined in more than one wa
 
 
 @dataclass(frozen=True)
-class Row:
+class StateRow:
     """One signature in one state in one test.
 
     Args:
@@ -45,7 +45,7 @@ class SavedRun:
 
     where: str
     machine: tuple[tuple[str, str], ...]
-    rows: tuple[Row, ...]
+    rows: tuple[StateRow, ...]
 
 
 def read_run(path: Path) -> SavedRun:
@@ -124,7 +124,7 @@ def differences(base: SavedRun, machine: tuple[tuple[str, str], ...]) -> tuple[s
     )
 
 
-def _rows(benchmarks: list[Any]) -> Iterator[Row]:
+def _rows(benchmarks: list[Any]) -> Iterator[StateRow]:
     for place, benchmark in enumerate(benchmarks, start=1):
         name = _member(benchmark, "fullname", str, f"benchmark {place}")
         stats = _member(benchmark, "stats", dict, repr(name))
@@ -136,7 +136,7 @@ def _rows(benchmarks: list[Any]) -> Iterator[Row]:
         samples = stats.get("data", [])
         if not isinstance(samples, list):
             raise ValueError(f"{name!r}: its data is no list")
-        yield Row(
+        yield StateRow(
             name,
             State(state),
             tuple(_ns(sample, name) for sample in samples),

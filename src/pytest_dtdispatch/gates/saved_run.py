@@ -10,7 +10,7 @@ from statistics import fmean
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.thresholds import Threshold
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.gates.baseline import Row
+from pytest_dtdispatch.gates.baseline import StateRow
 from pytest_dtdispatch.stats.location import median, quantile
 from pytest_dtdispatch.stats.resampling import Statistic, ratio_interval
 from pytest_dtdispatch.stats.resolution import smallest_past
@@ -88,7 +88,7 @@ def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
 
 
 def judge_run(
-    base: Sequence[Row], head: Sequence[Row], thresholds: Callable[[Row], Sequence[Threshold]]
+    base: Sequence[StateRow], head: Sequence[StateRow], thresholds: Callable[[StateRow], Sequence[Threshold]]
 ) -> Judgement:
     """Judge every row that has a threshold.
 
@@ -99,8 +99,8 @@ def judge_run(
 
     Example:
         >>> steady = tuple(float(n) for n in range(100, 120))
-        >>> then = Row("t.py::test_a::hit", State.HIT, steady)
-        >>> now = Row("t.py::test_a::hit", State.HIT, tuple(1.5 * ns for ns in steady))
+        >>> then = StateRow("t.py::test_a::hit", State.HIT, steady)
+        >>> now = StateRow("t.py::test_a::hit", State.HIT, tuple(1.5 * ns for ns in steady))
         >>> judgement = judge_run([then], [now], lambda row: [Threshold("", "median", 0.1)])
         >>> str(judgement.verdicts[0].verdict), judgement.has_failed
         ('regressed', True)
@@ -123,13 +123,13 @@ def _resolves(row: RowVerdict) -> bool:
     return figures["resolution_percent"] <= figures["threshold_percent"]
 
 
-def _every_row(then: Mapping[str, Row], now: Mapping[str, Row]) -> Iterator[Row]:
+def _every_row(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[StateRow]:
     for row in {**now, **{name: row for name, row in then.items() if name not in now}}.values():
         if row.state is not State.LOCAL:
             yield row
 
 
-def _control_shifts(then: Mapping[str, Row], now: Mapping[str, Row]) -> Iterator[float]:
+def _control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[float]:
     for name, row in now.items():
         if row.state is State.LOCAL and name in then:
             base, head = _figure(then[name], "median"), _figure(row, "median")
@@ -137,7 +137,7 @@ def _control_shifts(then: Mapping[str, Row], now: Mapping[str, Row]) -> Iterator
                 yield math.log(head / base)
 
 
-def _figure(row: Row, field: str) -> float | None:
+def _figure(row: StateRow, field: str) -> float | None:
     return STATISTICS[field](row.ns) if row.ns else dict(row.figures).get(field)
 
 
@@ -148,7 +148,7 @@ def _doubted(verdict: RowVerdict) -> RowVerdict:
     return replace(verdict, remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
 
 
-def _judge_row(base: Row | None, head: Row | None, threshold: Threshold) -> RowVerdict:
+def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshold) -> RowVerdict:
     criterion = str(threshold)
     if head is None:
         assert base is not None

@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.signature import shorten
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.kinds import kinds
-from pytest_dtdispatch.ranks.samples import RankSamples
+from pytest_dtdispatch.ranks.merge import RankSamples
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.metrics import MetricValue

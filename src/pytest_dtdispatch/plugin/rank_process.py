@@ -1,4 +1,7 @@
-"""One of many ranks: how it meets the others, keeps what it prints, and ends with them."""
+"""The processes of many ranks: who starts them and says what ended them, and each of them.
+
+A rank meets the others, keeps what it prints, and ends with them.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,11 @@ import pytest
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.rerun import same_command, uncaptured
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.exchange import Exchange
+    from pytest_dtdispatch.ranks.launch import RankEnd
 
 FOLDER = "DTDISPATCH_RANKS"  # set for ranks that we start: where each says what it does
 STATUS, AT = "status", "at"  # files there: the exit status of the run, and the test of each rank
@@ -32,6 +37,23 @@ WRITES = (  # flags of other plugins that write files, or judge by files
 STACK_SIGNAL = signal.SIGUSR2
 FAREWELL_S = 10.0  # for what takes milliseconds
 TAIL = 4000  # characters of a rank's output that are shown
+
+
+def launch_ranks(config: pytest.Config, ranks: int) -> int:
+    """Run the command line again in ranks, and wait for them."""
+    from pytest_dtdispatch.ranks.launch import StoppedError, launch
+
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
+        try:
+            ended = launch(ranks, same_command(config), {FOLDER: folder}, folder)
+        except StoppedError as stopped:
+            _complain(f"{stopped.name}: the {ranks} ranks were stopped")
+            return int(pytest.ExitCode.TESTS_FAILED)
+        status = _status_of_run(Path(folder))
+        if status is not None:
+            return status
+        _complain(*_why_ended(ended, Path(folder)))
+    return int(pytest.ExitCode.TESTS_FAILED)
 
 
 class Rank:
@@ -207,3 +229,28 @@ def tail_of(path: str, characters: int = TAIL) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()[-characters:]
     except OSError:
         return ""
+
+
+def _complain(*lines: str) -> None:
+    """Say what ended the ranks, on lines of their own: the first rank was in the middle of one."""
+    print(file=sys.stderr)
+    for line in lines:
+        print(f"ERROR: {line}", file=sys.stderr)
+
+
+def _status_of_run(folder: Path) -> int | None:
+    """Read the exit status that the first rank left, if it came to its end."""
+    file = folder / STATUS
+    return int(file.read_text()) if file.exists() else None
+
+
+def _why_ended(ended: list[RankEnd], folder: Path) -> list[str]:
+    lines = []
+    for one in ended[:1]:  # the launcher ended the others, because of this one
+        at = folder / f"{AT}-{one.rank}"
+        test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
+        lines.append(f"rank {one.rank} {one.how}{test}")
+        for log in folder.glob(f"dtdispatch-rank-{one.rank}-*.log"):
+            if said := tail_of(str(log)):
+                lines.append(f"the end of its output:\n{said}")
+    return lines or ["the ranks ended without a result"]

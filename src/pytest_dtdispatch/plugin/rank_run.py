@@ -41,7 +41,7 @@ def launch_or_join(config: pytest.Config) -> int | None:
     if settings is None or settings.nproc == 1:
         return None
     refuse_questions(config, "--dtdispatch-nproc")
-    from pytest_dtdispatch.plugin.rank_launch import launch_ranks
+    from pytest_dtdispatch.plugin.rank_process import launch_ranks
 
     return launch_ranks(config, settings.nproc)
 

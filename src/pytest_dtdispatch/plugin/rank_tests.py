@@ -16,15 +16,15 @@ from pytest_dtdispatch.core.world import ENDED_ITS_RUN, lost_text
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin.rank_process import STACK_SIGNAL, TAIL, Rank, tail_of
 from pytest_dtdispatch.plugin.rank_run import test_number
-from pytest_dtdispatch.ranks.outcomes import FAILED, SKIPPED, Outcome, complaints, is_one
+from pytest_dtdispatch.ranks.differences import FAILED, SKIPPED, PhaseOutcome, all_agree, complaints
 from pytest_dtdispatch.report.document import Document, Span, Tone, Verbatim, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.plugin.bridge import Bridge
     from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.ranks.agreement import Agreement
     from pytest_dtdispatch.ranks.exchange import Exchange
+    from pytest_dtdispatch.ranks.lockstep import Lockstep
 
 PLUGIN = "dtdispatch-ranks"
 LONGEST = 300  # characters of a reason
@@ -96,13 +96,13 @@ class RankSession:
             self._end_phase(item, report, call.duration)
         return report
 
-    def agreement(self) -> Agreement | None:
+    def agreement(self) -> Lockstep | None:
         """Return what settles rounds in the test at hand."""
         if self._why_stopped:
             return None
-        from pytest_dtdispatch.ranks.agreement import Agreement
+        from pytest_dtdispatch.ranks.lockstep import Lockstep
 
-        return Agreement(self._exchange, str(test_number(self._config)))
+        return Lockstep(self._exchange, str(test_number(self._config)))
 
     def merge(self, results: TestResults) -> TestResults:
         """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
@@ -144,7 +144,7 @@ class RankSession:
 
     def _compare(self, tests: list[str]) -> str:
         """Say how ranks differ in what they collected; empty where they do not."""
-        from pytest_dtdispatch.ranks.collected import difference
+        from pytest_dtdispatch.ranks.differences import collected_difference
 
         exchange, errors = self._exchange, self._collect_errors
         digest = hashlib.sha256(json.dumps(tests).encode()).hexdigest()
@@ -158,7 +158,7 @@ class RankSession:
             return ""
         exchange.put("tests", tests)
         collected = exchange.gather("tests", "name its tests")
-        differ = {rank: difference(collected[0], theirs) for rank, theirs in collected.items()}
+        differ = {rank: collected_difference(collected[0], theirs) for rank, theirs in collected.items()}
         rank, how = next((rank, how) for rank, how in differ.items() if how)
         return f"ranks collected different tests: rank {rank} {how}"
 
@@ -172,22 +172,22 @@ class RankSession:
             # What failed here may have waited for the others already.
             waited = min(duration, self._settings.timeout) if failed else 0.0
             found = self._gather(key, f"end the {report.when} of {item.nodeid}", waited)
-            outcomes = {rank: Outcome(*theirs) for rank, theirs in found.items()}
+            outcomes = {rank: PhaseOutcome(*theirs) for rank, theirs in found.items()}
         except RanksError as error:
             self._stop(item.session, str(error))
             _fail(report, [str(error)])
             return
         if report.when == "setup":
             self._runs = all(outcome.label == "passed" for outcome in outcomes.values())
-        self._merge(item, report, ours, outcomes)
+        self._merge(item, report, outcomes)
         if self._exchange.lost:
             self._stop(item.session, lost_text(self._exchange.lost))
 
     def _merge(
-        self, item: pytest.Item, report: pytest.TestReport, ours: Outcome, outcomes: Mapping[int, Outcome]
+        self, item: pytest.Item, report: pytest.TestReport, outcomes: Mapping[int, PhaseOutcome]
     ) -> None:
         failed = any(outcome.label == FAILED for outcome in outcomes.values())
-        if is_one(outcomes) and not failed:
+        if all_agree(outcomes) and not failed:
             return
         said = complaints(outcomes)
         self._complaints += [(f"{item.nodeid} ({report.when})", line) for line in said]
@@ -243,16 +243,16 @@ def _shortened(log: list[str]) -> list[str]:
     return [*log[: starts[0]][-MOST_LINES:], *log[starts[-1] :][: MOST_CALLS + 1]]
 
 
-def _outcome(report: pytest.TestReport) -> Outcome:
+def _outcome(report: pytest.TestReport) -> PhaseOutcome:
     if hasattr(report, "wasxfail"):
         label = "xfailed" if report.skipped else "xpassed"
-        return Outcome(report.nodeid, label, str(report.wasxfail)[:LONGEST])
+        return PhaseOutcome(report.nodeid, label, str(report.wasxfail)[:LONGEST])
     if report.outcome == FAILED:
         sections = [f"--- {name}\n{text}" for name, text in report.sections]
         details = "\n".join([report.longreprtext, *sections]).strip()
-        return Outcome(report.nodeid, FAILED, _reason(report), details[-TAIL:])
+        return PhaseOutcome(report.nodeid, FAILED, _reason(report), details[-TAIL:])
     why = report.longrepr[2] if report.outcome == SKIPPED and isinstance(report.longrepr, tuple) else ""
-    return Outcome(report.nodeid, report.outcome, str(why).removeprefix("Skipped: ")[:LONGEST])
+    return PhaseOutcome(report.nodeid, report.outcome, str(why).removeprefix("Skipped: ")[:LONGEST])
 
 
 def _reason(report: pytest.TestReport) -> str:

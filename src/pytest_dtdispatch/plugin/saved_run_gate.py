@@ -15,7 +15,7 @@ from pytest_dtdispatch.plugin import options
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.core.thresholds import Threshold
-    from pytest_dtdispatch.gates.baseline import Row, SavedRun
+    from pytest_dtdispatch.gates.baseline import SavedRun, StateRow
     from pytest_dtdispatch.gates.saved_run import Judgement
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.report.document import Document
@@ -61,7 +61,7 @@ class SavedRunGate:
         self._config = config
         self._settings = settings
         self._is_named = bool(config.getoption("benchmark_compare", None))
-        self._rows: list[Row] = []
+        self._rows: list[StateRow] = []
         self._held: dict[str, tuple[Threshold, ...]] = {}
         self._left_out: set[str] = set()
         self._base: SavedRun | None = None
@@ -71,12 +71,12 @@ class SavedRunGate:
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter what was measured in a test."""
-        from pytest_dtdispatch.gates.baseline import Row
+        from pytest_dtdispatch.gates.baseline import StateRow
         from pytest_dtdispatch.plugin.bridge import full_name
 
         self._held[results.test] = options.test_settings(item).threshold or ()
         self._rows.extend(
-            Row(full_name(results.test, measurement, samples), samples.state, samples.ns)
+            StateRow(full_name(results.test, measurement, samples), samples.state, samples.ns)
             for measurement in results.measurements()
             for samples in measurement.recorded()
         )
@@ -132,7 +132,7 @@ class SavedRunGate:
         times_nothing = "" if metric == "time" else f"--dtdispatch-metric {metric} times nothing"
         return options.why_not_measured(self._config) or times_nothing
 
-    def _thresholds(self, row: Row) -> tuple[Threshold, ...]:
+    def _thresholds(self, row: StateRow) -> tuple[Threshold, ...]:
         from pytest_dtdispatch.core.thresholds import thresholds_of
 
         if any(row.name.startswith(f"{test}::") for test in self._left_out):

@@ -19,7 +19,7 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by t
 
 
 @dataclass(frozen=True)
-class Ended:
+class RankEnd:
     """How a rank ended that did not end well.
 
     Args:
@@ -35,7 +35,7 @@ class Ended:
         """Say it in words.
 
         Example:
-            >>> Ended(1, -9).how, Ended(1, 4).how
+            >>> RankEnd(1, -9).how, RankEnd(1, 4).how
             ('was killed by SIGKILL', 'ended with exit status 4')
         """
         if self.status >= 0:
@@ -52,7 +52,7 @@ class StoppedError(Exception):
         self.name = name
 
 
-def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> list[Ended]:
+def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> list[RankEnd]:
     """Run a command once for each rank, and wait for all; when one fails, the others are ended.
 
     Ranks meet at a free port of this machine, in a store that this process keeps.
@@ -73,7 +73,7 @@ def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], fol
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
-            ended = [Ended(rank, failure.exitcode) for rank, failure in sorted(error.failures.items())]
+            ended = [RankEnd(rank, failure.exitcode) for rank, failure in sorted(error.failures.items())]
             return sorted(ended, key=lambda one: one.status == -signal.SIGTERM)  # which the launcher sends
         except SignalException as error:
             raise StoppedError(error.sigval.name) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.ranks.samples import RankSamples
+from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
 from pytest_dtdispatch.report.measurements import lay_out
 from pytest_dtdispatch.report.units import column_unit

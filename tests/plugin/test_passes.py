@@ -14,7 +14,7 @@ from pytest_dtdispatch.cli import main
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
 
 pytestmark = pytest.mark.torch
-PLUGIN = "-ppytest_dtdispatch.ab.passes"
+PLUGIN = "-ppytest_dtdispatch.plugin.passes"
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""What the outcomes of one test on several ranks come to."""
+"""Where ranks differ: in the tests that they collected, and in how a test ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.core.world import ranks_text
@@ -11,7 +11,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PhaseOutcome:
     """How one phase of a test ended on one rank.
 
     Args:
@@ -27,19 +27,40 @@ class Outcome:
     details: str = ""
 
 
-def is_one(outcomes: Mapping[int, Outcome]) -> bool:
+def collected_difference(first: Sequence[str], other: Sequence[str]) -> str:
+    """Name the first difference between the tests of two ranks; empty where there is none.
+
+    Example:
+        >>> collected_difference(["t.py::a", "t.py::b"], ["t.py::a"])
+        'lacks t.py::b'
+        >>> collected_difference(["t.py::a", "t.py::b"], ["t.py::b", "t.py::a"])
+        'has t.py::b in place 1, where rank 0 has t.py::a'
+    """
+    have, expected = set(other), set(first)
+    lacking = [name for name in first if name not in have]
+    besides = [name for name in other if name not in expected]
+    if lacking or besides:
+        parts = (("lacks", lacking), ("has besides", besides))
+        return " and ".join(f"{verb} {_named(names)}" for verb, names in parts if names)
+    for place, (ours, theirs) in enumerate(zip(first, other, strict=False), start=1):
+        if ours != theirs:
+            return f"has {theirs} in place {place}, where rank 0 has {ours}"
+    return "" if len(first) == len(other) else f"has {len(other)} tests, and rank 0 {len(first)}"
+
+
+def all_agree(outcomes: Mapping[int, PhaseOutcome]) -> bool:
     """Whether all ranks ended the same test the same way."""
     return len({(outcome.test, outcome.label) for outcome in outcomes.values()}) <= 1
 
 
-def complaints(outcomes: Mapping[int, Outcome]) -> list[str]:
+def complaints(outcomes: Mapping[int, PhaseOutcome]) -> list[str]:
     """Say which ranks did not pass a test and with what, those that agree in one line.
 
     Example:
-        >>> passed, failed = Outcome("t", PASSED), Outcome("t", FAILED, "ValueError: boom")
+        >>> passed, failed = PhaseOutcome("t", PASSED), PhaseOutcome("t", FAILED, "ValueError: boom")
         >>> complaints({0: passed, 1: failed, 2: failed})
         ['ranks 1, 2 failed: ValueError: boom']
-        >>> complaints({0: passed, 1: Outcome("t", SKIPPED, "no luck")})
+        >>> complaints({0: passed, 1: PhaseOutcome("t", SKIPPED, "no luck")})
         ['rank 1 skipped what rank 0 runs: no luck']
     """
     if len({outcome.test for outcome in outcomes.values()}) > 1:
@@ -55,7 +76,12 @@ def complaints(outcomes: Mapping[int, Outcome]) -> list[str]:
     return said
 
 
-def _grouped(outcomes: Mapping[int, Outcome], by: str) -> Iterator[tuple[str, list[int]]]:
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}"
+
+
+def _grouped(outcomes: Mapping[int, PhaseOutcome], by: str) -> Iterator[tuple[str, list[int]]]:
     groups: dict[tuple[str, str], list[int]] = {}
     for rank, outcome in sorted(outcomes.items()):
         groups.setdefault((outcome.label, getattr(outcome, by)), []).append(rank)

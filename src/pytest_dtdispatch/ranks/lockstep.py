@@ -1,8 +1,8 @@
-"""What ranks must settle before they repeat a real collective: of which op, and how often."""
+"""Ranks in lockstep: before a real collective is repeated they settle of which op, and how often."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -12,20 +12,28 @@ from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.ranks.exchange import Exchange
 
 
-class Agreement:
-    """The agreements of one test, in the order that every rank comes to them.
+def has_real_group() -> bool:
+    """Say whether collectives of this process reach other ranks."""
+    return dist.is_initialized() and str(dist.get_backend()) != "fake"
 
-    With a fake process group no rank waits for another, and nothing is agreed on.
+
+class Lockstep:
+    """What ranks settle in one test, in the order that every rank comes to it.
+
+    Without a real process group no rank waits for another, and nothing is settled.
 
     Example:
         >>> from pytest_dtdispatch.core.world import World
         >>> from torch.distributed import HashStore
-        >>> Agreement(Exchange(HashStore(), World(), 1.0), "1").come_to("add.Tensor")
+        >>> Lockstep(Exchange(HashStore(), World(), 1.0), "1").come_to("add.Tensor")
     """
 
-    def __init__(self, exchange: Exchange, test: str) -> None:
+    def __init__(
+        self, exchange: Exchange, test: str, has_real_group: Callable[[], bool] = has_real_group
+    ) -> None:
         self._exchange = exchange
         self._test = test
+        self._has_real_group = has_real_group
         self._subject = ""
         self._count = 0
 
@@ -33,13 +41,13 @@ class Agreement:
         """Meet the other ranks at what is measured next."""
         __tracebackhide__ = True
         self._subject = subject
-        if _is_real():
+        if self._has_real_group():
             self._settle(["at the start of", subject])
 
     def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
         """Settle how many rounds are taken, how many in a row, and so on: the least of all proposals."""
         __tracebackhide__ = True
-        if not _is_real():
+        if not self._has_real_group():
             return None
         what = ["at the rounds of", f"{self._subject} (propagation: {propagation})"]
         return tuple(map(min, *self._settle(what, *numbers)))
@@ -59,7 +67,3 @@ def _said(found: Mapping[int, Any]) -> str:
     for rank, ((verb, subject), _) in found.items():
         who.setdefault(f"{verb} {subject}", []).append(rank)
     return "; ".join(f"{ranks_text(ranks)} {said}" for said, ranks in who.items())
-
-
-def _is_real() -> bool:
-    return dist.is_initialized() and str(dist.get_backend()) != "fake"

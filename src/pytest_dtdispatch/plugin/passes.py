@@ -1,0 +1,59 @@
+"""What a process of an A/B run is loaded with: ``pytest -p pytest_dtdispatch.plugin.passes``.
+
+All tests run several times over, so that a slow second of the machine hits one pass of a row and not all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_dtdispatch.core.files import write_whole
+from pytest_dtdispatch.core.passes import OUTPUT, PASSES, PassRows
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.plugin.session import Session
+
+
+class Passes:
+    """The plugin object that runs all tests several times."""
+
+    def __init__(self, count: int, output: Path) -> None:
+        self._count = count
+        self._output = output
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Run every test, and then every test again; stop after a pass in which one failed."""
+        measuring: Session | None = session.config.pluginmanager.get_plugin("dtdispatch-session")
+        if session.testsfailed or session.config.option.collectonly or measuring is None:
+            return None
+        rows = PassRows()
+        for _ in range(self._count):
+            _run_all(session)
+            rows.add(measuring.results.values())
+            if session.testsfailed:
+                break
+        write_whole(self._output, rows.as_json())
+        return True
+
+
+def _run_all(session: pytest.Session) -> None:
+    """Run each test once, and put down everything that was set up: as pytest's own loop does."""
+    items = session.items
+    for item, after in zip(items, [*items[1:], None], strict=False):  # there may be none
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take part only in a process that was told where to write."""
+    if output := os.environ.get(OUTPUT):
+        count = int(os.environ[PASSES])
+        config.pluginmanager.register(Passes(count, Path(output)), "dtdispatch-passes")
