@@ -23,7 +23,7 @@ from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.torchapi.names import open_modes
+from pytest_dtdispatch.torchapi.modes import open_modes
 
 # The test that the design's users start from.
 TEN_LINES = """

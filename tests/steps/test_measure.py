@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,12 +26,14 @@ from pytest_dtdispatch.steps.growth import resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.steps.model import Asked, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi import step_hooks as torchhooks
+from pytest_dtdispatch.torchapi.dispatcher import collective_kind
+from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.propagator import propagator_api, redistribute_module
+from pytest_dtdispatch.torchapi.tensors import spec_type
 
 pytestmark = pytest.mark.torch
 
-HAS_NATIVE = torchapi.propagator_api().native_stats is not None
+HAS_NATIVE = propagator_api().native_stats is not None
 FIRST_ASKED, FIRST_CACHE = (Asked.NATIVE, "native") if HAS_NATIVE else (Asked.PYTHON, "python")
 Make = Callable[..., DTensor]
 Step = Callable[[], Any]
@@ -111,7 +114,7 @@ def an_op_that_fails(mesh: DeviceMesh) -> tuple[Step, str]:
 
 
 def clear_as_a_program_does() -> None:
-    dispatcher = torchapi.propagator_api().propagator
+    dispatcher = propagator_api().propagator
     dispatcher.propagate_op_sharding.cache.cache_clear()
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if clear:
@@ -197,7 +200,7 @@ def test_propagations_inside_one_are_told_apart_from_it(shard: Make) -> None:
 
 def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
     a = shard(8, 8)
-    propagator = torchapi.propagator_api().propagator
+    propagator = propagator_api().propagator
 
     def step() -> None:
         with watched_schema() as schemas:
@@ -215,7 +218,7 @@ class watched_schema:  # noqa: N801 (a context manager)
     """Keep the schemas that the dispatcher propagates."""
 
     def __enter__(self) -> list[Any]:
-        propagator = torchapi.propagator_api().propagator
+        propagator = propagator_api().propagator
         inner = propagator.propagate_op_sharding_non_cached
         self.schemas: list[Any] = []
 
@@ -223,7 +226,7 @@ class watched_schema:  # noqa: N801 (a context manager)
             self.schemas.append(schema)
             return inner(schema)
 
-        self._replaced = torchapi.replaced(propagator, "propagate_op_sharding_non_cached", watch)
+        self._replaced = patch.object(propagator, "propagate_op_sharding_non_cached", watch)
         self._replaced.__enter__()
         return self.schemas
 
@@ -331,7 +334,7 @@ def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMes
     with StepCounter() as counter:
         kept.extend(on_mesh(mesh) for _ in range(7))
         counts = counter.lap()
-        alive = [o for o in gc.get_objects() if type(o) is torchapi.spec_type()]  # since entry
+        alive = [o for o in gc.get_objects() if type(o) is spec_type()]  # since entry
     assert counts.spec_growth == len(alive) == 7
 
 
@@ -423,7 +426,7 @@ def test_collectives_are_counted_by_kind_whoever_runs_them(mesh: DeviceMesh) -> 
     ],
 )
 def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> None:
-    assert torchhooks.collective_kind(op) == kind
+    assert collective_kind(op) == kind
 
 
 # The program does not notice
@@ -445,7 +448,7 @@ def hooked_state() -> list[Any]:
         sorted(vars(dispatcher.sharding_propagator)),
         dict(dispatcher._custom_op_handlers),
         id(clear),
-        id(torchapi.redistribute_module().redistribute_local_tensor),
+        id(redistribute_module().redistribute_local_tensor),
     ]
 
 
@@ -476,7 +479,7 @@ def test_a_step_that_raises_raises_and_leaves_nothing_behind(mesh: DeviceMesh) -
     with pytest.raises(KeyError, match="of the program"):
         count(step)
     assert next(calls) == 5
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
 
 
 def test_a_mode_that_hides_ops_from_other_modes_hides_no_counts(shard: Make) -> None:
@@ -513,7 +516,7 @@ def test_hits_before_a_clear_are_not_lost(shard: Make) -> None:
 
 
 def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
-    a, clear = shard(8, 8), torchapi.propagator_api().native_clear
+    a, clear = shard(8, 8), propagator_api().native_clear
     if clear is None:
         pytest.skip("this torch has no native cache")
 

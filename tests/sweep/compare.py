@@ -22,7 +22,7 @@ from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
 from pytest_dtdispatch.steps.judge import Limits
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
 from tests.sweep.programs import Program, Programs
@@ -130,8 +130,8 @@ def _watched(program: Program, way: Way) -> tuple[Seen, Any]:
 
 
 def _seen_of(program: Program, result: Any) -> Seen:
-    given = torchapi.tree_leaves((program.given.args, program.given.kwargs, program.later))
-    values = [*given, *torchapi.tree_leaves(result)]
+    given = tree_leaves((program.given.args, program.given.kwargs, program.later))
+    values = [*given, *tree_leaves(result)]
     gradients = [observe.gradient(value) for value in values if isinstance(value, torch.Tensor)]
     seen = [observe.seen(value) for value in values]
     tensors = [one for one in seen if isinstance(one, dict)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from pytest_dtdispatch.measuring.timing import Reader
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.propagator import cold_caches, counting_uncached, propagator_api
 
 
 class ShardingCaches:
@@ -21,8 +21,8 @@ class ShardingCaches:
     """
 
     def __init__(self) -> None:
-        self._api = torchapi.propagator_api()
-        self._cold = torchapi.cold_caches()
+        self._api = propagator_api()
+        self._cold = cold_caches()
 
     @property
     def interface(self) -> str:
@@ -79,4 +79,4 @@ class ShardingCaches:
 
     def counting_uncached(self) -> AbstractContextManager[list[int]]:
         """Count propagations that ask no cache."""
-        return torchapi.counting_uncached(self._api.propagator)
+        return counting_uncached(self._api.propagator)

@@ -19,7 +19,7 @@ from pytest_dtdispatch.measuring.contents import (
 from pytest_dtdispatch.measuring.masks import Masks
 from pytest_dtdispatch.measuring.optimizers import OptimizerStates
 from pytest_dtdispatch.measuring.replay import RandomState, Specs, in_turn
-from pytest_dtdispatch.torchapi import state as torchstate
+from pytest_dtdispatch.torchapi.tensor_state import place_in_memory, set_versions, storages_of, version_of
 
 
 class Versions:
@@ -32,15 +32,15 @@ class Versions:
 
     def save(self, tensor: torch.Tensor) -> None:
         """Save the versions of a tensor, and of what holds its contents, before it is written to."""
-        for each in (tensor, *torchstate.storages_of(tensor)):
-            version = torchstate.version_of(each)
+        for each in (tensor, *storages_of(tensor)):
+            version = version_of(each)
             if version is not None and id(each) not in self._tensors:
                 self._tensors[id(each)] = each
                 self._before.append(version)
 
     def settle(self) -> None:
         """Note the versions that the program's call left behind; those that are saved later count as such."""
-        self._after = [torchstate.version_of(each) or 0 for each in self._tensors.values()]
+        self._after = [version_of(each) or 0 for each in self._tensors.values()]
 
     def rewind(self) -> None:
         """Put versions back to what they were before the call."""
@@ -54,7 +54,7 @@ class Versions:
     def _set(self, versions: list[int]) -> None:
         """Set versions, the first saved last: a view that was saved later has the version of its base."""
         if versions:
-            torchstate.set_versions(list(self._tensors.values())[::-1], versions[::-1])
+            set_versions(list(self._tensors.values())[::-1], versions[::-1])
 
 
 class SavedTensors:
@@ -136,7 +136,7 @@ class SavedTensors:
         )
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
-        places = {torchstate.place_in_memory(plain) for plain in torchstate.storages_of(tensor)}
+        places = {place_in_memory(plain) for plain in storages_of(tensor)}
         is_new = not places <= self._places
         self._places |= places
         return is_new

@@ -24,11 +24,13 @@ from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import signature_of
 from pytest_dtdispatch.measuring.elsewhere import OtherThreads
 from pytest_dtdispatch.measuring.exclusive import Measuring
-from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import UnnoticedMode, is_mode_of_program, open_modes
+from pytest_dtdispatch.torchapi.op_schemas import op_name
+from pytest_dtdispatch.torchapi.propagator import dispatch_loggers
+from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -53,7 +55,7 @@ class DispatchCapture(UnnoticedMode):
 
     def __enter__(self) -> Self:
         __tracebackhide__ = True
-        self._outer = torchapi.open_modes()
+        self._outer = open_modes()
         with ExitStack() as entered:
             entered.enter_context(self._measuring)
             if any(isinstance(mode, DispatchCapture) for mode in self._outer):
@@ -93,7 +95,7 @@ class DispatchCapture(UnnoticedMode):
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         leaves = call.leaves()
-        if types != (DTensor,) and any(map(torchapi.wraps_dtensors, leaves)):
+        if types != (DTensor,) and any(map(wraps_dtensors, leaves)):
             return NotImplemented  # its own dispatch comes down to ops on the DTensors inside, seen here
         on_dtensors = has_dtensor(leaves)
         if not on_dtensors:
@@ -110,13 +112,13 @@ class DispatchCapture(UnnoticedMode):
     def _close_modes_inside(self) -> list[str]:
         """Close what was opened after this mode: torch would close the innermost in place of this one."""
         outer = {id(mode) for mode in (*self._outer, self)}
-        inside = [mode for mode in reversed(torchapi.open_modes()) if id(mode) not in outer]
+        inside = [mode for mode in reversed(open_modes()) if id(mode) not in outer]
         for mode in inside:
             mode.__exit__(None, None, None)
         return [type(mode).__name__ for mode in inside]
 
     def _wants(self, func: Any) -> bool:
-        return not self._ops or any(fnmatchcase(torchapi.op_name(func), glob) for glob in self._ops)
+        return not self._ops or any(fnmatchcase(op_name(func), glob) for glob in self._ops)
 
 
 class Timing(NamedTuple):
@@ -254,7 +256,7 @@ class HidingModes:
 
 def warn_of_debug_logging() -> None:
     """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
-    for logger in torchapi.dispatch_loggers():
+    for logger in dispatch_loggers():
         if logger.isEnabledFor(DEBUG):
             warnings.warn(
                 f"logger {logger.name} is at DEBUG, which makes every hit several times slower: "
@@ -271,7 +273,7 @@ def _mode_in_between() -> str | None:
     while frame is not None:
         if frame.f_code.co_name == "__torch_dispatch__":
             owner = frame.f_locals.get("self")
-            if torchapi.is_mode_of_program(owner) and not isinstance(owner, DispatchCapture):
+            if is_mode_of_program(owner) and not isinstance(owner, DispatchCapture):
                 return type(owner).__name__
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from contextlib import AbstractContextManager
 
 from pytest_dtdispatch.errors import DtDispatchWarning
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi.step_hooks import noticing_propagations
+from pytest_dtdispatch.torchapi.dispatcher import noticing_propagations
+from pytest_dtdispatch.torchapi.modes import open_modes
 
 MOST_NAMES = 3
 
@@ -57,7 +57,7 @@ class OtherThreads:
 
     def _is_captured(self) -> bool:
         """Tell whether the capture is open in this thread too, or is just handling an op of it."""
-        if any(mode is self._capture for mode in torchapi.open_modes()):
+        if any(mode is self._capture for mode in open_modes()):
             return True
         frame = sys._getframe(1)
         while frame is not None:

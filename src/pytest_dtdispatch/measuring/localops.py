@@ -9,9 +9,10 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import UnnoticedMode
+from pytest_dtdispatch.torchapi.op_schemas import op_name
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 
 class LocalOps(UnnoticedMode):
@@ -55,18 +56,18 @@ def local_call_of(call: OpCall, rewind: Callable[[], None], signals: Signals) ->
     if collectives:
         return None, f"redistributes ({', '.join(dict.fromkeys(c.func.__name__ for c in collectives))})"
     if len(below.calls) != 1:
-        ops = ", ".join(dict.fromkeys(torchapi.op_name(c.func) for c in below.calls)) or "none"
+        ops = ", ".join(dict.fromkeys(op_name(c.func) for c in below.calls)) or "none"
         return None, f"runs {len(below.calls)} ops on local shards ({ops})"
     [local] = below.calls
     if local.func is not call.func:
-        return None, f"runs {torchapi.op_name(local.func)} on local shards"
+        return None, f"runs {op_name(local.func)} on local shards"
     if not _same_tensors(call, local):
         return None, "runs on other tensors than its local shards"
     return local, ""
 
 
 def _same_tensors(call: OpCall, local: OpCall) -> bool:
-    shards = [torchapi.local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
+    shards = [local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
     used = [leaf for leaf in local.leaves() if isinstance(leaf, torch.Tensor)]
     plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
     same = len(shards) == len(used) and all(a is b for a, b in zip(shards, used, strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from pytest_dtdispatch.torchapi.state import mask_hook, mask_of, set_mask
+from pytest_dtdispatch.torchapi.mask_buffers import mask_hook, mask_of, set_mask
 
 
 class Masks:

@@ -11,7 +11,7 @@ from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.quiet import nothing_warned
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import without_outer_modes
 
 
 class Replay(Protocol):
@@ -50,7 +50,7 @@ class Repetitions:
         with ExitStack() as entered:
             entered.enter_context(self.signals)
             entered.enter_context(nothing_warned())
-            entered.enter_context(torchapi.without_outer_modes())
+            entered.enter_context(without_outer_modes())
             entered.callback(self._replay.restore)
             entered.enter_context(self._replay.repeating())
             self._entered = entered.pop_all()

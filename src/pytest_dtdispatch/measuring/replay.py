@@ -18,8 +18,9 @@ from pytest_dtdispatch.measuring.contents import (
     why_no_copy,
 )
 from pytest_dtdispatch.measuring.masks import Masks
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi import state as torchstate
+from pytest_dtdispatch.torchapi.generators import cuda_generator, random_tracker_states
+from pytest_dtdispatch.torchapi.op_schemas import arguments_of, is_op, leaves_of, returns_nothing, tree_leaves
+from pytest_dtdispatch.torchapi.tensor_state import set_spec, spec_of
 
 
 class OpCall(NamedTuple):
@@ -36,21 +37,21 @@ class OpCall(NamedTuple):
 
     def leaves(self) -> list[Any]:
         """Every argument, lists of tensors flattened."""
-        return torchapi.leaves_of(self.args, self.kwargs)
+        return leaves_of(self.args, self.kwargs)
 
     def written(self) -> list[torch.Tensor]:
         """Tensors that the op's schema says it writes to."""
-        arguments = torchapi.arguments_of(self.func, self.args, self.kwargs)
+        arguments = arguments_of(self.func, self.args, self.kwargs)
         values = [argument.value for argument in arguments if argument.is_written]
-        return [leaf for leaf in torchapi.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
     def once_because(self) -> str | None:
         """Say why the call cannot be repeated, judged by its schema and tags; nothing where it can."""
-        if not torchapi.is_op(self.func):
+        if not is_op(self.func):
             return "a higher-order operator runs once"
         if torch.Tag.inplace_view in self.func.tags:
             return "runs once: it changes a tensor's shape in place"
-        if torchapi.returns_nothing(self.func) and not self.written():
+        if returns_nothing(self.func) and not self.written():
             return "runs once: its effect is outside its tensors"
         return None
 
@@ -106,12 +107,12 @@ class Specs:
     def note(self, tensor: Any) -> None:
         """Note what says where a tensor lives, if it is a DTensor."""
         if isinstance(tensor, DTensor):
-            self._specs.append((tensor, torchstate.spec_of(tensor)))
+            self._specs.append((tensor, spec_of(tensor)))
 
     def restore(self) -> None:
         """Put it back."""
         for tensor, spec in self._specs:
-            torchstate.set_spec(tensor, spec)
+            set_spec(tensor, spec)
 
 
 class RandomState:
@@ -119,7 +120,7 @@ class RandomState:
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._generators: dict[int, torch.Generator] = {}
-        self._before = {f"tracker {name}": s.clone() for name, s in torchapi.random_tracker_states().items()}
+        self._before = {f"tracker {name}": s.clone() for name, s in random_tracker_states().items()}
         self._after = self._before
         self._advanced = False
         self._watch(torch.default_generator)
@@ -132,7 +133,7 @@ class RandomState:
             if isinstance(leaf, torch.Generator):
                 self._watch(leaf)
             elif isinstance(device, torch.device) and device.type == "cuda":
-                self._watch(torchapi.cuda_generator(device))
+                self._watch(cuda_generator(device))
 
     def settle(self) -> None:
         """Note the states that the program's call left behind."""
@@ -160,14 +161,14 @@ class RandomState:
 
     def _read(self) -> dict[str, torch.Tensor]:
         states = {f"generator {key}": generator.get_state() for key, generator in self._generators.items()}
-        tracked = torchapi.random_tracker_states()
+        tracked = random_tracker_states()
         states.update({f"tracker {name}": state.clone() for name, state in tracked.items()})
         return states
 
     def _write(self, states: dict[str, torch.Tensor]) -> None:
         for key, generator in self._generators.items():
             generator.set_state(states[f"generator {key}"])
-        tracked = torchapi.random_tracker_states()
+        tracked = random_tracker_states()
         for name in tracked:
             if (state := states.get(f"tracker {name}")) is not None:
                 tracked[name] = state.clone()

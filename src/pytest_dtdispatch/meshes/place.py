@@ -12,7 +12,8 @@ import torch.distributed as dist
 from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.core.world import World, read_world
 from pytest_dtdispatch.errors import DevicesError, MeshError
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.build import cuda_driver_version
+from pytest_dtdispatch.torchapi.process_groups import has_local_mode, is_local_mode_open
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank
 MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a slip of the finger must not fill the memory
@@ -84,7 +85,7 @@ def _check_backend(backend: str, device: str) -> None:
         raise MeshError(f"backend nccl needs a CUDA device, and {why}; valid here: fake, gloo")
     if backend in ("gloo", "local") and device != "cpu":
         raise MeshError(f"backend {backend} needs device cpu; on cuda use nccl or fake")
-    if backend == "local" and not torchapi.has_local_mode():
+    if backend == "local" and not has_local_mode():
         raise MeshError(
             f"backend local needs torch.distributed._local_tensor, which torch {torch.__version__} does not "
             "have (torch 2.10 and later do); valid here: fake"
@@ -98,7 +99,7 @@ def device_name(device: str) -> str:
 
 def driver_version(device: str) -> str:
     """Name the newest CUDA that the driver takes; nothing on a CPU, or where there is none."""
-    return torchapi.cuda_driver_version() if device == "cuda" and torch.cuda.is_available() else ""
+    return cuda_driver_version() if device == "cuda" and torch.cuda.is_available() else ""
 
 
 def nccl_version(device: str) -> str:
@@ -110,4 +111,4 @@ def nccl_version(device: str) -> str:
 
 def group_backend() -> str:
     """Name the backend of the process group that is open."""
-    return "local" if torchapi.is_local_mode_open() else str(dist.get_backend())
+    return "local" if is_local_mode_open() else str(dist.get_backend())

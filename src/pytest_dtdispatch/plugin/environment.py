@@ -19,7 +19,7 @@ def run_environment(settings: Settings) -> Environment:
 
     from pytest_dtdispatch.measuring.caches import ShardingCaches
     from pytest_dtdispatch.meshes.place import Place, choose_place, device_name, driver_version, nccl_version
-    from pytest_dtdispatch.torchapi.names import torch_build
+    from pytest_dtdispatch.torchapi.build import torch_build
 
     world = read_world(os.environ)
     try:

@@ -10,7 +10,8 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.torchapi.names import fully_shard, local_of
+from pytest_dtdispatch.torchapi.builders import fully_shard
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 # Small enough for local ops to run in one thread: what is measured is dispatch.
 WIDTH, HIDDEN, BATCH = 16, 64, 8

@@ -9,7 +9,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.builders import foreach_add as list_adder
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
@@ -38,7 +38,7 @@ def test_stack_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> No
 
 def test_foreach_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Add 2 to 16 pairs of tensors in one call."""
-    add = torchapi.foreach_add()
+    add = list_adder()
 
     def foreach_add(length: int) -> Callable[[], Any]:
         tensors = [sharded(device_mesh) for _ in range(length)]
