@@ -21,7 +21,7 @@ from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.stats.shift import shift_interval
+from pytest_dtdispatch.stats.rank_sums import shift_interval
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.measurements import Group, Line, Table
 from pytest_dtdispatch.report.terminal import Text, legend_lines, table_lines
 from pytest_dtdispatch.report.units import column_unit
-from pytest_dtdispatch.stats.proportions import rate_interval
+from pytest_dtdispatch.stats.resampling import rate_interval
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
 LEGEND = (

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.stats.shift import hodges_lehmann, shift_interval
+from pytest_dtdispatch.stats.location import hodges_lehmann
+from pytest_dtdispatch.stats.rank_sums import shift_interval
 
 MOST_LISTED = 20
 CONFIDENCE = 0.95  # five compiles each suffice for it
