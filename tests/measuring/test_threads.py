@@ -22,7 +22,7 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import dispatcher
 from pytest_dtdispatch.torchapi.dispatcher import SLOW_PATH, noticing_propagations
 from pytest_dtdispatch.torchapi.modes import open_modes

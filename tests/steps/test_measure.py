@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.measuring.setup import check_steps
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.steps.checks import check_steps
-from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.growth import resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.steps.model import Asked, Steps

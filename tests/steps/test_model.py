@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.steps.model import Asked, Count, Miss, Redistribution, StepCounts, Steps, repeated
+from pytest_dtdispatch.core.itemized import Count, repeated
+from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)
 GATHER = Redistribution("mm.default", "f32[8,8]", ("S0", "R"), ("R", "R"), 256)

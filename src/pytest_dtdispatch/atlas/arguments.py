@@ -17,7 +17,7 @@ from pytest_dtdispatch.atlas.layouts import Layout
 from pytest_dtdispatch.atlas.needs import MOULDS, NAMED, NAMED_OUTPUTS, NEEDS, OUTPUT_DTYPES
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.describe import DTYPES
-from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.torchapi.op_schemas import SchemaArgument, op_name, schema_of
 
 _BY_TEXT = {text: dtype for dtype, text in DTYPES.items()}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.compiled.judge import CacheEffect, cache_effects
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.measurements import Group, Line, Table
 from pytest_dtdispatch.report.terminal import INDENT, Text
 from pytest_dtdispatch.report.units import column_unit
-from pytest_dtdispatch.steps.model import repeated
 
 NOT_COUNTED = "?"
 MOST_NOTES = 5

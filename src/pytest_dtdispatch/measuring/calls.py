@@ -15,12 +15,12 @@ from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.signature import place_text
 from pytest_dtdispatch.instructions.counted_rounds import rounds_of
 from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.measuring.call_replay import CallReplay
 from pytest_dtdispatch.measuring.contents import NoCopyError
 from pytest_dtdispatch.measuring.interrupts import Signals
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.ops import figures_of, synchronizer
 from pytest_dtdispatch.measuring.repeating import Repetitions
-from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode, without_outer_modes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
-import threading
 import time
 import warnings
 from abc import abstractmethod
@@ -22,12 +20,12 @@ from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import signature_of
-from pytest_dtdispatch.measuring.elsewhere import OtherThreads
 from pytest_dtdispatch.measuring.exclusive import Measuring
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
-from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.torchapi.modes import UnnoticedMode, is_mode_of_program, open_modes
+from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
+from pytest_dtdispatch.torchapi.modes import UnnoticedMode, open_modes
 from pytest_dtdispatch.torchapi.op_schemas import op_name
 from pytest_dtdispatch.torchapi.propagator import dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
@@ -216,44 +214,6 @@ class SignatureCapture(DispatchCapture):
         return result
 
 
-class HidingModes:
-    """Notice a mode that was opened inside a capture and hides DTensor ops from it.
-
-    Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does. The
-    proof is that a plain-tensor op comes through it after a propagation that no op of the capture made.
-    """
-
-    def __init__(self, caches: ShardingCaches) -> None:
-        self._caches = caches
-        self._noted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
-        self._hiding: set[str] = set()
-
-    def note(self) -> None:
-        """Note the counters of this thread: an op that the capture saw has ended."""
-        self._noted[threading.get_ident()] = self._counters()
-
-    def look(self) -> None:
-        """Look for a mode that hides the DTensor op to which the plain-tensor op at hand belongs."""
-        if self._noted.get(threading.get_ident(), now := self._counters()) == now:
-            return
-        mode = _mode_in_between()
-        if mode:
-            self._hiding.add(mode)
-
-    def _counters(self) -> list[tuple[int, int]]:
-        return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
-
-    def warn(self) -> None:
-        """Warn of the modes that were found."""
-        for mode in sorted(self._hiding):
-            warnings.warn(
-                f"{mode} was opened inside the capture and hides DTensor ops from it: "
-                f"open {mode} outside the capture",
-                DtDispatchWarning,
-                stacklevel=3,
-            )
-
-
 def warn_of_debug_logging() -> None:
     """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
     for logger in dispatch_loggers():
@@ -265,18 +225,6 @@ def warn_of_debug_logging() -> None:
                 stacklevel=4,
             )
             return
-
-
-def _mode_in_between() -> str | None:
-    """Name the mode that is running an op right now, if one is: it was opened after the capture."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_name == "__torch_dispatch__":
-            owner = frame.f_locals.get("self")
-            if is_mode_of_program(owner) and not isinstance(owner, DispatchCapture):
-                return type(owner).__name__
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
 
 
 def _median_us(ns: Sequence[int]) -> float:

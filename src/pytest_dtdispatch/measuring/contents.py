@@ -10,8 +10,6 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.torchapi.tensor_state import contents_of, storages_of
 
-CHANGED_LAYOUT = "runs once: it changed the layout of a tensor that it wrote to"
-
 
 class NoCopyError(Exception):
     """What a tensor holds cannot be copied; the text says why a call that writes to it runs once."""
@@ -63,9 +61,13 @@ def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, placements, plains
 
 
-def is_freed(tensor: torch.Tensor) -> bool:
-    """Tell whether the program freed what a tensor held: nobody can see it."""
-    return all(map(_is_freed, storages_of(tensor)))
+def copy_in_layout(tensor: torch.Tensor, layout: tuple[Any, ...]) -> Copy | None:
+    """Copy what a tensor holds where it still lies as it did; None where the program freed what it held."""
+    if all(map(_is_freed, storages_of(tensor))):
+        return None
+    if layout_of(tensor) != layout:
+        raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
+    return Copy(tensor)
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:

@@ -103,7 +103,7 @@ class MeasuringDtDispatch(DtDispatch):
     ) -> Steps:
         """See :meth:`DtDispatch.steps`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.checks import check_steps
+        from pytest_dtdispatch.measuring.setup import check_steps
         from pytest_dtdispatch.steps.measure import run_and_count_steps
 
         check_steps(step_fn, warmup, steps)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from pytest_dtdispatch.steps.model import StepCounts, Steps, repeated
+from pytest_dtdispatch.core.itemized import repeated
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 MOST_LISTED = 20
 

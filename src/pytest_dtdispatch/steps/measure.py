@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.ops import has_dtensor
-from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode
 from pytest_dtdispatch.torchapi.tensors import wait_for

@@ -1,18 +1,57 @@
-"""What a DTensor op runs on its local shards, and whether that is the same computation."""
+"""An op with its arguments, and the op on the local shards that it comes down to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode
-from pytest_dtdispatch.torchapi.op_schemas import op_name
+from pytest_dtdispatch.torchapi.op_schemas import (
+    arguments_of,
+    is_op,
+    leaves_of,
+    op_name,
+    returns_nothing,
+    tree_leaves,
+)
 from pytest_dtdispatch.torchapi.tensors import local_of
+
+
+class OpCall(NamedTuple):
+    """An op with the arguments that a program called it with."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self) -> Any:
+        """Make the call."""
+        __tracebackhide__ = True
+        return self.func(*self.args, **self.kwargs)
+
+    def leaves(self) -> list[Any]:
+        """Every argument, lists of tensors flattened."""
+        return leaves_of(self.args, self.kwargs)
+
+    def written(self) -> list[torch.Tensor]:
+        """Tensors that the op's schema says it writes to."""
+        arguments = arguments_of(self.func, self.args, self.kwargs)
+        values = [argument.value for argument in arguments if argument.is_written]
+        return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+    def once_because(self) -> str | None:
+        """Say why the call cannot be repeated, judged by its schema and tags; nothing where it can."""
+        if not is_op(self.func):
+            return "a higher-order operator runs once"
+        if torch.Tag.inplace_view in self.func.tags:
+            return "runs once: it changes a tensor's shape in place"
+        if returns_nothing(self.func) and not self.written():
+            return "runs once: its effect is outside its tensors"
+        return None
 
 
 class LocalOps(UnnoticedMode):

@@ -1,4 +1,4 @@
-"""DTensor ops of threads in which no capture is open, while one is open in another thread."""
+"""DTensor ops that a capture does not see: a mode hides them, or they run in a thread of their own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import sys
 import threading
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any
 
 from pytest_dtdispatch.errors import DtDispatchWarning
+from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.torchapi.dispatcher import noticing_propagations
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.modes import is_mode_of_program, open_modes
 
 MOST_NAMES = 3
 
@@ -59,9 +63,50 @@ class OtherThreads:
         """Tell whether the capture is open in this thread too, or is just handling an op of it."""
         if any(mode is self._capture for mode in open_modes()):
             return True
-        frame = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code.co_name == "__torch_dispatch__" and frame.f_locals.get("self") is self._capture:
-                return True
-            frame = frame.f_back  # type: ignore[assignment]
-        return False
+        return any(owner is self._capture for owner in _dispatching())
+
+
+class HidingModes:
+    """Notice a mode that was opened inside a capture and hides DTensor ops from it.
+
+    Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does. The
+    proof is that a plain-tensor op comes through it after a propagation that no op of the capture made.
+    """
+
+    def __init__(self, caches: ShardingCaches) -> None:
+        self._caches = caches
+        self._noted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
+        self._hiding: set[str] = set()
+
+    def note(self) -> None:
+        """Note the counters of this thread: an op that the capture saw has ended."""
+        self._noted[threading.get_ident()] = self._counters()
+
+    def look(self) -> None:
+        """Look for a mode that hides the DTensor op to which the plain-tensor op at hand belongs."""
+        if self._noted.get(threading.get_ident(), now := self._counters()) == now:
+            return
+        if (mode := next(filter(is_mode_of_program, _dispatching()), None)) is not None:
+            self._hiding.add(type(mode).__name__)
+
+    def _counters(self) -> list[tuple[int, int]]:
+        return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
+
+    def warn(self) -> None:
+        """Warn of the modes that were found."""
+        for mode in sorted(self._hiding):
+            warnings.warn(
+                f"{mode} was opened inside the capture and hides DTensor ops from it: "
+                f"open {mode} outside the capture",
+                DtDispatchWarning,
+                stacklevel=3,
+            )
+
+
+def _dispatching() -> Iterator[Any]:
+    """Give what is handling an op in this thread right now, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "__torch_dispatch__":
+            yield frame.f_locals.get("self")
+        frame = frame.f_back
