@@ -1,4 +1,4 @@
-"""What a repetition raises is a note, and what comes from elsewhere the program sees; warnings are ignored."""
+"""Errors of repetitions are notes, those from elsewhere reach the program; warnings are ignored."""
 
 from __future__ import annotations
 
