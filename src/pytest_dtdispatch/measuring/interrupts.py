@@ -80,11 +80,12 @@ class Signals:
         """Give every signal its handler again, also where one of them is called meanwhile and raises."""
         handlers = list(self._handlers.items())
         while handlers:
-            number, handler = handlers.pop()
+            number, handler = handlers[-1]
             try:
                 if signal.getsignal(number) == self._on_signal:  # else the program has set another
                     signal.signal(number, handler)
-            except BaseException as error:
+                handlers.pop()
+            except BaseException as error:  # it came before the handler was set: it is set again
                 self._raised = error
         raised, self._raised = self._raised, None
         if raised is not None:
