@@ -12,13 +12,13 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN, Plan
 from pytest_dtdispatch.measuring.setup import Setup
 from pytest_dtdispatch.measuring.state import RandomState
 from pytest_dtdispatch.torchapi.modes import open_modes
 from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = pytest.mark.torch

@@ -89,7 +89,8 @@ def test_an_error_that_another_was_made_of_comes_out_as_it_was(raising: Any) -> 
 def test_a_signal_that_comes_while_handlers_are_put_back_leaves_none_of_ours(
     raising: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_back, came = signal.signal, []
+    put_back = signal.signal
+    came: list[int] = []
 
     def late(number: int, handler: Any) -> Any:
         if number == NUMBER and not came:

@@ -19,13 +19,13 @@ from pytest_dtdispatch import TimeCaptureMode
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import dispatcher
 from pytest_dtdispatch.torchapi.dispatcher import SLOW_PATH, noticing_propagations
 from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.test_exclusive import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of
 

@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.setup import check_steps
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
@@ -28,12 +27,12 @@ from pytest_dtdispatch.steps.model import Asked, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.dispatcher import collective_kind
 from pytest_dtdispatch.torchapi.modes import open_modes
-from pytest_dtdispatch.torchapi.propagator import propagator_api, redistribute_module
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches, redistribute_module
 from pytest_dtdispatch.torchapi.tensors import spec_type
 
 pytestmark = pytest.mark.torch
 
-HAS_NATIVE = propagator_api().native_stats is not None
+HAS_NATIVE = ShardingCaches().has_native
 FIRST_ASKED, FIRST_CACHE = (Asked.NATIVE, "native") if HAS_NATIVE else (Asked.PYTHON, "python")
 Make = Callable[..., DTensor]
 Step = Callable[[], Any]
@@ -114,7 +113,7 @@ def an_op_that_fails(mesh: DeviceMesh) -> tuple[Step, str]:
 
 
 def clear_as_a_program_does() -> None:
-    dispatcher = propagator_api().propagator
+    dispatcher = DTensor._op_dispatcher.sharding_propagator
     dispatcher.propagate_op_sharding.cache.cache_clear()
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if clear:
@@ -200,7 +199,7 @@ def test_propagations_inside_one_are_told_apart_from_it(shard: Make) -> None:
 
 def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
     a = shard(8, 8)
-    propagator = propagator_api().propagator
+    propagator = DTensor._op_dispatcher.sharding_propagator
 
     def step() -> None:
         with watched_schema() as schemas:
@@ -218,7 +217,7 @@ class watched_schema:  # noqa: N801 (a context manager)
     """Keep the schemas that the dispatcher propagates."""
 
     def __enter__(self) -> list[Any]:
-        propagator = propagator_api().propagator
+        propagator = DTensor._op_dispatcher.sharding_propagator
         inner = propagator.propagate_op_sharding_non_cached
         self.schemas: list[Any] = []
 
@@ -516,7 +515,7 @@ def test_hits_before_a_clear_are_not_lost(shard: Make) -> None:
 
 
 def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
-    a, clear = shard(8, 8), propagator_api().native_clear
+    a, clear = shard(8, 8), getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if clear is None:
         pytest.skip("this torch has no native cache")
 

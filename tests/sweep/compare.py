@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
 from pytest_dtdispatch.compiled.judge import CompileLimits
 from pytest_dtdispatch.core.results import Book
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
 from pytest_dtdispatch.steps.judge import Limits
 from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
 from tests.sweep.programs import Program, Programs

@@ -7,8 +7,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.torchapi.propagator import cold_caches
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches, cold_caches
 
 pytestmark = pytest.mark.torch
 

@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.signature import place_text
 from pytest_dtdispatch.instructions.counted_rounds import rounds_of
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.contents import NoCopyError
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall
@@ -25,6 +24,7 @@ from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode, without_outer_modes
 from pytest_dtdispatch.torchapi.op_schemas import is_op, returns_alias, tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of
 
 # Is told how many calls will be made, and how many seconds they may take.

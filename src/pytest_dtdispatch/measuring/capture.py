@@ -18,7 +18,6 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import signature_of
 from pytest_dtdispatch.measuring.exclusive import Measuring
 from pytest_dtdispatch.measuring.op_call import OpCall
@@ -27,7 +26,7 @@ from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode, open_modes
 from pytest_dtdispatch.torchapi.op_schemas import op_name
-from pytest_dtdispatch.torchapi.propagator import dispatch_loggers
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.instructions.counted_rounds import rounds_of
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.op_call import OpCall, local_call_of
 from pytest_dtdispatch.measuring.repeating import Repetitions
 from pytest_dtdispatch.measuring.replay import OpReplay
 from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Subject, Taken
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.torchapi.modes import with_own_warnings, without_outer_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
 def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tuple[Any, Figures]:

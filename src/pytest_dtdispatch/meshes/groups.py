@@ -13,7 +13,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.errors import MeshError
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
 from pytest_dtdispatch.meshes.reach import Reach
 from pytest_dtdispatch.torchapi.process_groups import (
@@ -23,6 +22,7 @@ from pytest_dtdispatch.torchapi.process_groups import (
     start_rpc,
     stop_rpc,
 )
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
 class ProcessGroupOwner:

@@ -17,9 +17,9 @@ def run_environment(settings: Settings) -> Environment:
     """Describe where the run's default mesh is measured."""
     import torch
 
-    from pytest_dtdispatch.measuring.caches import ShardingCaches
     from pytest_dtdispatch.meshes.place import Place, choose_place, device_name, driver_version, nccl_version
     from pytest_dtdispatch.torchapi.build import torch_build
+    from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
     world = read_world(os.environ)
     try:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_dtdispatch.errors import DtDispatchWarning
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import dtype_text, placement_text, shape_text, signature_of
 from pytest_dtdispatch.measuring.exclusive import Measuring
 from pytest_dtdispatch.steps.growth import Growth, older_objects_frozen
@@ -21,6 +20,7 @@ from pytest_dtdispatch.steps.reasons import Seen, Traits
 from pytest_dtdispatch.steps.traits import Describer
 from pytest_dtdispatch.torchapi.dispatcher import Run, watching
 from pytest_dtdispatch.torchapi.op_schemas import op_name, tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import spec_type
 
 STATM = Path("/proc/self/statm")

@@ -7,7 +7,7 @@ import importlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,59 +29,113 @@ class NamedCache:
     size: Callable[[], int]
 
 
-@dataclass(frozen=True)
-class PropagatorApi:
-    """What this torch has for clearing and counting sharding propagation.
+class ShardingCaches:
+    """The sharding-propagation caches of this torch, as the thread that calls sees them.
 
-    Args:
-        python_cache: per-thread cache of the propagator; its ``cache`` is this thread's ``lru_cache``.
-        native_clear: empties the cache of the native dispatcher, where torch has one.
-        native_stats: hits and misses of that cache, this thread's.
-        tensor_meta: the tensor-meta cache, which old dispatchers ask on a miss, where torch has one.
-        transform_plans: plans of redistribution that hold placements of sharding plans, and must go with
-            them: of a torch that takes one masked partial placement for another.
-        propagator: the object whose uncached entry can be watched.
+    Both caches are per thread: clear and read in the thread that runs the op.
+
+    Example:
+        >>> caches = ShardingCaches()
+        >>> caches.clear()
+        >>> [tuple(reader()[:2]) for reader in caches.readers()]
+        [(0, 0), (0, 0)]
     """
 
-    python_cache: Any
-    native_clear: Callable[[], None] | None
-    native_stats: Callable[[], tuple[int, int]] | None
-    tensor_meta: NamedCache | None
-    transform_plans: NamedCache | None
-    propagator: Any
+    def __init__(self) -> None:
+        self._propagator = _follow(DTensor, "_op_dispatcher.sharding_propagator")
+        self._python = _python_cache(self._propagator)
+        self._native_clear, self._native_stats = _native_cache()
+        self._meta = _tensor_meta_cache(self._propagator)
+        # Plans of redistribution hold placements of sharding plans, and go with them where torch takes one
+        # masked partial placement for another.
+        plans = _transform_plans() if _masks_are_confused() else None
+        self._besides = [cache.clear for cache in (self._meta, plans) if cache]
+        self._cold = cold_caches()
 
     @property
     def interface(self) -> str:
-        """Name the caches that this torch has."""
-        return "native+python" if self.native_clear else "python"
+        """Which caches this torch has: ``native+python`` or ``python``."""
+        return "native+python" if self.has_native else "python"
+
+    def clear(self) -> None:
+        """Empty every sharding-propagation cache of this thread, and the tensor-meta cache."""
+        # The native cache alone is not enough: some ops are answered by the Python cache. The Python cache
+        # alone is not either: on torch 2.10 and later most ops never ask it.
+        self._python.cache.cache_clear()
+        if self._native_clear:
+            self._native_clear()
+        for clear in self._besides:
+            clear()
+
+    def clear_cold(self) -> None:
+        """Empty the caches that feed propagation too; they belong to the whole process."""
+        for cache in self._cold:
+            cache.clear()
+
+    def clear_all(self) -> None:
+        """Forget everything about every mesh: what must happen when a process group comes or goes."""
+        self.clear()
+        self.clear_cold()
+
+    def cold_entries(self) -> int:
+        """How many entries are left in the caches that feed propagation."""
+        return sum(cache.size() for cache in self._cold)
+
+    @property
+    def has_native(self) -> bool:
+        """Whether this torch has a native cache."""
+        return self._native_stats is not None
+
+    def native_stats(self) -> tuple[int, int]:
+        """Hits and misses of this thread's native cache; none of either where torch has no such cache."""
+        return self._native_stats() if self._native_stats else (0, 0)
+
+    def entries(self) -> dict[str, int]:
+        """How many entries each cache has that tells: all but the native one."""
+        meta = (self._meta,) if self._meta else ()
+        entries = {cache.name: cache.size() for cache in (*meta, *self._cold)}
+        return {"python": self._python.cache.cache_info().currsize, **entries}
+
+    def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
+        """Readers of this thread's counters, the cache that is asked first in front."""
+        python = self._python.cache.cache_info
+        return (self._native_stats, python) if self._native_stats else (python,)
+
+    def counting_uncached(self) -> AbstractContextManager[list[int]]:
+        """Count propagations that ask no cache."""
+        return counting_uncached(self._propagator)
 
 
-def propagator_api() -> PropagatorApi:
-    """Find the sharding-propagation caches of this torch."""
-    propagator = _follow(DTensor, "_op_dispatcher.sharding_propagator")
+def _python_cache(propagator: Any) -> Any:
+    """Find the per-thread cache of the propagator; its ``cache`` is this thread's ``lru_cache``."""
     python_cache = _follow(propagator, "propagate_op_sharding")
     for name in ("cache_clear", "cache_info"):
         if _follow(python_cache, f"cache.{name}") is MISSING:
             raise _unsupported(
                 f"DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.{name}"
             )
-    native_clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
-    native_stats = getattr(torch._C, "_get_DTensor_sharding_propagator_cache_stats", None)
-    if (native_clear is None) != (native_stats is None):
-        have, lack = ("clear", "stats") if native_stats is None else ("stats", "clear")
+    return python_cache
+
+
+def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, int]] | None]:
+    """Find what empties the cache of the native dispatcher, and what counts its hits and misses."""
+    clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    stats = getattr(torch._C, "_get_DTensor_sharding_propagator_cache_stats", None)
+    if (clear is None) != (stats is None):
+        have, lack = ("clear", "stats") if stats is None else ("stats", "clear")
         raise _unsupported(
             f"the native sharding-propagation cache's {lack} function beside its {have} function"
         )
-    meta = next(
-        (
-            NamedCache("tensor meta", cache.cache_clear, _lru_size(cache))
-            for name in ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
-            if _follow(cache := _follow(type(propagator), name), "cache_clear") is not MISSING
-        ),
-        None,
-    )
-    plans = _transform_plans() if _masks_are_confused() else None
-    return PropagatorApi(python_cache, native_clear, native_stats, meta, plans, propagator)
+    return clear, stats
+
+
+def _tensor_meta_cache(propagator: Any) -> NamedCache | None:
+    """Find the tensor-meta cache, which old dispatchers ask on a miss, where torch has one."""
+    for name in ("_propagate_tensor_meta_cached", "_propagate_tensor_meta"):
+        cache = _follow(type(propagator), name)
+        if _follow(cache, "cache_clear") is not MISSING:
+            return NamedCache("tensor meta", cache.cache_clear, _lru_size(cache))
+    return None
 
 
 def _transform_plans() -> NamedCache | None:

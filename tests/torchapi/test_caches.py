@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch
 
