@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.core.itemized import listed
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.stats.location import hodges_lehmann
 from pytest_dtdispatch.stats.rank_sums import shift_interval
 
-MOST_LISTED = 20
 CONFIDENCE = 0.95  # five compiles each suffice for it
 COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)
 
@@ -30,14 +30,7 @@ class CompileLimits:
 
 
 def complaints(counts: CompileCounts, limits: CompileLimits) -> tuple[str, ...]:
-    """Say which limits counts exceed, or cannot be held against.
-
-    Example:
-        >>> complaints(CompileCounts(recompiles=()), CompileLimits(max_recompiles=0))
-        ()
-        >>> complaints(CompileCounts(), CompileLimits(max_recompiles=0))
-        ('max_recompiles=0 cannot be judged: this torch does not count them',)
-    """
+    """Say which limits counts exceed, or cannot be held against."""
     return tuple(
         complaint
         for limit, allowed, found in (
@@ -53,9 +46,7 @@ def _complaint(limit: str, allowed: int, found: Sequence[object] | None) -> str:
         return f"{limit} cannot be judged: this torch does not count them"
     if len(found) <= allowed:
         return ""
-    listed = [f"    {one}" for one in found[:MOST_LISTED]]
-    more = [f"    and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
-    return "\n".join([f"{limit}, and there are {len(found):,}", *listed, *more])
+    return "\n".join([f"{limit}, and there are {len(found):,}", *listed(found)])
 
 
 @dataclass(frozen=True)

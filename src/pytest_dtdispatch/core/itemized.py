@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+MOST_LISTED = 20
 
 
 class Count(float):
@@ -45,3 +47,9 @@ def repeated(items: Iterable[object]) -> list[str]:
     """
     counted = Counter(str(item) for item in items)
     return [text if count == 1 else f"{text} ({count}x)" for text, count in counted.items()]
+
+
+def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
+    """List items below a line that speaks of them, and say how many are left out."""
+    more = [f"    and {len(items) - most} more"] if len(items) > most else []
+    return [*(f"    {item}" for item in items[:most]), *more]

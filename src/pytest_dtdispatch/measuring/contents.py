@@ -16,16 +16,7 @@ class NoCopyError(Exception):
 
 
 class Copy:
-    """What a tensor holds at one moment.
-
-    Example:
-        >>> tensor = torch.zeros(2)
-        >>> copy = Copy(tensor)
-        >>> _ = tensor.add_(1)
-        >>> copy.put_back()
-        >>> tensor.tolist()
-        [0.0, 0.0]
-    """
+    """What a tensor holds at one moment."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         # Bound methods: this runs between timed calls, and the less there is of it the better.
@@ -71,12 +62,7 @@ def copy_in_layout(tensor: torch.Tensor, layout: tuple[Any, ...]) -> Copy | None
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Tell whether two elements of a strided tensor may be one place in memory.
-
-    Example:
-        >>> overlaps((4, 3), (3, 1)), overlaps((4, 3), (0, 1)), overlaps((3, 3), (1, 1))
-        (False, True, True)
-    """
+    """Tell whether two elements of a strided tensor may be one place in memory."""
     reach = 0  # the farthest element of the dimensions so far
     for step, extent in sorted((step, extent) for extent, step in zip(shape, stride, strict=True)):
         if extent > 1:

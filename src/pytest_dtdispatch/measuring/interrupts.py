@@ -21,12 +21,6 @@ class Signals:
     Attributes:
         is_open: whether a signal that comes is handled at once. Set it to false in the first statement of a
             ``finally``: Python looks for signals where functions begin and end, not before an assignment.
-
-    Example:
-        >>> with Signals() as signals:
-        ...     signals.let_in()
-        ...     signals.is_open
-        True
     """
 
     def __init__(self) -> None:

@@ -91,10 +91,6 @@ def nothing_warned() -> Iterator[None]:
     The program's own call has given them already.
 
     ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown.
-
-    Example:
-        >>> with nothing_warned():
-        ...     warnings.warn("nobody sees this")
     """
     filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list; others may hold it
     ours = ("ignore", _OfThisThread(), Warning, None, 0)

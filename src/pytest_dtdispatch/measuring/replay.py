@@ -192,15 +192,7 @@ class OpReplay(CommonReplay):
 
 
 class CallReplay(CommonReplay):
-    """What a program could notice of a callable that is called again: saved before, put back after.
-
-    Example:
-        >>> replay = CallReplay(leaves=[])
-        >>> replay.settle()
-        ''
-        >>> replay.rewind()
-        >>> replay.restore()
-    """
+    """What a program could notice of a callable that is called again: saved before, put back after."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         super().__init__(leaves)

@@ -181,14 +181,6 @@ class Masks:
     An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
     of the ids until the sum is reduced. The placement belongs to the cached plan, so a result that is dropped
     before it is reduced, as that of a repetition is, leaves its mask behind for the next call.
-
-    Example:
-        >>> masks = Masks()
-        >>> with masks.watching():
-        ...     result = 2 + 2
-        >>> masks.settle()
-        >>> bool(masks)
-        False
     """
 
     def __init__(self) -> None:
@@ -230,11 +222,6 @@ class OptimizerStates:
     """Entries of every live optimizer's state, as the program's call left them.
 
     Tensors among the entries are the same objects after; what they hold is put back as that of any tensor.
-
-    Example:
-        >>> states = OptimizerStates()
-        >>> states.settle()
-        >>> states.restore()
     """
 
     def __init__(self) -> None:

@@ -30,13 +30,6 @@ class ProcessGroupOwner:
 
     Both forget everything that torch cached about meshes: an equal mesh on a new group equals the old one,
     and would be answered from entries that name the old group.
-
-    Example:
-        >>> owner = ProcessGroupOwner()
-        >>> mesh = owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
-        >>> tuple(mesh.shape)
-        (2, 4)
-        >>> owner.close()
     """
 
     def __init__(self, reach: Reach | None = None) -> None:

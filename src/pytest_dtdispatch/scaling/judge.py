@@ -17,14 +17,7 @@ MIN_PASSES = 5  # their interval covers the median with 94 %
 def fit_scaling(
     name: str, taken: Mapping[int, Sequence[Figures]], max_exponent: float | None = None
 ) -> Scaling:
-    """Fit the growth of a miss and of a hit.
-
-    Example:
-        >>> taken = {n: [Figures(1, (Samples(State.HIT, (5 * n * n,)),))] * 7 for n in (2, 4, 8)}
-        >>> scaling = fit_scaling("square", taken)
-        >>> round(scaling.hit.exponent, 9), scaling.hit.growths, scaling.miss.why_not
-        (2.0, (4.0, 4.0), 'no miss was measured')
-    """
+    """Fit the growth of a miss and of a hit."""
     sizes = sorted(taken)
     merged = {size: merge(taken[size]) for size in sizes}
     steady = _steady_state(merged.values())
@@ -60,11 +53,6 @@ def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[floa
     """Fit a power of the size to each pass; the exponent is the median of theirs, from least to greatest.
 
     The interval asks nothing of how the passes are distributed: see :attr:`Fit.coverage`.
-
-    Example:
-        >>> fit = fit_power(State.MISS, (2, 4, 8), [(10, 20, 40), (11, 22, 44), (10, 10, 10)])
-        >>> round(fit.exponent, 9), round(fit.low, 9), fit.growths
-        (1.0, 0.0, (2.0, 2.0))
     """
     exponents = [_slope(sizes, costs) for costs in passes]
     growths = [statistics.median(costs[i + 1] / costs[i] for costs in passes) for i in range(len(sizes) - 1)]
@@ -74,14 +62,7 @@ def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[floa
 
 
 def merge(passes: Sequence[Figures]) -> Figures:
-    """Put what several passes measured of one call together.
-
-    Example:
-        >>> one, other = (Figures(1, (Samples(State.HIT, (ns,)),), ("a note",)) for ns in (7, 8))
-        >>> both = merge([one, other])
-        >>> both.rounds, both.samples[0].ns, both.notes
-        (2, (7, 8), ('a note',))
-    """
+    """Put what several passes measured of one call together."""
     every = [samples for figures in passes for samples in figures.samples]
     return Figures(
         sum(figures.rounds for figures in passes),

@@ -59,12 +59,6 @@ class StepCounter:
 
     Use it as a context manager, in one thread. Nothing is cleared, nothing repeated, and a hit of the
     native cache costs what it costs uncounted.
-
-    Example:
-        >>> with StepCounter() as counter:
-        ...     counts = counter.lap()
-        >>> counts.calls
-        0
     """
 
     def __init__(self) -> None:

@@ -217,12 +217,7 @@ def _watched_op(op: Any, below: Any, watcher: Watcher) -> Callable[..., Any]:
 
 
 def collective_kind(op: str) -> str:
-    """Name a collective as the Python function does that runs it, whichever variant it is.
-
-    Example:
-        >>> collective_kind("c10d::_allgather_base_"), collective_kind("c10d::recv_any_source_")
-        ('all_gather', 'recv')
-    """
+    """Name a collective as the Python function does that runs it, whichever variant it is."""
     name = op.partition("::")[2].partition(".")[0].strip("_")
     for variant in VARIANTS:
         name = name.replace(variant, "")

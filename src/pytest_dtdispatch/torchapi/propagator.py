@@ -33,12 +33,6 @@ class ShardingCaches:
     """The sharding-propagation caches of this torch, as the thread that calls sees them.
 
     Both caches are per thread: clear and read in the thread that runs the op.
-
-    Example:
-        >>> caches = ShardingCaches()
-        >>> caches.clear()
-        >>> [tuple(reader()[:2]) for reader in caches.readers()]
-        [(0, 0), (0, 0)]
     """
 
     def __init__(self) -> None:
