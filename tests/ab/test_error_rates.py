@@ -11,7 +11,7 @@ import pytest
 from pytest_dtdispatch.ab.error_rates import TRIPPED, tally_runs, tally_screens
 from pytest_dtdispatch.ab.judge import Floors
 from pytest_dtdispatch.ab.model import BASE, HEAD
-from pytest_dtdispatch.ab.plan import abba, dealt, windows
+from pytest_dtdispatch.ab.plan import abba, dealt
 from pytest_dtdispatch.core.verdicts import Verdict
 
 
@@ -32,11 +32,6 @@ def test_each_pair_has_both_sides_and_each_second_pair_is_turned_round(pairs: in
 def test_a_steady_drift_falls_on_both_sides_alike() -> None:
     base, head = dealt(range(20))
     assert sum(base) == sum(head)
-
-
-def test_windows_are_all_runs_of_neighbours() -> None:
-    assert [list(window) for window in windows(range(4), 3)] == [[0, 1, 2], [1, 2, 3]]
-    assert list(windows(range(2), 3)) == []
 
 
 def test_equal_processes_give_no_alarm_and_every_comparison_is_counted() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from pytest_dtdispatch.ab.model import BASE, HEAD
@@ -34,13 +34,3 @@ def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
     for side, process in zip(order, processes, strict=True):
         sides[side].append(process)
     return sides[BASE], sides[HEAD]
-
-
-def windows(processes: Sequence[T], length: int) -> Iterator[Sequence[T]]:
-    """Give every run of neighbours of a length; they overlap.
-
-    Example:
-        >>> list(windows([1, 2, 3], 2))
-        [[1, 2], [2, 3]]
-    """
-    return (processes[start : start + length] for start in range(len(processes) - length + 1))

@@ -14,11 +14,37 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from pytest_dtdispatch.atlas.layouts import Layout
-from pytest_dtdispatch.atlas.needs import MOULDS, NAMED, NAMED_OUTPUTS, NEEDS, OUTPUT_DTYPES
+from pytest_dtdispatch.atlas.needs import NEEDS
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.describe import DTYPES
 from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.torchapi.op_schemas import SchemaArgument, op_name, schema_of
+
+# Tensors of the generic arguments, tried in this order until the op runs on plain tensors.
+MOULDS = (
+    "f32[8,8]",
+    "i64[8,8]",
+    "b8[8,8]",
+    "f32[8]",
+    "c64[8,8]",
+    "f32[8,8,8]",
+    "f64[8,8]",
+    "f32[8,8,8,8]",
+    "f32[8,8,8,8,8]",
+)
+# Dtypes of tensors that have the mould's shape, by the name of the argument.
+NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
+# Dtypes of outputs by name; all others are tried in the order of OUTPUT_DTYPES.
+NAMED_OUTPUTS = {
+    "indices": "i64",
+    "min_indices": "i64",
+    "max_values": "i64",
+    "exponent": "i32",
+    "info": "i32",
+    "pivots": "i32",
+    "P": "f32",
+}
+OUTPUT_DTYPES = ("f32", "b8", "i64", "f64", "c64")
 
 _BY_TEXT = {text: dtype for dtype, text in DTYPES.items()}
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)\](t?)([RL]?)")
