@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,21 +17,49 @@ from pytest_dtdispatch.torchapi.mask_buffers import mask_hook, mask_of, set_mask
 from pytest_dtdispatch.torchapi.tensor_state import set_spec, set_versions, spec_of, storages_of, version_of
 
 
-class Specs:
-    """What says where DTensors live, as the program's call left it."""
+class Noted:
+    """Something of several objects, as it was, and as the program's call left it."""
 
-    def __init__(self) -> None:
-        self._specs: list[tuple[DTensor, Any]] = []
+    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> None:
+        self._read = read
+        self._write = write
+        self._before: dict[int, tuple[Any, Any]] = {}
+        self._after: list[tuple[Any, Any]] = []
 
-    def note(self, tensor: Any) -> None:
-        """Note what says where a tensor lives, if it is a DTensor."""
-        if isinstance(tensor, DTensor):
-            self._specs.append((tensor, spec_of(tensor)))
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def note(self, owner: Any) -> None:
+        """Note it of an object that was not met before."""
+        if id(owner) not in self._before:
+            self._before[id(owner)] = (owner, self._read(owner))
+
+    def settle(self) -> None:
+        """Note what the program's call left behind."""
+        self._after = [(owner, self._read(owner)) for owner, _ in self._before.values()]
+
+    def rewind(self) -> None:
+        """Put it back to what it was when it was noted."""
+        for owner, value in self._before.values():
+            self._write(owner, value)
 
     def restore(self) -> None:
-        """Put it back."""
-        for tensor, spec in self._specs:
-            set_spec(tensor, spec)
+        """Put it back to what the program's call left behind, of objects met later to what it was then."""
+        self.rewind()
+        for owner, value in self._after:
+            self._write(owner, value)
+
+
+class Specs(Noted):
+    """What says where DTensors live."""
+
+    def __init__(self) -> None:
+        super().__init__(spec_of, set_spec)
+
+    def note(self, owner: Any) -> None:
+        """Note what says where a tensor lives, if it is a DTensor."""
+        if isinstance(owner, DTensor):
+            super().note(owner)
 
 
 class RandomState:
@@ -66,11 +95,8 @@ class RandomState:
             self._write(self._before)
 
     def restore(self) -> None:
-        """Put the states back to what the program's call left behind.
-
-        Always: a callable may draw in a repetition though its first call drew nothing.
-        """
-        self._write(self._after)
+        """Put the states back to what the program's call left behind."""
+        self._write(self._after)  # also where it drew nothing: a repetition may
 
     def _watch(self, generator: torch.Generator) -> None:
         if id(generator) not in self._generators:
@@ -127,7 +153,7 @@ class Versions:
             set_versions(list(self._tensors.values())[::-1], versions[::-1])
 
 
-class Gradients:
+class Gradients(Noted):
     """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
 
     What the tensors hold is saved as each of them is written to. A tensor that retains its gradient is
@@ -135,8 +161,7 @@ class Gradients:
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        self._after: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        super().__init__(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
         self._visited: dict[int, Any] = {}
 
     def note_leaves_behind(self, tensor: torch.Tensor) -> None:
@@ -144,7 +169,7 @@ class Gradients:
         if not tensor.requires_grad:
             return
         if tensor.is_leaf or tensor.retains_grad:
-            self._note(tensor)
+            self.note(tensor)
         nodes = [tensor.grad_fn]
         while nodes:
             node = nodes.pop()
@@ -152,31 +177,17 @@ class Gradients:
                 continue
             self._visited[id(node)] = node  # held, so that no other node takes its id
             if hasattr(node, "variable"):
-                self._note(node.variable)
+                self.note(node.variable)
             nodes.extend(parent for parent, _ in node.next_functions)
 
     def settle(self) -> None:
         """Note the gradients that the program's call left behind."""
         self._visited.clear()
-        self._after = [(leaf, leaf.grad) for leaf, _ in self._before.values()]
-
-    def rewind(self) -> None:
-        """Give every leaf the gradient that it had before the call."""
-        for leaf, grad in self._before.values():
-            leaf.grad = grad
-
-    def restore(self) -> None:
-        """Give every leaf the gradient that the program's call left behind."""
-        for leaf, grad in self._after:
-            leaf.grad = grad
-
-    def _note(self, leaf: torch.Tensor) -> None:
-        if id(leaf) not in self._before:
-            self._before[id(leaf)] = (leaf, leaf.grad)
+        super().settle()
 
 
-class Masks:
-    """Every mask buffer that a call and its repetitions change: what it held before, and after the call.
+class Masks(Noted):
+    """Every mask buffer that a call and its repetitions change.
 
     An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
     of the ids until the sum is reduced. The placement belongs to the cached plan, so a result that is dropped
@@ -184,38 +195,15 @@ class Masks:
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[Any, Any]] = {}
-        self._after: list[tuple[Any, Any]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._before)
+        super().__init__(mask_of, set_mask)
 
     def watching(self) -> AbstractContextManager[None]:
         """Note every buffer that is changed, as it was before."""
-        return mask_hook.telling(self._note)
+        return mask_hook.telling(self.note)
 
     def watching_repetitions(self) -> AbstractContextManager[None]:
         """Note the buffers of new plans too, where the call itself changed one; else cost nothing."""
         return self.watching() if self else nullcontext()
-
-    def settle(self) -> None:
-        """Note what the program's call left behind."""
-        self._after = [(buffer, mask_of(buffer)) for buffer, _ in self._before.values()]
-
-    def rewind(self) -> None:
-        """Put every buffer back to what it was before it was first changed."""
-        for buffer, mask in self._before.values():
-            set_mask(buffer, mask)
-
-    def restore(self) -> None:
-        """Put the program's buffers back to what its call left behind, those of other plans to empty."""
-        self.rewind()
-        for buffer, mask in self._after:
-            set_mask(buffer, mask)
-
-    def _note(self, buffer: Any) -> None:
-        if id(buffer) not in self._before:
-            self._before[id(buffer)] = (buffer, mask_of(buffer))
 
 
 class OptimizerStates:
