@@ -7,17 +7,19 @@ import math
 import pytest
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.scaling.model import Fit, Point, Scaling, Verdict
+from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Point, Scaling
 from pytest_dtdispatch.scaling.table import fit_text, scaling_lines
 
-ABSENT = Fit(State.MISS, math.nan, math.nan, math.nan, why_not="no miss was measured", verdict=Verdict.ABSENT)
+ABSENT = Fit(
+    State.MISS, math.nan, math.nan, math.nan, why_not="no miss was measured", verdict=LimitVerdict.ABSENT
+)
 
 
-def fit(verdict: Verdict = Verdict.NO_LIMIT) -> Fit:
+def fit(verdict: LimitVerdict = LimitVerdict.NO_LIMIT) -> Fit:
     return Fit(State.HIT, 0.931, 0.85, 1.35, (1.8, 1.934), 7, verdict=verdict)
 
 
-def scaling(verdict: Verdict = Verdict.NO_LIMIT, limit: float | None = None) -> Scaling:
+def scaling(verdict: LimitVerdict = LimitVerdict.NO_LIMIT, limit: float | None = None) -> Scaling:
     return Scaling("stack", (Point(8, None, 5), Point(16, None, 9)), ABSENT, fit(verdict), limit)
 
 
@@ -36,7 +38,7 @@ def test_tests_without_a_scaling_have_no_lines() -> None:
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_lines_fit_the_width_and_lose_nothing(width: int) -> None:
-    of_test = {"test_a.py::test_a": [scaling(Verdict.PASSED, 1.4)]}
+    of_test = {"test_a.py::test_a": [scaling(LimitVerdict.PASSED, 1.4)]}
     narrow = [line[0].text for line in scaling_lines(of_test, width)]
     wide = [line[0].text for line in scaling_lines(of_test, 500)]
     assert max(map(len, narrow)) < width
@@ -46,12 +48,12 @@ def test_lines_fit_the_width_and_lose_nothing(width: int) -> None:
 @pytest.mark.parametrize(
     ("verdict", "end", "color"),
     [
-        (Verdict.PASSED, "; below max_exponent=1.3", "green"),
-        (Verdict.FAILED, "; above max_exponent=1.3", "red"),
-        (Verdict.INCONCLUSIVE, "; inconclusive: max_exponent=1.3 lies in between", "yellow"),
+        (LimitVerdict.PASSED, "; below max_exponent=1.3", "green"),
+        (LimitVerdict.FAILED, "; above max_exponent=1.3", "red"),
+        (LimitVerdict.INCONCLUSIVE, "; inconclusive: max_exponent=1.3 lies in between", "yellow"),
     ],
 )
-def test_a_limit_and_its_verdict_are_shown(verdict: Verdict, end: str, color: str) -> None:
+def test_a_limit_and_its_verdict_are_shown(verdict: LimitVerdict, end: str, color: str) -> None:
     *_, (piece,) = scaling_lines({"test": [scaling(verdict, 1.3)]}, 200)
     assert piece.text.endswith("x1.80, x1.93" + end)
     assert piece.color == color

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
-from pytest_dtdispatch.scaling.model import Fit, Point, Scaling, Verdict, cost_text
+from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Point, Scaling, cost_text
 
 MIN_PASSES = 5  # their interval covers the median with 94 %
 
@@ -38,11 +38,11 @@ def complaint(scaling: Scaling) -> str:
     nothing could be fitted is one, and so is a state that some sizes were not measured in.
     """
     complaints = [
-        _exceeded(fit, scaling) if fit.verdict is Verdict.FAILED else str(fit)
+        _exceeded(fit, scaling) if fit.verdict is LimitVerdict.FAILED else str(fit)
         for fit in scaling.fits
-        if fit.verdict in (Verdict.FAILED, Verdict.MISSING)
+        if fit.verdict in (LimitVerdict.FAILED, LimitVerdict.MISSING)
     ]
-    if all(fit.verdict is Verdict.ABSENT for fit in scaling.fits):
+    if all(fit.verdict is LimitVerdict.ABSENT for fit in scaling.fits):
         complaints = [str(fit) for fit in scaling.fits]
     if not complaints:
         return ""
@@ -124,14 +124,14 @@ def _is_absent(merged: Mapping[int, Figures], state: State) -> bool:
     return not any(samples.ns or (state is State.MISS and samples.refused) for samples in every)
 
 
-def _verdict(fit: Fit, is_absent: bool, limit: float | None) -> Verdict:
+def _verdict(fit: Fit, is_absent: bool, limit: float | None) -> LimitVerdict:
     if limit is None:
-        return Verdict.NO_LIMIT
+        return LimitVerdict.NO_LIMIT
     if fit.why_not:
-        return Verdict.ABSENT if is_absent else Verdict.MISSING
+        return LimitVerdict.ABSENT if is_absent else LimitVerdict.MISSING
     if fit.low > limit:
-        return Verdict.FAILED
-    return Verdict.PASSED if fit.high < limit else Verdict.INCONCLUSIVE
+        return LimitVerdict.FAILED
+    return LimitVerdict.PASSED if fit.high < limit else LimitVerdict.INCONCLUSIVE
 
 
 def _exceeded(fit: Fit, scaling: Scaling) -> str:

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.report.terminal import INDENT, Text
-from pytest_dtdispatch.scaling.model import Fit, Scaling, Verdict
+from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Scaling
 
-COLORS = {Verdict.PASSED: "green", Verdict.NO_LIMIT: ""}
-FAILING = (Verdict.FAILED, Verdict.MISSING)
+COLORS = {LimitVerdict.PASSED: "green", LimitVerdict.NO_LIMIT: ""}
+FAILING = (LimitVerdict.FAILED, LimitVerdict.MISSING)
 
 
 def scaling_lines(scalings: Mapping[str, Sequence[Scaling]], width: int) -> Iterator[tuple[Text, ...]]:
@@ -42,8 +42,8 @@ def _judged(fit: Fit, limit: float | None) -> str:
     if limit is None:
         return ""
     return {
-        Verdict.PASSED: f"; below max_exponent={limit:g}",
-        Verdict.FAILED: f"; above max_exponent={limit:g}",
+        LimitVerdict.PASSED: f"; below max_exponent={limit:g}",
+        LimitVerdict.FAILED: f"; above max_exponent={limit:g}",
     }.get(fit.verdict, f"; inconclusive: max_exponent={limit:g} lies in between")
 
 
