@@ -16,8 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.setup import check_steps
+from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.steps.counter import StepCounter
@@ -562,41 +561,6 @@ def test_one_extra_miss_in_a_step_of_300_ops_is_always_caught_and_a_clean_step_n
     injected_runs = [count(injected, warmup=1, steps=2) for _ in range(100)]
     assert sum(run.misses_per_step > 0 for run in clean_runs) == 0
     assert sum(run.misses_per_step == 1 for run in injected_runs) == 100
-
-
-# Bad input
-
-
-@pytest.mark.parametrize("steps", [0, -1, 1.5, "5", True, None])
-def test_a_number_of_steps_that_counts_nothing_is_refused(steps: Any) -> None:
-    with pytest.raises(CaptureError, match=r"steps\(\): steps=.* is not a whole number of at least 1"):
-        check_steps(lambda: None, 3, steps)
-
-
-@pytest.mark.parametrize("warmup", [-1, 0.5, None])
-def test_a_warm_up_of_no_number_is_refused(warmup: Any) -> None:
-    with pytest.raises(CaptureError, match=r"warmup=.* is not a whole number of at least 0"):
-        check_steps(lambda: None, warmup, 5)
-
-
-def test_a_step_that_takes_arguments_is_refused() -> None:
-    def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
-        del batch, lr, verbose
-
-    with pytest.raises(
-        CaptureError, match=r"the step takes arguments \(batch, lr\), and steps\(\) gives none"
-    ):
-        check_steps(step, 3, 5)  # type: ignore[arg-type]
-
-
-def test_a_step_whose_arguments_are_optional_is_taken() -> None:
-    check_steps(lambda scale=2, *more, **options: None, 0, 1)
-    check_steps(dict, 0, 1)
-
-
-def test_what_is_no_callable_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"steps\(None\): give a callable"):
-        check_steps(None, 3, 5)  # type: ignore[arg-type]
 
 
 def test_a_step_with_another_number_of_ops_is_unsteady(shard: Make) -> None:

@@ -1,6 +1,10 @@
-"""The sharding propagator and its caches: what is said where one is gone."""
+"""Clearing and counting caches of this torch, and what is said where one is gone."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +17,142 @@ pytestmark = pytest.mark.torch
 
 CLEAR = "_clear_DTensor_sharding_propagator_cache"
 STATS = "_get_DTensor_sharding_propagator_cache_stats"
+Shard = Callable[..., Any]
+
+
+def counters(caches: ShardingCaches) -> list[tuple[int, int]]:
+    return [(read[0], read[1]) for read in (reader() for reader in caches.readers())]
+
+
+def misses(caches: ShardingCaches) -> int:
+    return sum(missed for _, missed in counters(caches))
+
+
+def hits(caches: ShardingCaches) -> int:
+    return sum(hit for hit, _ in counters(caches))
+
+
+# An op of the native cache and one of the Python cache: clearing one of the two caches does not do.
+OPS = {"add": lambda a: a + a, "argmax": lambda a: a.argmax(1)}
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_after_a_clear_the_next_call_propagates_and_the_one_after_does_not(
+    shard: Shard, op: Callable[[Any], Any]
+) -> None:
+    caches, a = ShardingCaches(), shard(8, 8)
+    op(a)
+    caches.clear()
+    assert counters(caches) == [(0, 0), (0, 0)]
+    op(a)
+    propagated = misses(caches)
+    assert propagated > 0
+    hits_before = hits(caches)
+    op(a)
+    assert misses(caches) == propagated
+    assert hits(caches) > hits_before
+
+
+def test_the_cache_that_answers_most_ops_is_read_first(shard: Shard) -> None:
+    caches, a = ShardingCaches(), shard(8, 8)
+    caches.clear()
+    a + a
+    a + a
+    assert caches.interface == "native+python"
+    assert counters(caches) == [(1, 1), (0, 0)]
+
+
+def test_clearing_the_python_cache_alone_leaves_add_a_hit(shard: Shard) -> None:
+    from torch.distributed.tensor import DTensor
+
+    caches, a = ShardingCaches(), shard(8, 8)
+    caches.clear()
+    a + a
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+    a + a
+    assert (hits(caches), misses(caches)) == (1, 1)
+
+
+def test_a_thread_counts_and_clears_its_own_calls(shard: Shard) -> None:
+    caches, a = ShardingCaches(), shard(8, 8)
+    caches.clear()
+    a + a
+
+    def in_a_thread() -> tuple[int, int]:
+        assert misses(caches) == 0
+        a + a
+        propagated = misses(caches)
+        caches.clear()
+        return propagated, misses(caches)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(in_a_thread).result() == (1, 0)
+    assert (hits(caches), misses(caches)) == (0, 1)
+    a + a
+    assert (hits(caches), misses(caches)) == (1, 1)
+
+
+def test_cold_leaves_no_entry_in_any_cache_that_feeds_propagation(shard: Shard) -> None:
+    caches, a = ShardingCaches(), shard(8, 8)
+    caches.clear()
+    a @ a
+    assert caches.cold_entries() > 0
+    caches.clear_cold()
+    assert caches.cold_entries() == 0
+
+
+def test_a_miss_leaves_what_feeds_propagation_in_place(shard: Shard) -> None:
+    caches, a = ShardingCaches(), shard(8, 8)
+    a + a
+    fed = caches.cold_entries()
+    caches.clear()
+    assert caches.cold_entries() == fed > 0
+
+
+def test_clear_all_empties_everything(shard: Shard) -> None:
+    caches, a = ShardingCaches(), shard(8, 8)
+    a + a
+    a.argmax(1)
+    caches.clear_all()
+    assert counters(caches) == [(0, 0), (0, 0)]
+    assert caches.cold_entries() == 0
+
+
+def test_propagation_past_the_caches_is_counted_and_the_propagator_left_as_it_was(shard: Shard) -> None:
+    from torch.distributed.tensor import DTensor
+
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    before = dict(vars(propagator))
+    caches, a = ShardingCaches(), shard(8, 8)
+    caches.clear()
+    with caches.counting_uncached() as count:
+        a + a
+        on_a_miss = count[0]
+        a + a
+    assert count[0] == on_a_miss == 1
+    assert vars(propagator).keys() == before.keys()
+
+
+def test_an_error_while_counting_leaves_the_propagator_as_it_was() -> None:
+    from torch.distributed.tensor import DTensor
+
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    name = "propagate_op_sharding_non_cached"
+    assert name not in vars(propagator)
+    with pytest.raises(ZeroDivisionError), ShardingCaches().counting_uncached():
+        raise ZeroDivisionError
+    assert name not in vars(propagator)
+
+
+def test_a_torch_without_a_native_cache_is_measured_on_its_python_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(torch._C, CLEAR)
+    monkeypatch.delattr(torch._C, "_get_DTensor_sharding_propagator_cache_stats")
+    caches = ShardingCaches()
+    caches.clear()
+    assert caches.interface == "python"
+    assert counters(caches) == [(0, 0)]
 
 
 def unsupported() -> str:
