@@ -26,12 +26,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
-from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 RUNS = 5
 TIGHT_HITS, HAND_MISSES = 400, 21

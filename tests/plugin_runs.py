@@ -19,11 +19,11 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 import pytest_dtdispatch
 from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
 from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.torchapi.names import open_modes
+from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 # The test that the design's users start from.
 TEN_LINES = """

@@ -117,7 +117,7 @@ class DtDispatch:
             True
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.checks import check_steps
+        from pytest_dtdispatch.measuring.setup import check_steps
 
         check_steps(step_fn, warmup, steps)
         step_fn()

@@ -20,9 +20,9 @@ from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_comp
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.errors import CompileError
-from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.stats.shift import shift_interval
+from pytest_dtdispatch.stats.rank_sums import shift_interval
 from pytest_dtdispatch.torchapi import compiler as compilerapi
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

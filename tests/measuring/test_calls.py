@@ -12,12 +12,14 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
-from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN, Plan
 from pytest_dtdispatch.measuring.setup import Setup
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.measuring.state import RandomState
+from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = pytest.mark.torch
 
@@ -27,7 +29,7 @@ ROUNDS, REPEAT = 3, 4
 
 def measure(fn: Callable[..., Any], *args: Any, setup: Setup | None = None) -> tuple[Any, Figures]:
     result, _, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), Plan(ROUNDS, REPEAT))
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
     return result, figures
 
 
@@ -103,7 +105,7 @@ def once_and_measured(program: Callable[[Callable[[Callable[[], Any]], Any]], An
     for call in (lambda fn: fn(), lambda fn: measure(fn)[0]):
         torch.manual_seed(11)
         values = program(call)
-        seen.append((torchapi.tree_leaves(values), torch.get_rng_state()))
+        seen.append((tree_leaves(values), torch.get_rng_state()))
     return seen[0], seen[1]
 
 
@@ -112,7 +114,7 @@ def assert_same(program: Callable[[Callable[[Callable[[], Any]], Any]], Any]) ->
     assert len(plain) == len(measured) > 0
     for before, after in zip(plain, measured, strict=True):
         if isinstance(before, torch.Tensor):
-            assert torch.equal(torchapi.local_of(before), torchapi.local_of(after))
+            assert torch.equal(local_of(before), local_of(after))
         else:
             assert before == after
     assert torch.equal(plain_random, measured_random)
@@ -399,7 +401,7 @@ def test_a_callable_that_raises_raises_and_leaves_no_mode_open(shard: Make) -> N
 
     with pytest.raises(LookupError, match="the callable's own"):
         measure(fn)
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
 
 
 def test_a_repetition_that_raises_leaves_the_first_result_and_state(shard: Make) -> None:
@@ -465,7 +467,8 @@ def test_the_device_is_waited_for_where_the_process_uses_one(
 
 def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
-    monkeypatch.setattr(torchapi, "cuda_generator", lambda device: generator)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     random = RandomState([])
     random.watch([torch.device("cuda", 0)])
     first = torch.rand(3, generator=generator)

@@ -23,7 +23,7 @@ from pytest_dtdispatch.measuring.rounds import (
     PROPAGATED_AGAIN,
     Plan,
 )
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import open_modes
 
 pytestmark = pytest.mark.torch
 
@@ -49,7 +49,7 @@ class PassThrough(TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def clean_mode_stack() -> Iterator[None]:
     yield
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
 
 
 def refused(measurement: Measurement, state: State) -> dict[str, int]:
@@ -261,7 +261,7 @@ def test_an_exception_inside_a_capture_comes_out_and_leaves_no_mode_open(shard: 
 
     with pytest.raises(KeyError):
         body()
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
     with SignatureCapture(book, Plan(1, 1)):
         a + a
     assert [(m.op, m.calls) for m in book.measurements()] == [("add.Tensor", 2)]

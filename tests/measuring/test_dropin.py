@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode, Timing
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import open_modes
 
 pytestmark = pytest.mark.torch
 
@@ -94,5 +94,5 @@ def test_time_captures_cannot_be_nested() -> None:
     with TimeCaptureMode():
         with pytest.raises(CaptureError), TimeCaptureMode():
             pytest.fail("the inner capture was entered")
-        assert len(torchapi.open_modes()) == 1
-    assert torchapi.open_modes() == []
+        assert len(open_modes()) == 1
+    assert open_modes() == []

@@ -19,12 +19,13 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi.state import mask_buffer_type
+from pytest_dtdispatch.torchapi.mask_buffers import mask_buffer_type
+from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = pytest.mark.torch
 
@@ -65,7 +66,7 @@ class Program:
 
     def is_whole(self) -> bool:
         """Each op ran a whole number of times, and the second as often as the first, or once less."""
-        local = torchapi.local_of(self._sum)
+        local = local_of(self._sum)
         added = int(local.flatten()[0])
         drawn = [n for n, state in enumerate(self._states) if torch.equal(state, torch.get_rng_state())]
         return torch.equal(local, torch.full_like(local, added)) and drawn in ([added], [added - 1])
@@ -100,7 +101,7 @@ def interrupt(number: int, after_s: float) -> None:
 
 def nothing_stays() -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
     assert "propagate_op_sharding_non_cached" not in vars(propagator)
     mask_buffer = mask_buffer_type()
     assert mask_buffer is not None

@@ -12,11 +12,11 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = pytest.mark.torch
 
@@ -88,4 +88,4 @@ def test_an_op_on_a_masked_partial_sum_is_measured(shard: Make, mesh: Any) -> No
     measured: dict[str, Measurement] = {each.op: each for each in book.measurements()}
     assert measured["relu.default"].notes == ()
     assert measured["relu.default"].median_ns(State.HIT)
-    assert torch.equal(torchapi.local_of(result), torchapi.local_of(plain))
+    assert torch.equal(local_of(result), local_of(plain))

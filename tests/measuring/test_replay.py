@@ -17,7 +17,9 @@ from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.sweep.observe import aliases, seen
 
 pytestmark = pytest.mark.torch
@@ -47,7 +49,7 @@ def run(body: Body, make: Callable[[], tuple[Any, Any]], captured: bool) -> Seen
         except Exception as raised:
             error = (type(raised), str(raised))
     random = torch.get_rng_state()
-    values = torchapi.tree_leaves((args, result))
+    values = tree_leaves((args, result))
     return Seen([seen(v) for v in values], aliases(values), random, error, book.measurements())
 
 
@@ -163,7 +165,7 @@ def test_a_captured_program_raises_what_it_raises_uncaptured(shard: Make, body: 
     plain, captured = run(body, make, captured=False), run(body, make, captured=True)
     assert plain.error is not None
     assert_same(plain, captured)
-    assert not torchapi.open_modes()
+    assert not open_modes()
 
 
 def test_running_statistics_of_batch_normalisation_are_updated_once(shard: Make) -> None:
@@ -277,13 +279,13 @@ def test_an_op_that_resizes_what_it_writes_to_runs_once(shard: Make) -> None:
 
 def test_an_op_whose_repetition_raises_gives_its_first_result(whole: Any, capture: Capture) -> None:
     torch.manual_seed(3)
-    expected, state = torchapi.local_of(whole) + torch.rand(8, 8), torch.get_rng_state()
+    expected, state = local_of(whole) + torch.rand(8, 8), torch.get_rng_state()
     torch.manual_seed(3)
     results = []
     measured = capture(lambda: results.append(torch.ops.dtdtest.once(whole)))["dtdtest.once.default"]
     assert measured.notes == ("repeating it raised ValueError: the second call raises",)
     assert LocalCalls.count == 2
-    assert torch.equal(torchapi.local_of(results[0]), expected)
+    assert torch.equal(local_of(results[0]), expected)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -295,5 +297,5 @@ def test_a_repetition_that_raises_leaves_contents_and_random_state_of_the_first_
     torch.manual_seed(3)
     measured = capture(lambda: torch.ops.dtdtest.draw_(whole))["dtdtest.draw_.default"]
     assert measured.notes == ("repeating it raised ValueError: the second call raises",)
-    assert torch.equal(torchapi.local_of(whole), expected)
+    assert torch.equal(local_of(whole), expected)
     assert torch.equal(torch.get_rng_state(), state)

@@ -19,13 +19,13 @@ from pytest_dtdispatch import TimeCaptureMode
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.steps.counting import StepCounter
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi import step_hooks as torchhooks
-from pytest_dtdispatch.torchapi.step_hooks import noticing_propagations
+from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.torchapi import dispatcher
+from pytest_dtdispatch.torchapi.dispatcher import SLOW_PATH, noticing_propagations
+from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.test_exclusive import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of
 
@@ -47,7 +47,7 @@ def nothing_stays() -> Iterator[None]:
     before = hooked()
     yield
     assert hooked() == before
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
     assert gc.get_freeze_count() == 0
 
 
@@ -129,7 +129,7 @@ def test_a_capture_closed_in_another_thread_says_where_it_belongs() -> None:
     mode.__enter__()
     [error] = in_thread(lambda: mode.__exit__(None, None, None))
     assert str(error) == "the capture was opened in thread 'MainThread': close it there"
-    torchapi.open_modes()[0].__exit__(None, None, None)
+    open_modes()[0].__exit__(None, None, None)
 
 
 def test_two_tasks_with_a_capture_each(shard: Make) -> None:
@@ -292,7 +292,7 @@ def test_plain_ops_of_another_thread_are_no_dtensor_ops(shard: Make) -> None:
 
 
 def test_a_torch_without_a_native_cache_says_it_too(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchhooks, "SLOW_PATH", "of newer versions")
+    monkeypatch.setattr(dispatcher, "SLOW_PATH", "of newer versions")
     a = shard(8, 8)
 
     def body() -> None:
@@ -309,7 +309,7 @@ def test_a_hit_does_not_pass_what_notices_propagations(shard: Make) -> None:
     ShardingCaches().clear()
     with noticing_propagations(noted.append):
         a + a
-        assert noted == [torchhooks.SLOW_PATH]
+        assert noted == [SLOW_PATH]
         for _ in range(20):
             a + a
     assert len(noted) == 1

@@ -17,7 +17,8 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = pytest.mark.torch
 
@@ -72,12 +73,12 @@ def train(
             loss.backward()
             optimizer.step()
             losses.append(loss.detach().clone())
-    state = [leaf for leaf in torchapi.tree_leaves(optimizer.state_dict()) if isinstance(leaf, torch.Tensor)]
+    state = [leaf for leaf in tree_leaves(optimizer.state_dict()) if isinstance(leaf, torch.Tensor)]
     return Trained(losses, local(list(model.parameters())), local(state), torch.get_rng_state(), book)
 
 
 def local(tensors: list[Any]) -> list[torch.Tensor]:
-    return [torchapi.local_of(tensor.detach()).clone() for tensor in tensors]
+    return [local_of(tensor.detach()).clone() for tensor in tensors]
 
 
 def all_equal(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:

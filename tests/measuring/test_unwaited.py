@@ -17,12 +17,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
 from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
 
 pytestmark = pytest.mark.torch
 
@@ -61,7 +61,7 @@ def left_by(body: Callable[[], Any]) -> int:
     before = unwaited()
     result = body()
     left = unwaited() - before
-    torchapi.wait_for(result)
+    wait_for(result)
     return left
 
 
@@ -105,14 +105,14 @@ def test_a_capture_leaves_what_the_program_leaves(block: Block, capture: Make) -
 
 def test_results_that_nobody_waits_for_are_just_dropped(shard: Make) -> None:
     a = shard(8, 8)
-    assert torchapi.release_of((a + a, a.to_local(), {"loss": 1.0})) is None
-    assert torchapi.release_of(None) is None
+    assert release_of((a + a, a.to_local(), {"loss": 1.0})) is None
+    assert release_of(None) is None
 
 
 def test_what_is_released_is_waited_for(mesh: DeviceMesh) -> None:
     gathered = funcol.all_reduce(torch.ones(2), "sum", mesh.get_group())
     wrapped = DTensor.from_local(gathered, mesh, [Replicate()], run_check=False)
-    release = torchapi.release_of([wrapped])
+    release = release_of([wrapped])
     assert release is not None
     release([wrapped])
     assert unwaited() == 0

@@ -14,13 +14,13 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import MeshError
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.effort import MIN_ROUNDS
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.process_groups import init_fake_group
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch
 
@@ -46,7 +46,7 @@ def entries() -> int:
 @pytest.fixture
 def user_group() -> Iterator[Any]:
     """A group of 8 that the user opened before the test."""
-    torchapi.init_fake_group(8)
+    init_fake_group(8)
     group = dist.group.WORLD
     yield group
     if dist.is_initialized():
@@ -124,7 +124,7 @@ def test_closing_destroys_the_group_and_empties_every_cache() -> None:
 
 
 def test_opening_empties_every_cache(group_owner: ProcessGroupOwner) -> None:
-    torchapi.init_fake_group(4)
+    init_fake_group(4)
     a = sharded(init_device_mesh("cpu", (4,)))
     a @ a
     dist.destroy_process_group()
@@ -173,11 +173,11 @@ def test_results_on_a_new_group_name_the_new_mesh() -> None:
 
 def test_without_clearing_a_new_group_is_answered_from_the_old_one() -> None:
     """The fact that the clearing is for: should torch change it, the clearing can go."""
-    torchapi.init_fake_group(4)
+    init_fake_group(4)
     old = init_device_mesh("cpu", (4,))
     sharded(old).add(1.0)
     dist.destroy_process_group()
-    torchapi.init_fake_group(4)
+    init_fake_group(4)
     try:
         new = init_device_mesh("cpu", (4,))
         assert sharded(new).add(1.0).device_mesh is old
@@ -251,7 +251,7 @@ def test_a_group_that_a_test_opened_in_place_of_ours_is_left_to_it() -> None:
     owner = ProcessGroupOwner()
     owner.group(fake(4))
     dist.destroy_process_group()
-    torchapi.init_fake_group(2)
+    init_fake_group(2)
     try:
         owner.close()
         assert dist.get_world_size() == 2

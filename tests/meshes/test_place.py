@@ -7,8 +7,8 @@ import torch
 
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import DevicesError, MeshError
+from pytest_dtdispatch.meshes import place
 from pytest_dtdispatch.meshes.place import Place, choose_place
-from pytest_dtdispatch.torchapi import names as torchapi
 
 pytestmark = pytest.mark.torch
 RANKS = World(rank=1, size=4, local_rank=1, local_size=4)
@@ -133,12 +133,12 @@ def test_a_mesh_of_several_machines_needs_the_devices_of_this_one(
 
 
 def test_local_ranks_are_simulated_on_the_cpu(has_cuda: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchapi, "has_local_mode", lambda: True)
+    monkeypatch.setattr(place, "has_local_mode", lambda: True)
     assert choose_place((2, 2), "auto", "local") == Place((2, 2), "cpu", "local")
 
 
 def test_local_ranks_are_refused_where_torch_has_none(no_cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchapi, "has_local_mode", lambda: False)
+    monkeypatch.setattr(place, "has_local_mode", lambda: False)
     assert "(torch 2.10 and later do); valid here: fake" in refusal((4,), "auto", "local")
 
 

@@ -20,7 +20,8 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMod
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.builders import fully_shard
+from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 from tests.models.llama import VOCABULARY, Cache, parallel_llama
 from tests.models.watching import CountedOps, Watch, calls_by_op, differences, watched
 
@@ -54,7 +55,7 @@ def train(
 
 
 def shards_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    return torchapi.shards_of_simulated_ranks(torchapi.local_of(tensor))
+    return shards_of_simulated_ranks(local_of(tensor))
 
 
 def backward_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
@@ -76,8 +77,8 @@ def transformer(mesh: DeviceMesh) -> nn.Module:
     plain = Transformer(ModelArgs(vocab_size=VOCABULARY))
     model: Any = Transformer.parallelize(plain, mesh["tp"], use_seq_parallel=True, local_output_for_attn=True)
     for layer in model.layers:
-        torchapi.fully_shard()(layer, mesh=mesh["dp"])
-    torchapi.fully_shard()(model, mesh=mesh["dp"])
+        fully_shard()(layer, mesh=mesh["dp"])
+    fully_shard()(model, mesh=mesh["dp"])
     return model  # type: ignore[no-any-return]
 
 

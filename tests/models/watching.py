@@ -19,8 +19,10 @@ from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import DispatchCapture
-from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.torchapi.generators import random_tracker_states
+from pytest_dtdispatch.torchapi.op_schemas import op_name
+from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 
 Facts = tuple[Any, ...]
 KINDS_SHOWN = 4
@@ -49,7 +51,7 @@ class Watch:
     def see_random_state(self, name: str) -> None:
         """Note the state of the CPU's generator, and of DTensor's own."""
         self.see(f"{name}: random state", torch.get_rng_state())
-        for key, state in torchapi.random_tracker_states().items():
+        for key, state in random_tracker_states().items():
             self.see(f"{name}: random state of {key}", state)
 
     def see_gradients(self, name: str, model: nn.Module) -> None:
@@ -98,7 +100,7 @@ class CountedOps(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Count the call, and make it."""
-        self.calls[torchapi.op_name(call.func)] += 1
+        self.calls[op_name(call.func)] += 1
         return call.run()
 
 
@@ -157,8 +159,8 @@ def differences_of_counts(ones: Counter[str], others: Counter[str]) -> str:
 def facts_of(tensor: torch.Tensor) -> Facts:
     """Describe a tensor so that two descriptions are equal only where every bit and every stride is."""
     placements = tensor.placements if isinstance(tensor, DTensor) else ()
-    local = torchapi.local_of(tensor)
-    ranks = torchapi.shards_of_simulated_ranks(local)
+    local = local_of(tensor)
+    ranks = shards_of_simulated_ranks(local)
     return (
         str(tensor.dtype),
         f"shape {tuple(tensor.shape)}",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 from tests.rank_runs import (
     GOOD,
     IMPORTS,
@@ -229,7 +229,7 @@ def test_fixtures_have_real_ranks_where_nothing_is_measured(tmp_path: Path) -> N
     assert run.text.count("2 passed") == 2
 
 
-@pytest.mark.skipif(not torchapi.has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
+@pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
 def test_the_local_backend_has_the_numbers_of_every_rank(tmp_path: Path) -> None:
     (tmp_path / "test_local.py").write_text(IMPORTS + LOCAL)
     run = finish([sys.executable, "-m", "pytest", *QUIET, *MEASURED], tmp_path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
 from pytest_dtdispatch.scaling.judge import MIN_PASSES, complaint, fit_power, fit_scaling, merge
-from pytest_dtdispatch.scaling.model import Fit, Scaling, Verdict
+from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Scaling
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -137,7 +137,7 @@ def test_each_state_has_a_fit_of_its_own() -> None:
     assert scaling.miss.exponent == pytest.approx(1)
     assert scaling.hit.exponent == pytest.approx(0.5, abs=1e-6)
     assert (scaling.miss.state, scaling.hit.state) == (State.MISS, State.HIT)
-    assert (scaling.miss.passes, scaling.miss.verdict) == (PASSES, Verdict.NO_LIMIT)
+    assert (scaling.miss.passes, scaling.miss.verdict) == (PASSES, LimitVerdict.NO_LIMIT)
 
 
 def test_the_cost_of_a_pass_is_its_median() -> None:
@@ -154,7 +154,7 @@ def test_a_callable_that_never_propagates_has_its_calls_fitted_and_no_miss() -> 
     assert scaling.hit.exponent == pytest.approx(1)
     assert math.isnan(scaling.miss.exponent)
     assert scaling.miss.why_not == f"no miss was measured ({remark})"
-    assert (scaling.miss.verdict, scaling.hit.verdict) == (Verdict.ABSENT, Verdict.PASSED)
+    assert (scaling.miss.verdict, scaling.hit.verdict) == (LimitVerdict.ABSENT, LimitVerdict.PASSED)
     assert complaint(scaling) == ""
     assert [point.hit_ns for point in scaling.points] == list(SIZES)
 
@@ -172,7 +172,7 @@ def test_misses_that_were_all_refused_are_not_taken_for_a_callable_that_has_none
     refused = Samples(State.MISS, (), (Refused("propagation did not run", 3),))
     taken = {size: [Figures(1, (refused, Samples(State.HIT, (5,))))] * PASSES for size in SIZES}
     scaling = fit_scaling("memoized", taken, 1.3)
-    assert (scaling.miss.verdict, scaling.hit.verdict) == (Verdict.MISSING, Verdict.PASSED)
+    assert (scaling.miss.verdict, scaling.hit.verdict) == (LimitVerdict.MISSING, LimitVerdict.PASSED)
     assert complaint(scaling) == (
         "scaling 'memoized', max_exponent=1.3: miss not fitted: only 0 of 7 passes measured a miss at every "
         "size (propagation did not run)"
@@ -203,7 +203,7 @@ def test_an_exponent_needs_five_passes_that_measured_every_size(complete: int) -
     else:
         why = f"only {complete} of 7 passes measured a hit at every size (it ran again)"
         assert scaling.hit.why_not == why
-        assert scaling.hit.verdict is Verdict.MISSING
+        assert scaling.hit.verdict is LimitVerdict.MISSING
         assert complaint(scaling) == f"scaling 'stack', max_exponent=1.3: hit not fitted: {why}"
 
 
@@ -220,27 +220,27 @@ FLAT = [0.0] * PASSES
 @pytest.mark.parametrize(
     ("exponents", "verdict"),
     [
-        ([1.0] * 7, Verdict.PASSED),
-        ([1.5] * 7, Verdict.FAILED),
-        ([1.4, 1.31, 1.6, 1.5, 1.5, 1.5, 1.5], Verdict.FAILED),
-        ([1.4, 1.29, 1.6, 1.5, 1.5, 1.5, 1.5], Verdict.INCONCLUSIVE),
-        ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.31], Verdict.INCONCLUSIVE),
+        ([1.0] * 7, LimitVerdict.PASSED),
+        ([1.5] * 7, LimitVerdict.FAILED),
+        ([1.4, 1.31, 1.6, 1.5, 1.5, 1.5, 1.5], LimitVerdict.FAILED),
+        ([1.4, 1.29, 1.6, 1.5, 1.5, 1.5, 1.5], LimitVerdict.INCONCLUSIVE),
+        ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.31], LimitVerdict.INCONCLUSIVE),
     ],
 )
-def test_a_limit_is_held_against_the_whole_interval(exponents: list[float], verdict: Verdict) -> None:
+def test_a_limit_is_held_against_the_whole_interval(exponents: list[float], verdict: LimitVerdict) -> None:
     on_miss, on_hit = judged(exponents, FLAT, 1.3), judged(FLAT, exponents, 1.3)
-    assert (on_miss.miss.verdict, on_miss.hit.verdict) == (verdict, Verdict.PASSED)
-    assert (on_hit.hit.verdict, on_hit.miss.verdict) == (verdict, Verdict.PASSED)
+    assert (on_miss.miss.verdict, on_miss.hit.verdict) == (verdict, LimitVerdict.PASSED)
+    assert (on_hit.hit.verdict, on_hit.miss.verdict) == (verdict, LimitVerdict.PASSED)
     for scaling in (on_miss, on_hit):
-        assert bool(complaint(scaling)) == (verdict is Verdict.FAILED)
+        assert bool(complaint(scaling)) == (verdict is LimitVerdict.FAILED)
 
 
 @unhurried
 @given(st.lists(st.floats(-1, 3), min_size=PASSES, max_size=PASSES), st.floats(0.01, 3))
 def test_a_limit_fails_only_what_lies_above_it_in_every_pass(exponents: list[float], limit: float) -> None:
     fit = judged(exponents, FLAT, limit).miss
-    assert (fit.verdict is Verdict.FAILED) == (fit.low > limit)
-    assert (fit.verdict is Verdict.PASSED) == (fit.high < limit)
+    assert (fit.verdict is LimitVerdict.FAILED) == (fit.low > limit)
+    assert (fit.verdict is LimitVerdict.PASSED) == (fit.high < limit)
 
 
 def test_a_complaint_names_state_exponent_interval_limit_and_costs() -> None:

@@ -13,13 +13,13 @@ from torch.distributed.tensor import Replicate
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.errors import ScalingError
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import RanCall
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.scaling import measure as scaling_module
 from pytest_dtdispatch.scaling.judge import fit_scaling
 from pytest_dtdispatch.scaling.measure import PASSES, AtSize, run_and_measure_sizes
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch
 
@@ -29,7 +29,7 @@ FEW = Plan(rounds=1, repeat=2)
 
 def measure(make: Callable[[int], Callable[[], Any]], *sizes: int, plan: Plan = FEW) -> dict[int, AtSize]:
     taken = run_and_measure_sizes(make, sizes, ShardingCaches(), plan)
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
     return taken
 
 
@@ -129,7 +129,7 @@ def test_what_making_or_calling_raises_passes_through() -> None:
         measure(lambda size: partial(divmod, 1 // 0, 0), 1, 2)
     with pytest.raises(ZeroDivisionError):
         measure(lambda size: lambda: 1 // 0, 1, 2)
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])

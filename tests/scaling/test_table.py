@@ -8,18 +8,20 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.report.document import Paragraph, Tone, View
-from pytest_dtdispatch.scaling.model import Fit, Point, Scaling, Verdict
+from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Point, Scaling
 from pytest_dtdispatch.scaling.table import document, fit_text
 from tests.rendered import lines_of
 
-ABSENT = Fit(State.MISS, math.nan, math.nan, math.nan, why_not="no miss was measured", verdict=Verdict.ABSENT)
+ABSENT = Fit(
+    State.MISS, math.nan, math.nan, math.nan, why_not="no miss was measured", verdict=LimitVerdict.ABSENT
+)
 
 
-def fit(verdict: Verdict = Verdict.NO_LIMIT) -> Fit:
+def fit(verdict: LimitVerdict = LimitVerdict.NO_LIMIT) -> Fit:
     return Fit(State.HIT, 0.931, 0.85, 1.35, (1.8, 1.934), 7, verdict=verdict)
 
 
-def scaling(verdict: Verdict = Verdict.NO_LIMIT, limit: float | None = None) -> Scaling:
+def scaling(verdict: LimitVerdict = LimitVerdict.NO_LIMIT, limit: float | None = None) -> Scaling:
     return Scaling("stack", (Point(8, None, 5), Point(16, None, 9)), ABSENT, fit(verdict), limit)
 
 
@@ -37,7 +39,7 @@ def test_tests_without_a_scaling_have_no_lines() -> None:
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_lines_fit_the_width_and_lose_nothing(width: int) -> None:
-    said = document({"test_a.py::test_a": [scaling(Verdict.PASSED, 1.4)]}, View())
+    said = document({"test_a.py::test_a": [scaling(LimitVerdict.PASSED, 1.4)]}, View())
     narrow, wide = lines_of(said, width), lines_of(said, 500)
     assert max(map(len, narrow)) < width
     assert " ".join(narrow).split() == " ".join(wide).split()
@@ -46,12 +48,12 @@ def test_lines_fit_the_width_and_lose_nothing(width: int) -> None:
 @pytest.mark.parametrize(
     ("verdict", "end", "tone"),
     [
-        (Verdict.PASSED, "; below max_exponent=1.3", Tone.GOOD),
-        (Verdict.FAILED, "; above max_exponent=1.3", Tone.BAD),
-        (Verdict.INCONCLUSIVE, "; inconclusive: max_exponent=1.3 lies in between", Tone.NOTICE),
+        (LimitVerdict.PASSED, "; below max_exponent=1.3", Tone.GOOD),
+        (LimitVerdict.FAILED, "; above max_exponent=1.3", Tone.BAD),
+        (LimitVerdict.INCONCLUSIVE, "; inconclusive: max_exponent=1.3 lies in between", Tone.NOTICE),
     ],
 )
-def test_a_limit_and_its_verdict_are_shown(verdict: Verdict, end: str, tone: Tone) -> None:
+def test_a_limit_and_its_verdict_are_shown(verdict: LimitVerdict, end: str, tone: Tone) -> None:
     *_, last = document({"test": [scaling(verdict, 1.3)]}, View()).blocks
     assert isinstance(last, Paragraph)
     [span] = last.spans

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.steps.judge import MOST_LISTED, Excess, Limits, exceeded
+from pytest_dtdispatch.core.itemized import MOST_LISTED
+from pytest_dtdispatch.steps.judge import Excess, Limits, exceeded
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,22 +16,22 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.caches import ShardingCaches
+from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.steps.checks import check_steps
-from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.growth import resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.steps.model import Asked, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi import step_hooks as torchhooks
+from pytest_dtdispatch.torchapi.dispatcher import collective_kind
+from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches, redistribute_module
+from pytest_dtdispatch.torchapi.tensors import spec_type
 
 pytestmark = pytest.mark.torch
 
-HAS_NATIVE = torchapi.propagator_api().native_stats is not None
+HAS_NATIVE = ShardingCaches().has_native
 FIRST_ASKED, FIRST_CACHE = (Asked.NATIVE, "native") if HAS_NATIVE else (Asked.PYTHON, "python")
 Make = Callable[..., DTensor]
 Step = Callable[[], Any]
@@ -111,7 +112,7 @@ def an_op_that_fails(mesh: DeviceMesh) -> tuple[Step, str]:
 
 
 def clear_as_a_program_does() -> None:
-    dispatcher = torchapi.propagator_api().propagator
+    dispatcher = DTensor._op_dispatcher.sharding_propagator
     dispatcher.propagate_op_sharding.cache.cache_clear()
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if clear:
@@ -197,7 +198,7 @@ def test_propagations_inside_one_are_told_apart_from_it(shard: Make) -> None:
 
 def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
     a = shard(8, 8)
-    propagator = torchapi.propagator_api().propagator
+    propagator = DTensor._op_dispatcher.sharding_propagator
 
     def step() -> None:
         with watched_schema() as schemas:
@@ -215,7 +216,7 @@ class watched_schema:  # noqa: N801 (a context manager)
     """Keep the schemas that the dispatcher propagates."""
 
     def __enter__(self) -> list[Any]:
-        propagator = torchapi.propagator_api().propagator
+        propagator = DTensor._op_dispatcher.sharding_propagator
         inner = propagator.propagate_op_sharding_non_cached
         self.schemas: list[Any] = []
 
@@ -223,7 +224,7 @@ class watched_schema:  # noqa: N801 (a context manager)
             self.schemas.append(schema)
             return inner(schema)
 
-        self._replaced = torchapi.replaced(propagator, "propagate_op_sharding_non_cached", watch)
+        self._replaced = patch.object(propagator, "propagate_op_sharding_non_cached", watch)
         self._replaced.__enter__()
         return self.schemas
 
@@ -331,7 +332,7 @@ def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMes
     with StepCounter() as counter:
         kept.extend(on_mesh(mesh) for _ in range(7))
         counts = counter.lap()
-        alive = [o for o in gc.get_objects() if type(o) is torchapi.spec_type()]  # since entry
+        alive = [o for o in gc.get_objects() if type(o) is spec_type()]  # since entry
     assert counts.spec_growth == len(alive) == 7
 
 
@@ -423,7 +424,7 @@ def test_collectives_are_counted_by_kind_whoever_runs_them(mesh: DeviceMesh) -> 
     ],
 )
 def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> None:
-    assert torchhooks.collective_kind(op) == kind
+    assert collective_kind(op) == kind
 
 
 # The program does not notice
@@ -445,7 +446,7 @@ def hooked_state() -> list[Any]:
         sorted(vars(dispatcher.sharding_propagator)),
         dict(dispatcher._custom_op_handlers),
         id(clear),
-        id(torchapi.redistribute_module().redistribute_local_tensor),
+        id(redistribute_module().redistribute_local_tensor),
     ]
 
 
@@ -476,7 +477,7 @@ def test_a_step_that_raises_raises_and_leaves_nothing_behind(mesh: DeviceMesh) -
     with pytest.raises(KeyError, match="of the program"):
         count(step)
     assert next(calls) == 5
-    assert torchapi.open_modes() == []
+    assert open_modes() == []
 
 
 def test_a_mode_that_hides_ops_from_other_modes_hides_no_counts(shard: Make) -> None:
@@ -513,7 +514,7 @@ def test_hits_before_a_clear_are_not_lost(shard: Make) -> None:
 
 
 def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
-    a, clear = shard(8, 8), torchapi.propagator_api().native_clear
+    a, clear = shard(8, 8), getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if clear is None:
         pytest.skip("this torch has no native cache")
 
@@ -560,41 +561,6 @@ def test_one_extra_miss_in_a_step_of_300_ops_is_always_caught_and_a_clean_step_n
     injected_runs = [count(injected, warmup=1, steps=2) for _ in range(100)]
     assert sum(run.misses_per_step > 0 for run in clean_runs) == 0
     assert sum(run.misses_per_step == 1 for run in injected_runs) == 100
-
-
-# Bad input
-
-
-@pytest.mark.parametrize("steps", [0, -1, 1.5, "5", True, None])
-def test_a_number_of_steps_that_counts_nothing_is_refused(steps: Any) -> None:
-    with pytest.raises(CaptureError, match=r"steps\(\): steps=.* is not a whole number of at least 1"):
-        check_steps(lambda: None, 3, steps)
-
-
-@pytest.mark.parametrize("warmup", [-1, 0.5, None])
-def test_a_warm_up_of_no_number_is_refused(warmup: Any) -> None:
-    with pytest.raises(CaptureError, match=r"warmup=.* is not a whole number of at least 0"):
-        check_steps(lambda: None, warmup, 5)
-
-
-def test_a_step_that_takes_arguments_is_refused() -> None:
-    def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
-        del batch, lr, verbose
-
-    with pytest.raises(
-        CaptureError, match=r"the step takes arguments \(batch, lr\), and steps\(\) gives none"
-    ):
-        check_steps(step, 3, 5)  # type: ignore[arg-type]
-
-
-def test_a_step_whose_arguments_are_optional_is_taken() -> None:
-    check_steps(lambda scale=2, *more, **options: None, 0, 1)
-    check_steps(dict, 0, 1)
-
-
-def test_what_is_no_callable_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"steps\(None\): give a callable"):
-        check_steps(None, 3, 5)  # type: ignore[arg-type]
 
 
 def test_a_step_with_another_number_of_ops_is_unsteady(shard: Make) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pytest_dtdispatch.steps.model import Asked, Count, Miss, Redistribution, StepCounts, Steps, repeated
+from pytest_dtdispatch.core.itemized import Count
+from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)
 GATHER = Redistribution("mm.default", "f32[8,8]", ("S0", "R"), ("R", "R"), 256)
@@ -83,19 +82,10 @@ def test_a_step_with_another_number_of_calls_is_unsteady_and_both_counts_are_tol
     assert not Steps("train", (four,), (three, three)).unsteady, "the warm-up may differ"
 
 
-@given(st.integers(0, 1000), st.integers(1, 50))
-def test_a_count_is_a_number_and_compares_as_one(total: int, steps: int) -> None:
-    count = Count(total * steps, steps, ["why"])
-    assert float(count) == total
-    assert str(count) == f"{total:g}"
-    assert count.details == ("why",)
-
-
 def test_a_count_lists_equal_misses_once() -> None:
     steps = Steps("train", (), (StepCounts(missed=(MISS, MISS)), StepCounts(missed=(MISS,))))
     assert steps.misses_per_step == 1.5
     assert details_of(steps.misses_per_step) == (f"{MISS} (3x)",)
-    assert repeated([]) == []
 
 
 def test_a_redistribution_tells_the_dimensions_that_change() -> None:

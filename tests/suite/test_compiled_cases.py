@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.suite.compiled_cases import (
@@ -16,8 +17,7 @@ from pytest_dtdispatch.suite.compiled_cases import (
     assert_equals_eager,
     plain_tensors,
 )
-from pytest_dtdispatch.suite.two_tensor import TwoTensor
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 from tests.plugin_runs import import_compilers, measure
 
 if TYPE_CHECKING:
@@ -44,28 +44,6 @@ def lists(tensor: Any) -> Any:
     return [plain.tolist() for plain in plain_tensors(tensor)]
 
 
-def test_every_op_is_applied_to_both() -> None:
-    both = two(1, 2)
-    assert lists(both + both) == [[2, 4], [20, 40]]
-    assert lists(both.sum()) == [3, 30]
-    assert [lists(part) for part in torch.unbind(both)] == [[1, 10], [2, 20]]
-    assert both.shape == (2,)
-    assert repr(both).startswith("TwoTensor(tensor(")
-
-
-def test_writing_in_place_writes_to_both() -> None:
-    both = two(1, 2)
-    assert both.mul_(3) is both
-    assert lists(both) == [[3, 6], [30, 60]]
-
-
-def test_gradients_are_of_both() -> None:
-    both = two(1, 2, training=True)
-    (both * both).sum().backward()
-    assert isinstance(both.grad, TwoTensor)
-    assert lists(both.grad) == [[2, 4], [20, 40]]
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_compiled_it_computes_the_same(training: bool) -> None:
     inputs = [two(1, 2, training=training), two(3, 4, training=training)]
@@ -86,7 +64,7 @@ def test_the_case_of_a_changed_placement_passes(pytester: pytest.Pytester) -> No
     result.stdout.fnmatch_lines(["    recompiled double*"])
 
 
-@pytest.mark.skipif(not torchapi.has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
+@pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
 def test_the_numbers_of_every_simulated_rank_are_compared(mesh_factory: MeshFactory) -> None:
     mesh = mesh_factory((4,), backend="local", device="cpu")
     eager = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])

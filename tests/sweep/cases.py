@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
 
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
 
 FORMS = ("forward", "in place", "out", "backward", "backward after")
 PLACED = ("replicated", "sharded", "partial", "mixed")
@@ -113,7 +113,7 @@ class Sample:
 
     def tensors(self) -> list[torch.Tensor]:
         """The dense tensors among the arguments, each once, which become DTensors."""
-        leaves = torchapi.tree_leaves((self.args, self.kwargs))
+        leaves = tree_leaves((self.args, self.kwargs))
         return list({id(leaf): leaf for leaf in leaves if is_dense(leaf)}.values())
 
 

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
 from tests.sweep.programs import Program, Programs
@@ -128,8 +128,8 @@ def _watched(program: Program, way: Way) -> tuple[Seen, Any]:
 
 
 def _seen_of(program: Program, result: Any) -> Seen:
-    given = torchapi.tree_leaves((program.given.args, program.given.kwargs, program.later))
-    values = [*given, *torchapi.tree_leaves(result)]
+    given = tree_leaves((program.given.args, program.given.kwargs, program.later))
+    values = [*given, *tree_leaves(result)]
     gradients = [observe.gradient(value) for value in values if isinstance(value, torch.Tensor)]
     seen = [observe.seen(value) for value in values]
     tensors = [one for one in seen if isinstance(one, dict)]

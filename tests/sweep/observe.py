@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.generators import random_tracker_states
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),
@@ -39,14 +40,14 @@ def contents(tensor: torch.Tensor) -> Any:
 
 def settled(tensor: torch.Tensor) -> torch.Tensor:
     """Return the local tensor outside autograd; one that a collective still fills is waited for."""
-    local = torchapi.local_of(tensor).detach()
+    local = local_of(tensor).detach()
     waited = getattr(local, "wait", None)
     return waited() if callable(waited) else local
 
 
 def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return how a tensor lies: kinds, dtype, shapes, placements, and for the local strides and offset."""
-    local = torchapi.local_of(tensor)
+    local = local_of(tensor)
     placements = tuple(map(str, tensor.placements)) if isinstance(tensor, DTensor) else ()
     outer = (type(tensor), tensor.dtype, _plain(tensor.shape), placements)
     if local.layout is not torch.strided or local.is_nested:
@@ -58,7 +59,7 @@ def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def versions(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the version counters of a tensor and of its local."""
-    return () if tensor.is_inference() else (tensor._version, torchapi.local_of(tensor)._version)
+    return () if tensor.is_inference() else (tensor._version, local_of(tensor)._version)
 
 
 def autograd(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -99,7 +100,7 @@ def aliases(values: Sequence[Any]) -> list[tuple[int, int, bool]]:
 
 def random_state() -> list[bytes]:
     """Return the states that random ops advance, of torch and of DTensor's tracker."""
-    tracked = sorted(torchapi.random_tracker_states().items())
+    tracked = sorted(random_tracker_states().items())
     return [state_of(torch.get_rng_state()), *(state_of(state) for _, state in tracked)]
 
 
@@ -132,7 +133,7 @@ def _is_fake(tensor: torch.Tensor) -> bool:
 
 
 def _is_fake_inside(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, DTensor) and _is_fake(torchapi.local_of(tensor))
+    return isinstance(tensor, DTensor) and _is_fake(local_of(tensor))
 
 
 def _kind(tensor: torch.Tensor) -> str:
@@ -143,7 +144,7 @@ def _address(value: Any) -> int:
     """Return where the storage of a value begins; 0 where it has none."""
     if not isinstance(value, torch.Tensor):
         return 0
-    local = torchapi.local_of(value)
+    local = local_of(value)
     if local.layout is not torch.strided or local.is_nested or local._is_zerotensor():
         return id(local)
     return local.untyped_storage().data_ptr()

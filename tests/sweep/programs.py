@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._pytree import tree_map
 
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.sweep.cases import OPS, Arguments, Case, Sample, distribute, flipped, is_dense, place, unchanged
 
 
@@ -83,7 +84,7 @@ class Programs:
     def _copy_out(self, leaf: Any) -> Any:
         """Make an output like a tensor, with contents of its own."""
         if isinstance(leaf, DTensor):
-            local = torch.zeros_like(torchapi.local_of(leaf))
+            local = torch.zeros_like(local_of(leaf))
             return DTensor.from_local(
                 local,
                 leaf.device_mesh,
@@ -110,7 +111,7 @@ def _reduced(leaf: Any) -> Any:
 
 def backward(result: Any) -> Any:
     """Run the backward pass of every tensor among the results that has one, and return the results."""
-    outputs = [leaf for leaf in torchapi.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     outputs = [output for output in outputs if output.requires_grad]
     if outputs:
         torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])

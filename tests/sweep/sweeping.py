@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.measuring import rounds
-from pytest_dtdispatch.torchapi.names import replaced
 from tests.sweep.cases import OPS, Case, cases, sample_of
 from tests.sweep.compare import Compared, compare
 
@@ -43,8 +43,8 @@ def quiet() -> Iterator[None]:
     try:
         with ExitStack() as stack:
             for module in seeding:
-                stack.enter_context(replaced(module, "wrapper_set_seed", unseeded))
-            stack.enter_context(replaced(rounds, "WARMUP_HITS", 1))  # no figure is looked at
+                stack.enter_context(patch.object(module, "wrapper_set_seed", unseeded))
+            stack.enter_context(patch.object(rounds, "WARMUP_HITS", 1))  # no figure is looked at
             yield
     finally:
         gc.unfreeze()

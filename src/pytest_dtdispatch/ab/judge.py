@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_dtdispatch.ab.model import Floors, state_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.stats.hochberg import hochberg
-from pytest_dtdispatch.stats.location import median
-from pytest_dtdispatch.stats.rank_sum_test import mann_whitney
-from pytest_dtdispatch.stats.resolution import smallest_detectable
-from pytest_dtdispatch.stats.shift import hodges_lehmann, shift_interval
+from pytest_dtdispatch.stats.location import hodges_lehmann
+from pytest_dtdispatch.stats.rank_sums import hochberg, mann_whitney, shift_interval, smallest_detectable
 
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
 RUN_AGAIN = "run again, or --control off where the builds differ"
@@ -110,8 +108,8 @@ def compare_row(base: Sequence[float], head: Sequence[float], floor: float, leve
     before, after = [math.log(value) for value in base], [math.log(value) for value in head]
     low, high = shift_interval(before, after)
     return Comparison(
-        base_ns=median(base),
-        head_ns=median(head),
+        base_ns=statistics.median(base),
+        head_ns=statistics.median(head),
         shift=hodges_lehmann(before, after),
         low=low,
         high=high,

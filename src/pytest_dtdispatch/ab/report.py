@@ -21,7 +21,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.units import Unit, column_unit
-from pytest_dtdispatch.stats.proportions import rate_interval
+from pytest_dtdispatch.stats.resampling import rate_interval
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
 LEGEND = (

@@ -14,11 +14,37 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from pytest_dtdispatch.atlas.layouts import Layout
-from pytest_dtdispatch.atlas.needs import MOULDS, NAMED, NAMED_OUTPUTS, NEEDS, OUTPUT_DTYPES
+from pytest_dtdispatch.atlas.needs import NEEDS
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.describe import DTYPES
-from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.torchapi.op_schemas import SchemaArgument, op_name, schema_of
+
+# Tensors of the generic arguments, tried in this order until the op runs on plain tensors.
+MOULDS = (
+    "f32[8,8]",
+    "i64[8,8]",
+    "b8[8,8]",
+    "f32[8]",
+    "c64[8,8]",
+    "f32[8,8,8]",
+    "f64[8,8]",
+    "f32[8,8,8,8]",
+    "f32[8,8,8,8,8]",
+)
+# Dtypes of tensors that have the mould's shape, by the name of the argument.
+NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
+# Dtypes of outputs by name; all others are tried in the order of OUTPUT_DTYPES.
+NAMED_OUTPUTS = {
+    "indices": "i64",
+    "min_indices": "i64",
+    "max_values": "i64",
+    "exponent": "i32",
+    "info": "i32",
+    "pivots": "i32",
+    "P": "f32",
+}
+OUTPUT_DTYPES = ("f32", "b8", "i64", "f64", "c64")
 
 _BY_TEXT = {text: dtype for dtype, text in DTYPES.items()}
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)\](t?)([RL]?)")
@@ -128,7 +154,7 @@ class Arguments:
     def _call(self, make: Callable[[TensorText, str], torch.Tensor]) -> OpCall:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for position, needed in enumerate(torchapi.schema_of(self.op)):
+        for position, needed in enumerate(schema_of(self.op)):
             if needed.name not in self.values:
                 continue
             value = _made(self.values[needed.name], needed.name, make)
@@ -167,8 +193,8 @@ def _written(text: TensorText, tensor: torch.Tensor) -> TensorText:
 
 
 def _candidates(op: Any) -> Iterator[Arguments]:
-    schema = torchapi.schema_of(op)
-    needed = needs_of(torchapi.op_name(op))
+    schema = schema_of(op)
+    needed = needs_of(op_name(op))
     outputs = [argument.name for argument in schema if argument.is_output]
     for mould in MOULDS:
         values = {
@@ -201,7 +227,7 @@ def _output_dtypes(outputs: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield tuple(each[0] for each in tried)
 
 
-def _value(argument: torchapi.SchemaArgument, mould: str, needed: Mapping[str, Any]) -> Any:
+def _value(argument: SchemaArgument, mould: str, needed: Mapping[str, Any]) -> Any:
     kind = argument.type
     if argument.name in needed:
         value = needed[argument.name]
@@ -215,7 +241,7 @@ def _value(argument: torchapi.SchemaArgument, mould: str, needed: Mapping[str, A
     return _plain_value(argument, kind, mould)
 
 
-def _plain_value(argument: torchapi.SchemaArgument, kind: str, mould: str) -> Any:
+def _plain_value(argument: SchemaArgument, kind: str, mould: str) -> Any:
     if argument.name == "dtype":
         return torch.float64
     if kind.startswith("Optional"):

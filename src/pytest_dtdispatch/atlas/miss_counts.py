@@ -8,12 +8,13 @@ from typing import Any
 
 from pytest_dtdispatch.atlas.model import AtlasRow, Counts, Move
 from pytest_dtdispatch.atlas.survey import MeshOf, Surveyed
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import tensor_text
-from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import Redistribution, StepCounts
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.op_schemas import arguments_of, tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
 # A counter collects garbage after each signature, the slower the more has come since it was entered.
 BATCH = 100
@@ -56,12 +57,12 @@ def _move(moved: Redistribution, call: OpCall) -> Move:
     source, target = "".join(moved.source), "".join(moved.target)
     names = (
         argument.name
-        for argument in torchapi.arguments_of(call.func, call.args, call.kwargs)
+        for argument in arguments_of(call.func, call.args, call.kwargs)
         if f"{moved.tensor}{source}" in _tensors(argument.value)
     )
     return Move(tuple(names), moved.tensor, source, target)
 
 
 def _tensors(value: Any) -> list[str]:
-    traits = map(torchapi.tensor_traits, torchapi.tree_leaves(value))
+    traits = map(tensor_traits, tree_leaves(value))
     return [tensor_text(tensor) for tensor in traits if tensor]

@@ -26,32 +26,6 @@ class Need:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Tensors of the generic arguments, tried in this order until the op runs on plain tensors.
-MOULDS = (
-    "f32[8,8]",
-    "i64[8,8]",
-    "b8[8,8]",
-    "f32[8]",
-    "c64[8,8]",
-    "f32[8,8,8]",
-    "f64[8,8]",
-    "f32[8,8,8,8]",
-    "f32[8,8,8,8,8]",
-)
-# Dtypes of tensors that have the mould's shape, by the name of the argument.
-NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
-# Dtypes of outputs by name; all others are tried in the order of OUTPUT_DTYPES.
-NAMED_OUTPUTS = {
-    "indices": "i64",
-    "min_indices": "i64",
-    "max_values": "i64",
-    "exponent": "i32",
-    "info": "i32",
-    "pivots": "i32",
-    "P": "f32",
-}
-OUTPUT_DTYPES = ("f32", "b8", "i64", "f64", "c64")
-
 _IMAGE, _GRAD = "f32[8,4,8,8]", "f32[8,4,8,8]"
 _CONVOLUTION = {
     "input": _IMAGE,

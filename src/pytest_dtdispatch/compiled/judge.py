@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.core.itemized import listed
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.stats.shift import hodges_lehmann, shift_interval
+from pytest_dtdispatch.stats.location import hodges_lehmann
+from pytest_dtdispatch.stats.rank_sums import shift_interval
 
-MOST_LISTED = 20
 CONFIDENCE = 0.95  # five compiles each suffice for it
 COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)
 
@@ -37,14 +38,7 @@ def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
 
 
 def complaints(counts: CompileCounts, limits: CompileLimits) -> tuple[str, ...]:
-    """Say which limits counts exceed, or cannot be held against.
-
-    Example:
-        >>> complaints(CompileCounts(recompiles=()), CompileLimits(max_recompiles=0))
-        ()
-        >>> complaints(CompileCounts(), CompileLimits(max_recompiles=0))
-        ('max_recompiles=0 cannot be judged: this torch does not count them',)
-    """
+    """Say which limits counts exceed, or cannot be held against."""
     return tuple(
         said
         for limit, allowed, found in (
@@ -60,9 +54,7 @@ def _complaint(limit: str, allowed: int, found: Sequence[object] | None) -> str:
         return f"{limit} cannot be judged: this torch does not count them"
     if len(found) <= allowed:
         return ""
-    listed = [f"    {one}" for one in found[:MOST_LISTED]]
-    more = [f"    and {len(found) - MOST_LISTED} more"] if len(found) > MOST_LISTED else []
-    return "\n".join([f"{limit}, and there are {len(found):,}", *listed, *more])
+    return "\n".join([f"{limit}, and there are {len(found):,}", *listed(found)])
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,24 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.compiled.compile_rounds import CompilePlan, CompileRounds
-from pytest_dtdispatch.compiled.model import CompileCounts, Compiled, CompiledVariant, variant_name
+from pytest_dtdispatch.compiled.model import (
+    CompileCounts,
+    Compiled,
+    CompiledVariant,
+    GraphBreak,
+    Recompile,
+    variant_name,
+)
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement
 from pytest_dtdispatch.errors import CompileError, first_line
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import RanCall, run_call
 from pytest_dtdispatch.measuring.ops import synchronizer
-from pytest_dtdispatch.measuring.quiet import nothing_warned
+from pytest_dtdispatch.measuring.repeating import nothing_warned
 from pytest_dtdispatch.measuring.rounds import Subject
 from pytest_dtdispatch.measuring.setup import Setup
 from pytest_dtdispatch.torchapi import compiler as compilerapi
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,7 @@ class TorchCompiler:
             return
         self._has_counted = True
         self.counts = self._counted()
-        torchapi.wait_for(self.call_others(compiled))
+        wait_for(self.call_others(compiled))
         self._add_recompiles()
 
     def begin_calls(self) -> None:
@@ -176,9 +183,10 @@ class TorchCompiler:
         *_, python = self._caches.readers()
         compiles = compilerapi.compilations_since(self._compiles_before)
         fake = compilerapi.fake_tensor_counts()
+        breaks = compilerapi.graph_breaks()
         return CompileCounts(
             graphs=self.graphs() - self._graphs_before,
-            graph_breaks=compilerapi.graph_breaks(),
+            graph_breaks=None if breaks is None else tuple(GraphBreak(*each) for each in breaks),
             guards=None if compiles is None else compilerapi.guards_of(compiles),
             recompiles=None if compiles is None else (),
             # The Python cache holds the propagator's entry as it was bound at start.
@@ -196,7 +204,8 @@ class TorchCompiler:
             self.counts = replace(self.counts, recompiles=None)
             return
         self._compiles_before = compilerapi.compilations()
-        self.counts = replace(self.counts, recompiles=(*known, *compilerapi.recompiles_of(compiles)))
+        new = (Recompile(*each) for each in compilerapi.recompiles_of(compiles))
+        self.counts = replace(self.counts, recompiles=(*known, *new))
 
 
 @dataclass(frozen=True)
@@ -217,8 +226,8 @@ def run_and_measure_compile(
     __tracebackhide__ = True
     compilation.check()
     eager_results, ran = compilation.run()
-    release = torchapi.release_of(eager_results)
-    torchapi.wait_for(eager_results)  # nobody need look at them: without us they would not have been made
+    release = release_of(eager_results)
+    wait_for(eager_results)  # nobody need look at them: without us they would not have been made
     if ran.once:
         figures = Figures(notes=(ran.once,))
         variant = _variant(compilation, name, name, None, CompileCounts(), ran.place, figures)
@@ -282,8 +291,10 @@ def _rehearse(settings: Sequence[_Setting]) -> tuple[Any, ...]:
         graph_break = compilerapi.break_of(error)
         if graph_break is None:
             raise
-        raise CompileError(f"fullgraph=True, and there is a graph break at {graph_break}") from None
-    torchapi.wait_for((first, others))
+        raise CompileError(
+            f"fullgraph=True, and there is a graph break at {GraphBreak(*graph_break)}"
+        ) from None
+    wait_for((first, others))
     return first
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.compiled.judge import CacheEffect, cache_effects
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.document import (
     Column,
@@ -19,7 +20,6 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.measurements import proof_tone
 from pytest_dtdispatch.report.units import column_unit
-from pytest_dtdispatch.steps.model import repeated
 
 NOT_COUNTED = "?"
 MOST_NOTES = 5

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, median
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.thresholds import Threshold
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.baseline import StateRow
-from pytest_dtdispatch.stats.location import median, quantile
-from pytest_dtdispatch.stats.resampling import Statistic, ratio_interval
-from pytest_dtdispatch.stats.resolution import smallest_past
+from pytest_dtdispatch.stats.location import quantile
+from pytest_dtdispatch.stats.resampling import Statistic, ratio_interval, smallest_past
 
 CONFIDENCE = 0.99
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %

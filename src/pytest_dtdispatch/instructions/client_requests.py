@@ -16,8 +16,7 @@ from pytest_dtdispatch.errors import MeterError
 
 RUNNING_ON_VALGRIND = 0x1001
 MONITOR_COMMAND = 0x1202
-ZERO_STATS = 0x43540001  # 'C' and 'T' in the upper bytes: callgrind's own
-TOGGLE_COLLECT = 0x43540002
+TOGGLE_COLLECT = 0x43540002  # 'C' and 'T' in the upper bytes: callgrind's own
 DUMP_STATS_AT = 0x43540003
 START_INSTRUMENTATION = 0x43540004
 

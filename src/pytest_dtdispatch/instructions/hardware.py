@@ -11,14 +11,14 @@ from typing import Any
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.probe import check
 from pytest_dtdispatch.measuring.timing import Meter
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.build import instruction_counter
 
 NAME = "the hardware counter"
 
 
 def hardware_meter(counter: Any = None) -> Meter:
     """Count instructions of this thread by the processor's counter."""
-    counter = counter or torchapi.instruction_counter()
+    counter = counter or instruction_counter()
     if counter is None:
         raise MeterError(f"this torch has no access to {NAME}")
     running = [0]

@@ -14,17 +14,18 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.signature import place_text
 from pytest_dtdispatch.instructions.counted_rounds import rounds_of
-from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.measuring.call_replay import CallReplay
 from pytest_dtdispatch.measuring.contents import NoCopyError
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.modes import UnnoticedMode
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.ops import figures_of, synchronizer
 from pytest_dtdispatch.measuring.repeating import Repetitions
-from pytest_dtdispatch.measuring.replay import OpCall
+from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Plan, Subject
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import UnnoticedMode, without_outer_modes
+from pytest_dtdispatch.torchapi.op_schemas import is_op, returns_alias, tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import release_of
 
 # Is told how many calls will be made, and how many seconds they may take.
 Foretell = Callable[[int, float], None]
@@ -53,12 +54,12 @@ class WriteWatch(UnnoticedMode):
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
-        if not torchapi.is_op(func):
+        if not is_op(func):
             return call.run()
-        with torchapi.without_outer_modes():
+        with without_outer_modes():
             self._before(call, tensors)
         result = call.run()
-        if not torchapi.returns_alias(func) or all(map(self._is_created, tensors)):
+        if not returns_alias(func) or all(map(self._is_created, tensors)):
             self._note_created(result)
         return result
 
@@ -74,7 +75,7 @@ class WriteWatch(UnnoticedMode):
         return known is not None and known() is tensor
 
     def _note_created(self, result: Any) -> None:
-        for leaf in torchapi.tree_leaves(result):
+        for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._created[id(leaf)] = weakref.ref(leaf)
 
@@ -112,7 +113,7 @@ class RanCall:
 
         The call must be one that can be repeated.
         """
-        with Signals() as signals, torchapi.without_outer_modes():
+        with Signals() as signals, without_outer_modes():
             try:
                 signals.let_in()
                 yield self._subject.prepare
@@ -168,8 +169,8 @@ def run_call(
     Arguments are those of :func:`run_and_measure_call`.
     """
     __tracebackhide__ = True
-    with torchapi.without_outer_modes():
-        replay = CallReplay(torchapi.tree_leaves(args))
+    with without_outer_modes():
+        replay = CallReplay(tree_leaves(args))
     first_args = given_arguments(args, setup)
     with replay.watching(), CallWatch(replay) as watch:
         began = time.perf_counter_ns()
@@ -183,7 +184,7 @@ def run_call(
         fn,
         _rewound(replay, args, setup),
         prepare_propagates=setup is not None,
-        release=torchapi.release_of(result),
+        release=release_of(result),
     )
     once = _settled(replay, watch, subject)
     return result, RanCall(subject, replay, _place(watch.mesh), once, took_ns)
@@ -192,7 +193,7 @@ def run_call(
 def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
     """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
     __tracebackhide__ = True
-    with torchapi.without_outer_modes():
+    with without_outer_modes():
         once = replay.settle() or watch.once
     if once:
         return once

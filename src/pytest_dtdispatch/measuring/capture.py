@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
-import threading
 import time
 import warnings
 from abc import abstractmethod
@@ -20,15 +18,16 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import signature_of
-from pytest_dtdispatch.measuring.elsewhere import OtherThreads
 from pytest_dtdispatch.measuring.exclusive import Measuring
-from pytest_dtdispatch.measuring.modes import UnnoticedMode
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
-from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.measuring.rounds import Plan
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
+from pytest_dtdispatch.torchapi.modes import UnnoticedMode, open_modes
+from pytest_dtdispatch.torchapi.op_schemas import op_name
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
+from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -53,7 +52,7 @@ class DispatchCapture(UnnoticedMode):
 
     def __enter__(self) -> Self:
         __tracebackhide__ = True
-        self._outer = torchapi.open_modes()
+        self._outer = open_modes()
         with ExitStack() as entered:
             entered.enter_context(self._measuring)
             if any(isinstance(mode, DispatchCapture) for mode in self._outer):
@@ -93,7 +92,7 @@ class DispatchCapture(UnnoticedMode):
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         leaves = call.leaves()
-        if types != (DTensor,) and any(map(torchapi.wraps_dtensors, leaves)):
+        if types != (DTensor,) and any(map(wraps_dtensors, leaves)):
             return NotImplemented  # its own dispatch comes down to ops on the DTensors inside, seen here
         on_dtensors = has_dtensor(leaves)
         if not on_dtensors:
@@ -110,13 +109,13 @@ class DispatchCapture(UnnoticedMode):
     def _close_modes_inside(self) -> list[str]:
         """Close what was opened after this mode: torch would close the innermost in place of this one."""
         outer = {id(mode) for mode in (*self._outer, self)}
-        inside = [mode for mode in reversed(torchapi.open_modes()) if id(mode) not in outer]
+        inside = [mode for mode in reversed(open_modes()) if id(mode) not in outer]
         for mode in inside:
             mode.__exit__(None, None, None)
         return [type(mode).__name__ for mode in inside]
 
     def _wants(self, func: Any) -> bool:
-        return not self._ops or any(fnmatchcase(torchapi.op_name(func), glob) for glob in self._ops)
+        return not self._ops or any(fnmatchcase(op_name(func), glob) for glob in self._ops)
 
 
 class Timing(NamedTuple):
@@ -214,47 +213,9 @@ class SignatureCapture(DispatchCapture):
         return result
 
 
-class HidingModes:
-    """Notice a mode that was opened inside a capture and hides DTensor ops from it.
-
-    Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does. The
-    proof is that a plain-tensor op comes through it after a propagation that no op of the capture made.
-    """
-
-    def __init__(self, caches: ShardingCaches) -> None:
-        self._caches = caches
-        self._noted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
-        self._hiding: set[str] = set()
-
-    def note(self) -> None:
-        """Note the counters of this thread: an op that the capture saw has ended."""
-        self._noted[threading.get_ident()] = self._counters()
-
-    def look(self) -> None:
-        """Look for a mode that hides the DTensor op to which the plain-tensor op at hand belongs."""
-        if self._noted.get(threading.get_ident(), now := self._counters()) == now:
-            return
-        mode = _mode_in_between()
-        if mode:
-            self._hiding.add(mode)
-
-    def _counters(self) -> list[tuple[int, int]]:
-        return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
-
-    def warn(self) -> None:
-        """Warn of the modes that were found."""
-        for mode in sorted(self._hiding):
-            warnings.warn(
-                f"{mode} was opened inside the capture and hides DTensor ops from it: "
-                f"open {mode} outside the capture",
-                DtDispatchWarning,
-                stacklevel=3,
-            )
-
-
 def warn_of_debug_logging() -> None:
     """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
-    for logger in torchapi.dispatch_loggers():
+    for logger in dispatch_loggers():
         if logger.isEnabledFor(DEBUG):
             warnings.warn(
                 f"logger {logger.name} is at DEBUG, which makes every hit several times slower: "
@@ -263,18 +224,6 @@ def warn_of_debug_logging() -> None:
                 stacklevel=4,
             )
             return
-
-
-def _mode_in_between() -> str | None:
-    """Name the mode that is running an op right now, if one is: it was opened after the capture."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_name == "__torch_dispatch__":
-            owner = frame.f_locals.get("self")
-            if torchapi.is_mode_of_program(owner) and not isinstance(owner, DispatchCapture):
-                return type(owner).__name__
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
 
 
 def _median_us(ns: Sequence[int]) -> float:

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.torchapi import state as torchstate
-
-CHANGED_LAYOUT = "runs once: it changed the layout of a tensor that it wrote to"
+from pytest_dtdispatch.torchapi.tensor_state import contents_of, storages_of
 
 
 class NoCopyError(Exception):
@@ -18,21 +16,12 @@ class NoCopyError(Exception):
 
 
 class Copy:
-    """What a tensor holds at one moment.
-
-    Example:
-        >>> tensor = torch.zeros(2)
-        >>> copy = Copy(tensor)
-        >>> _ = tensor.add_(1)
-        >>> copy.put_back()
-        >>> tensor.tolist()
-        [0.0, 0.0]
-    """
+    """What a tensor holds at one moment."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         # Bound methods: this runs between timed calls, and the less there is of it the better.
         self._parts: list[tuple[Callable[[torch.Tensor], object], torch.Tensor]] = []
-        for plain in torchstate.storages_of(tensor):
+        for plain in storages_of(tensor):
             if not _is_freed(plain):
                 region = _region(plain)
                 self._parts.append((region.copy_, _cloned(region)))
@@ -45,7 +34,7 @@ class Copy:
 
 def why_no_copy(tensor: torch.Tensor) -> str:
     """Say why a call that writes to a tensor runs once, judged without copying; empty where it does not."""
-    for plain in torchstate.storages_of(tensor):
+    for plain in storages_of(tensor):
         if plain.layout is not torch.strided:
             kind = str(plain.layout).removeprefix("torch.").lstrip("_")
             return f"runs once: it writes to a {kind} tensor, whose contents cannot be put back"
@@ -58,24 +47,22 @@ def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Describe where a tensor's contents lie, as far as an op may change it."""
     placements = tuple(tensor.placements) if isinstance(tensor, DTensor) else ()
     plains = [
-        (p.shape, p.stride(), p.storage_offset(), p.untyped_storage().nbytes())
-        for p in torchstate.storages_of(tensor)
+        (p.shape, p.stride(), p.storage_offset(), p.untyped_storage().nbytes()) for p in storages_of(tensor)
     ]
     return tensor.shape, placements, plains
 
 
-def is_freed(tensor: torch.Tensor) -> bool:
-    """Tell whether the program freed what a tensor held: nobody can see it."""
-    return all(map(_is_freed, torchstate.storages_of(tensor)))
+def copy_in_layout(tensor: torch.Tensor, layout: tuple[Any, ...]) -> Copy | None:
+    """Copy what a tensor holds where it still lies as it did; None where the program freed what it held."""
+    if all(map(_is_freed, storages_of(tensor))):
+        return None
+    if layout_of(tensor) != layout:
+        raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
+    return Copy(tensor)
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Tell whether two elements of a strided tensor may be one place in memory.
-
-    Example:
-        >>> overlaps((4, 3), (3, 1)), overlaps((4, 3), (0, 1)), overlaps((3, 3), (1, 1))
-        (False, True, True)
-    """
+    """Tell whether two elements of a strided tensor may be one place in memory."""
     reach = 0  # the farthest element of the dimensions so far
     for step, extent in sorted((step, extent) for extent, step in zip(shape, stride, strict=True)):
         if extent > 1:
@@ -91,7 +78,7 @@ def _is_freed(plain: torch.Tensor) -> bool:
 
 def _region(plain: torch.Tensor) -> torch.Tensor:
     """Return the tensor itself, or where its elements overlap the memory that they span."""
-    contents = torchstate.contents_of(plain)
+    contents = contents_of(plain)
     if not overlaps(contents.shape, contents.stride()):
         return contents
     steps = zip(contents.stride(), contents.shape, strict=True)

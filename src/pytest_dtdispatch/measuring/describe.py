@@ -9,7 +9,8 @@ import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.signature import Signature
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.op_schemas import Argument, arguments_of, leaves_of, op_name
+from pytest_dtdispatch.torchapi.tensors import TensorTraits, mesh_among, tensor_traits
 
 # How signatures write dtypes.
 DTYPES = {
@@ -35,29 +36,29 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
     the op's defaults are shown too, by name: they select another plan of propagation, so that without
     them two different calls would share a row. Scalars are not: a learning rate is no other op.
     """
-    mesh = torchapi.mesh_among(torchapi.leaves_of(args, kwargs))
+    mesh = mesh_among(leaves_of(args, kwargs))
     shown = []
-    for argument in torchapi.arguments_of(func, args, kwargs):
+    for argument in arguments_of(func, args, kwargs):
         text = _argument_text(argument)
         if text is not None:
             shown.append(text)
-    return Signature(torchapi.op_name(func), tuple(shown), tuple(mesh.shape), mesh.device_type)
+    return Signature(op_name(func), tuple(shown), tuple(mesh.shape), mesh.device_type)
 
 
-def _argument_text(argument: torchapi.Argument) -> str | tuple[str, ...] | None:
+def _argument_text(argument: Argument) -> str | tuple[str, ...] | None:
     value = argument.value
-    tensor = torchapi.tensor_traits(value)
+    tensor = tensor_traits(value)
     if tensor is not None:
         return tensor_text(tensor)
-    if isinstance(value, (list, tuple)) and any(map(torchapi.tensor_traits, value)):
-        tensors = map(torchapi.tensor_traits, value)
+    if isinstance(value, (list, tuple)) and any(map(tensor_traits, value)):
+        tensors = map(tensor_traits, value)
         return tuple("-" if tensor is None else tensor_text(tensor) for tensor in tensors)
     if value == argument.default or not _selects_a_plan(argument):
         return None
     return f"{argument.name}={_value_text(value)}"
 
 
-def _selects_a_plan(argument: torchapi.Argument) -> bool:
+def _selects_a_plan(argument: Argument) -> bool:
     value = argument.value
     if isinstance(value, (torch.dtype, str)):
         return True
@@ -79,7 +80,7 @@ def dtype_text(dtype: torch.dtype) -> str:
     return DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
-def tensor_text(tensor: torchapi.TensorTraits) -> str:
+def tensor_text(tensor: TensorTraits) -> str:
     """Write a tensor as dtype, global shape and, of a DTensor, placements: ``f32[512,512]S0``.
 
     Where its local shard came from a collective that was not waited for, ``async`` follows.

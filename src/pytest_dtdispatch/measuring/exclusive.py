@@ -22,10 +22,6 @@ class Measuring:
 
     In the thread and the task that opened it, others may be opened inside. One whose thread has died, or
     whose task is done, keeps nobody away; what a dead thread had put in place is taken out then.
-
-    Example:
-        >>> with Measuring("a capture is open"):
-        ...     refuse_elsewhere()
     """
 
     def __init__(self, what: str) -> None:

@@ -21,12 +21,6 @@ class Signals:
     Attributes:
         is_open: whether a signal that comes is handled at once. Set it to false in the first statement of a
             ``finally``: Python looks for signals where functions begin and end, not before an assignment.
-
-    Example:
-        >>> with Signals() as signals:
-        ...     signals.let_in()
-        ...     signals.is_open
-        True
     """
 
     def __init__(self) -> None:
@@ -80,11 +74,12 @@ class Signals:
         """Give every signal its handler again, also where one of them is called meanwhile and raises."""
         handlers = list(self._handlers.items())
         while handlers:
-            number, handler = handlers.pop()
+            number, handler = handlers[-1]
             try:
                 if signal.getsignal(number) == self._on_signal:  # else the program has set another
                     signal.signal(number, handler)
-            except BaseException as error:
+                handlers.pop()
+            except BaseException as error:  # it came before the handler was set: it is set again
                 self._raised = error
         raised, self._raised = self._raised, None
         if raised is not None:

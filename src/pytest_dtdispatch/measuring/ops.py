@@ -9,13 +9,13 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.instructions.counted_rounds import rounds_of
-from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.measuring.localops import local_call_of
+from pytest_dtdispatch.measuring.op_call import OpCall, local_call_of
 from pytest_dtdispatch.measuring.repeating import Repetitions
-from pytest_dtdispatch.measuring.replay import OpCall, OpReplay
+from pytest_dtdispatch.measuring.replay import OpReplay
 from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Subject, Taken
 from pytest_dtdispatch.measuring.timing import nothing_to_do
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import with_own_warnings, without_outer_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
 def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tuple[Any, Figures]:
@@ -28,7 +28,7 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
     once = call.once_because()
     if once:
         return call.run(), Figures(notes=(once,))
-    with torchapi.without_outer_modes():
+    with without_outer_modes():
         replay = OpReplay(call)
     with replay.watching():
         try:
@@ -36,7 +36,7 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
         except BaseException:
             del replay  # a traceback that lives on must not hold what was saved
             raise
-    with torchapi.without_outer_modes():
+    with without_outer_modes():
         once = replay.settle()
     if once:
         return result, Figures(notes=(once,))
@@ -48,10 +48,10 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
 
     with Repetitions(replay, None if plan.agreement else once_more) as repetitions:
         signals = repetitions.signals
-        local, why_no_local = torchapi.with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
+        local, why_no_local = with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
         local_subject = _subject(local, replay) if local else None
         rounds = rounds_of(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
-        taken = torchapi.with_own_warnings(rounds.take)
+        taken = with_own_warnings(rounds.take)
         repetitions.figures = figures_of(taken, () if local else (f"no local row: {why_no_local}",))
     return result, repetitions.figures
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from traceback import clear_frames
 from typing import Any, Protocol
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.quiet import nothing_warned
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import without_outer_modes
+
+REGISTRY = "__warningregistry__"
 
 
 class Replay(Protocol):
@@ -50,7 +54,7 @@ class Repetitions:
         with ExitStack() as entered:
             entered.enter_context(self.signals)
             entered.enter_context(nothing_warned())
-            entered.enter_context(torchapi.without_outer_modes())
+            entered.enter_context(without_outer_modes())
             entered.callback(self._replay.restore)
             entered.enter_context(self._replay.repeating())
             self._entered = entered.pop_all()
@@ -78,3 +82,59 @@ def is_from_elsewhere(error: Exception, once_more: Callable[[], Any]) -> bool:
     except Exception as again:
         return type(again) is not type(error)
     return True
+
+
+@contextmanager
+def nothing_warned() -> Iterator[None]:
+    """Ignore every warning of this thread, and leave what Python knows of warnings as it was.
+
+    The program's own call has given them already.
+
+    ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown.
+    """
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list; others may hold it
+    ours = ("ignore", _OfThisThread(), Warning, None, 0)
+    seen = [(registry, dict(registry)) for registry in _registries()]
+    filters.insert(0, ours)
+    version = _version()
+    try:
+        yield
+    finally:
+        now = _version()
+        _put_back(seen, version, now)
+        if ours in filters:
+            filters.remove(ours)
+
+
+class _OfThisThread:
+    """Matches each message in one thread, and none in another."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def match(self, _message: str) -> bool:
+        return threading.get_ident() == self._thread
+
+
+def _registries() -> Iterator[dict[Any, Any]]:
+    """Every module's record of the warnings that were shown from it."""
+    for module in list(sys.modules.values()):
+        registry = getattr(module, "__dict__", {}).get(REGISTRY)
+        if isinstance(registry, dict):
+            yield registry
+
+
+def _version() -> int:
+    """Number of times that filters were changed; a record with another number is void."""
+    registry: dict[Any, Any] = {}
+    warnings.warn_explicit("", Warning, "", 0, registry=registry)
+    return int(registry["version"])
+
+
+def _put_back(seen: list[tuple[dict[Any, Any], dict[Any, Any]]], version: int, now: int) -> None:
+    for registry, before in seen:
+        if registry != before or version != now:
+            registry.clear()
+            registry.update(before)
+            if before.get("version") == version:
+                registry["version"] = now

@@ -4,55 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring.contents import (
-    CHANGED_LAYOUT,
-    Copy,
-    NoCopyError,
-    is_freed,
-    layout_of,
-    why_no_copy,
+from pytest_dtdispatch.measuring.contents import Copy, NoCopyError, copy_in_layout, layout_of, why_no_copy
+from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.measuring.state import (
+    Gradients,
+    Masks,
+    OptimizerStates,
+    RandomState,
+    Specs,
+    Versions,
 )
-from pytest_dtdispatch.measuring.masks import Masks
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi import state as torchstate
-
-
-class OpCall(NamedTuple):
-    """An op with the arguments that a program called it with."""
-
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def run(self) -> Any:
-        """Make the call."""
-        __tracebackhide__ = True
-        return self.func(*self.args, **self.kwargs)
-
-    def leaves(self) -> list[Any]:
-        """Every argument, lists of tensors flattened."""
-        return torchapi.leaves_of(self.args, self.kwargs)
-
-    def written(self) -> list[torch.Tensor]:
-        """Tensors that the op's schema says it writes to."""
-        arguments = torchapi.arguments_of(self.func, self.args, self.kwargs)
-        values = [argument.value for argument in arguments if argument.is_written]
-        return [leaf for leaf in torchapi.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-    def once_because(self) -> str | None:
-        """Say why the call cannot be repeated, judged by its schema and tags; nothing where it can."""
-        if not torchapi.is_op(self.func):
-            return "a higher-order operator runs once"
-        if torch.Tag.inplace_view in self.func.tags:
-            return "runs once: it changes a tensor's shape in place"
-        if torchapi.returns_nothing(self.func) and not self.written():
-            return "runs once: its effect is outside its tensors"
-        return None
+from pytest_dtdispatch.torchapi.tensor_state import place_in_memory, storages_of
 
 
 class WrittenTensors:
@@ -80,15 +46,11 @@ class WrittenTensors:
         """Copy what the program's call left behind; say why the call cannot be repeated, where it cannot."""
         if self._why_once:
             return self._why_once
-        for tensor, layout in self._layouts.values():
-            if is_freed(tensor):
-                continue
-            if layout_of(tensor) != layout:
-                return CHANGED_LAYOUT
-            try:
-                self._copies.append(Copy(tensor))
-            except NoCopyError as error:
-                return str(error)
+        try:
+            copies = (copy_in_layout(tensor, layout) for tensor, layout in self._layouts.values())
+            self._copies = [copy for copy in copies if copy]
+        except NoCopyError as error:
+            return str(error)
         return ""
 
     def rewind(self) -> None:
@@ -97,91 +59,112 @@ class WrittenTensors:
             copy.put_back()
 
 
-class Specs:
-    """What says where DTensors live, as the program's call left it."""
+class SavedTensors:
+    """Contents of every tensor that a callable writes to: before the program's own call, and after it.
+
+    A tensor that the callable made in its first call and kept, as an optimizer keeps its moments, is saved
+    when the first repetition is about to write to it: as the program's call left it.
+    """
 
     def __init__(self) -> None:
-        self._specs: list[tuple[DTensor, Any]] = []
+        self.why_once = ""
+        self._places: set[Any] = set()
+        self._saved: list[tuple[torch.Tensor, Copy, tuple[Any, ...]]] = []
+        self._kept: list[Copy] = []
+        self._before: list[Copy] = []
+        self._after: list[Copy] = []
+        self._specs = Specs()
+        self._versions = Versions()
 
-    def note(self, tensor: Any) -> None:
-        """Note what says where a tensor lives, if it is a DTensor."""
-        if isinstance(tensor, DTensor):
-            self._specs.append((tensor, torchstate.spec_of(tensor)))
+    def save(self, tensor: torch.Tensor) -> None:
+        """Save what a tensor holds, before the program's call writes to it."""
+        self.why_once = self.why_once or why_no_copy(tensor)
+        if self.why_once:
+            self._saved.clear()  # nothing will be put back: give the memory free
+            return
+        self._versions.save(tensor)
+        if not self._is_new(tensor):
+            return
+        try:
+            self._saved.append((tensor, Copy(tensor), layout_of(tensor)))
+        except NoCopyError as error:
+            self.why_once = str(error)
+            self._saved.clear()
 
-    def restore(self) -> None:
-        """Put it back."""
-        for tensor, spec in self._specs:
-            torchstate.set_spec(tensor, spec)
+    def save_kept(self, tensor: torch.Tensor) -> None:
+        """Save what the program's call left in a tensor, before the first repetition writes to it."""
+        if why_not := why_no_copy(tensor):
+            raise NoCopyError(why_not)
+        self._versions.save(tensor)
+        if self._is_new(tensor):
+            self._kept.append(Copy(tensor))
+            self._specs.note(tensor)
 
-
-class RandomState:
-    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker."""
-
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self._generators: dict[int, torch.Generator] = {}
-        self._before = {f"tracker {name}": s.clone() for name, s in torchapi.random_tracker_states().items()}
-        self._after = self._before
-        self._advanced = False
-        self._watch(torch.default_generator)
-        self.watch(leaves)
-
-    def watch(self, leaves: Sequence[Any]) -> None:
-        """Note the states of generators and devices that were not met before."""
-        for leaf in leaves:
-            device = leaf if isinstance(leaf, torch.device) else getattr(leaf, "device", None)
-            if isinstance(leaf, torch.Generator):
-                self._watch(leaf)
-            elif isinstance(device, torch.device) and device.type == "cuda":
-                self._watch(torchapi.cuda_generator(device))
-
-    def settle(self) -> None:
-        """Note the states that the program's call left behind."""
-        self._after = self._read()
-        self._advanced = self._before.keys() != self._after.keys() or any(
-            not torch.equal(before, self._after[name]) for name, before in self._before.items()
-        )
+    def settle(self) -> str:
+        """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
+        if self.why_once:
+            return self.why_once
+        try:
+            for tensor, before, layout in self._saved:
+                if after := copy_in_layout(tensor, layout):
+                    self._after.append(after)
+                    self._before.append(before)
+                    self._specs.note(tensor)
+        except NoCopyError as error:
+            return str(error)
+        # The last saved goes first: a tensor may have been saved after a view of it was written to.
+        self._before.reverse()
+        self._saved.clear()
+        self._versions.settle()
+        return ""
 
     def rewind(self) -> None:
-        """Put the states back to what they were before the call."""
-        if self._advanced:
-            self._write(self._before)
+        """Put contents back to what they were before the call."""
+        for copy in self._kept:
+            copy.put_back()
+        for copy in self._before:
+            copy.put_back()
+        self._versions.rewind()
 
     def restore(self) -> None:
-        """Put the states back to what the program's call left behind.
+        """Put everything back to what the program's call left behind."""
+        in_turn(
+            *(copy.put_back for copy in (*self._kept, *self._after)),
+            self._versions.restore,
+            self._specs.restore,
+        )
 
-        Always: a callable may draw in a repetition though its first call drew nothing.
-        """
-        self._write(self._after)
-
-    def _watch(self, generator: torch.Generator) -> None:
-        if id(generator) not in self._generators:
-            self._generators[id(generator)] = generator
-            self._before[f"generator {id(generator)}"] = generator.get_state()
-
-    def _read(self) -> dict[str, torch.Tensor]:
-        states = {f"generator {key}": generator.get_state() for key, generator in self._generators.items()}
-        tracked = torchapi.random_tracker_states()
-        states.update({f"tracker {name}": state.clone() for name, state in tracked.items()})
-        return states
-
-    def _write(self, states: dict[str, torch.Tensor]) -> None:
-        for key, generator in self._generators.items():
-            generator.set_state(states[f"generator {key}"])
-        tracked = torchapi.random_tracker_states()
-        for name in tracked:
-            if (state := states.get(f"tracker {name}")) is not None:
-                tracked[name] = state.clone()
+    def _is_new(self, tensor: torch.Tensor) -> bool:
+        places = {place_in_memory(plain) for plain in storages_of(tensor)}
+        is_new = not places <= self._places
+        self._places |= places
+        return is_new
 
 
-class OpReplay:
+class CommonReplay:
+    """What repeating an op and repeating a callable have in common: random states, masks of cached plans."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self.random = RandomState(leaves)
+        self._masks = Masks()
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Note what the program's call changes that no op tells of."""
+        return self._masks.watching()
+
+    def repeating(self) -> AbstractContextManager[None]:
+        """Note what repetitions change."""
+        return self._masks.watching_repetitions()
+
+
+class OpReplay(CommonReplay):
     """What a program could notice of an op that is made again: noted before, put back after."""
 
     def __init__(self, call: OpCall) -> None:
         self._leaves = call.leaves()
+        super().__init__(self._leaves)
         self._tensors = WrittenTensors()
         self._specs = Specs()
-        self._random = RandomState(self._leaves)
-        self._masks = Masks()
         for tensor in call.written():
             self._tensors.note(tensor)
 
@@ -190,21 +173,13 @@ class OpReplay:
         """Whether anything must be put back before each repetition; random states need not be."""
         return bool(self._tensors) or bool(self._masks)
 
-    def watching(self) -> AbstractContextManager[None]:
-        """Note what the program's call changes beside its arguments."""
-        return self._masks.watching()
-
     def settle(self) -> str:
         """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
         for leaf in self._leaves:
             self._specs.note(leaf)
-        self._random.settle()
+        self.random.settle()
         self._masks.settle()
         return self._tensors.settle()
-
-    def repeating(self) -> AbstractContextManager[None]:
-        """Note what repetitions change."""
-        return self._masks.watching_repetitions()
 
     def rewind(self) -> None:
         """Put back what a repetition must find; no plan of propagation depends on a random draw."""
@@ -213,7 +188,47 @@ class OpReplay:
 
     def restore(self) -> None:
         """Leave behind what the program's own call left behind."""
-        in_turn(self._masks.restore, self._random.restore, self._tensors.rewind, self._specs.restore)
+        in_turn(self._masks.restore, self.random.restore, self._tensors.rewind, self._specs.restore)
+
+
+class CallReplay(CommonReplay):
+    """What a program could notice of a callable that is called again: saved before, put back after."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        super().__init__(leaves)
+        self.tensors = SavedTensors()
+        self.gradients = Gradients()
+        self._optimizers = OptimizerStates()
+
+    def forget(self) -> None:
+        """Hold nothing any more: the call raised, and its traceback, which may live on, must not either."""
+        vars(self).clear()
+
+    def settle(self) -> str:
+        """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
+        self.random.settle()
+        self.gradients.settle()
+        self._masks.settle()
+        self._optimizers.settle()
+        return self.tensors.settle()
+
+    def rewind(self) -> None:
+        """Put everything back to what it was before the call; what it made itself, to what it left."""
+        self._masks.rewind()
+        self._optimizers.restore()
+        self.tensors.rewind()
+        self.gradients.rewind()
+        self.random.rewind()
+
+    def restore(self) -> None:
+        """Leave behind what the program's own call left behind."""
+        in_turn(
+            self._masks.restore,
+            self._optimizers.restore,
+            self.tensors.restore,
+            self.gradients.restore,
+            self.random.restore,
+        )
 
 
 def in_turn(*put_back: Callable[[], object]) -> None:

@@ -13,10 +13,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.errors import MeshError
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
 from pytest_dtdispatch.meshes.reach import Reach
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.process_groups import (
+    forget_group_that_failed,
+    init_fake_group,
+    local_mode,
+    start_rpc,
+    stop_rpc,
+)
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
 class ProcessGroupOwner:
@@ -24,13 +30,6 @@ class ProcessGroupOwner:
 
     Both forget everything that torch cached about meshes: an equal mesh on a new group equals the old one,
     and would be answered from entries that name the old group.
-
-    Example:
-        >>> owner = ProcessGroupOwner()
-        >>> mesh = owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
-        >>> tuple(mesh.shape)
-        (2, 4)
-        >>> owner.close()
     """
 
     def __init__(self, reach: Reach | None = None) -> None:
@@ -70,7 +69,7 @@ class ProcessGroupOwner:
             raise MeshError(f"RPC needs backend gloo or nccl, and the process group is {group_backend()}")
         file, world = self._reach.shared_file(f"{self._opened}"), self._reach.world
         try:
-            torchapi.start_rpc(world.rank, world.size, str(file), self._reach.timeout_s)
+            start_rpc(world.rank, world.size, str(file), self._reach.timeout_s)
         except RuntimeError as error:
             raise MeshError(f"RPC did not start: {str(error).splitlines()[0]}") from None
         self._rpc_file = file
@@ -90,7 +89,7 @@ class ProcessGroupOwner:
     def _destroy(self) -> None:
         all_came = group_backend() not in REAL or self._reach.meet_to_close(f"{self._opened}")
         if self._rpc_file is not None:
-            torchapi.stop_rpc(all_came, self._reach.timeout_s)
+            stop_rpc(all_came, self._reach.timeout_s)
             self._reach.meet_to_close(f"{self._opened} rpc")  # its file is needed until all have stopped
             self._rpc_file.unlink(missing_ok=True)
             self._rpc_file = None
@@ -102,10 +101,10 @@ class ProcessGroupOwner:
         if backend in REAL:
             self._open_real(backend)
         else:
-            torchapi.init_fake_group(world_size)
+            init_fake_group(world_size)
         self._ours = dist.group.WORLD
         if backend == "local":
-            self._local = torchapi.local_mode(world_size)
+            self._local = local_mode(world_size)
             self._local.__enter__()
 
     def _open_real(self, backend: str) -> None:
@@ -120,7 +119,7 @@ class ProcessGroupOwner:
                 timeout=timedelta(seconds=self._reach.timeout_s),
             )
         except RuntimeError as error:
-            torchapi.forget_group_that_failed()
+            forget_group_that_failed()
             raise MeshError(f"no {backend} process group: {str(error).splitlines()[0]}") from None
 
     def _check_open_group(self, place: Place, backend_is_chosen: bool) -> None:

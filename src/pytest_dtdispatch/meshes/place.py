@@ -13,8 +13,9 @@ from pytest_dtdispatch.core.environment import Environment
 from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.core.world import World, read_world
 from pytest_dtdispatch.errors import DevicesError, MeshError
-from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.build import cuda_driver_version, torch_build
+from pytest_dtdispatch.torchapi.process_groups import has_local_mode, is_local_mode_open
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank
 MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a slip of the finger must not fill the memory
@@ -86,7 +87,7 @@ def _check_backend(backend: str, device: str) -> None:
         raise MeshError(f"backend nccl needs a CUDA device, and {why}; valid here: fake, gloo")
     if backend in ("gloo", "local") and device != "cpu":
         raise MeshError(f"backend {backend} needs device cpu; on cuda use nccl or fake")
-    if backend == "local" and not torchapi.has_local_mode():
+    if backend == "local" and not has_local_mode():
         raise MeshError(
             f"backend local needs torch.distributed._local_tensor, which torch {torch.__version__} does not "
             "have (torch 2.10 and later do); valid here: fake"
@@ -100,7 +101,7 @@ def device_name(device: str) -> str:
 
 def driver_version(device: str) -> str:
     """Name the newest CUDA that the driver takes; nothing on a CPU, or where there is none."""
-    return torchapi.cuda_driver_version() if device == "cuda" and torch.cuda.is_available() else ""
+    return cuda_driver_version() if device == "cuda" and torch.cuda.is_available() else ""
 
 
 def nccl_version(device: str) -> str:
@@ -112,7 +113,7 @@ def nccl_version(device: str) -> str:
 
 def group_backend() -> str:
     """Name the backend of the process group that is open."""
-    return "local" if torchapi.is_local_mode_open() else str(dist.get_backend())
+    return "local" if is_local_mode_open() else str(dist.get_backend())
 
 
 def run_environment(mesh: tuple[int, ...], device: str, backend: str, rank_stat: str = "") -> Environment:
@@ -124,7 +125,7 @@ def run_environment(mesh: tuple[int, ...], device: str, backend: str, rank_stat:
         place = Place(mesh, device, backend)
     return Environment(
         torch_version=torch.__version__,
-        torch_build=torchapi.torch_build(),
+        torch_build=torch_build(),
         cuda=torch.version.cuda or "",
         device=place.device,
         device_name=device_name(place.device),

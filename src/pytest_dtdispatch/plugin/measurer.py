@@ -82,9 +82,9 @@ class MeasuringDtDispatch(DtDispatch):
     ) -> T:
         """See :meth:`DtDispatch.call`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.calls import run_and_measure_call
         from pytest_dtdispatch.measuring.exclusive import Measuring
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("call(fn, name=...)", fn, name)
         self._begin_rows(name)
@@ -101,7 +101,7 @@ class MeasuringDtDispatch(DtDispatch):
     ) -> Steps:
         """See :meth:`DtDispatch.steps`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.checks import check_steps
+        from pytest_dtdispatch.measuring.setup import check_steps
         from pytest_dtdispatch.steps.measure import run_and_count_steps
 
         check_steps(step_fn, warmup, steps)
@@ -129,9 +129,9 @@ class MeasuringDtDispatch(DtDispatch):
     ) -> Scaling:
         """See :meth:`DtDispatch.scaling`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.exclusive import Measuring
         from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         checked, limit = checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
@@ -160,8 +160,8 @@ class MeasuringDtDispatch(DtDispatch):
         """See :meth:`DtDispatch.compile`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
-        from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.exclusive import Measuring
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         settings = checked_cache_settings(fake_tensor_cache)
         plan = self._compile_plan

@@ -93,10 +93,10 @@ class Session:
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
         from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-        from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.precision import WITHIN
         from pytest_dtdispatch.measuring.rounds import Plan
         from pytest_dtdispatch.plugin.measurer import KINDS
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         settings = options.test_settings(item)
         within = WITHIN if settings.stops_when_enough else None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
-from pytest_dtdispatch.scaling.model import Fit, Point, Scaling, Verdict, cost_text
+from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Point, Scaling, cost_text
 
 MIN_PASSES = 5  # their interval covers the median with 94 %
 
@@ -17,14 +17,7 @@ MIN_PASSES = 5  # their interval covers the median with 94 %
 def fit_scaling(
     name: str, taken: Mapping[int, Sequence[Figures]], max_exponent: float | None = None
 ) -> Scaling:
-    """Fit the growth of a miss and of a hit.
-
-    Example:
-        >>> taken = {n: [Figures(1, (Samples(State.HIT, (5 * n * n,)),))] * 7 for n in (2, 4, 8)}
-        >>> scaling = fit_scaling("square", taken)
-        >>> round(scaling.hit.exponent, 9), scaling.hit.growths, scaling.miss.why_not
-        (2.0, (4.0, 4.0), 'no miss was measured')
-    """
+    """Fit the growth of a miss and of a hit."""
     sizes = sorted(taken)
     merged = {size: merge(taken[size]) for size in sizes}
     steady = _steady_state(merged.values())
@@ -47,11 +40,11 @@ def complaint(scaling: Scaling, limits: Mapping[str, object] | None = None) -> s
     nothing could be fitted is one, and so is a state that some sizes were not measured in.
     """
     complaints = [
-        _exceeded(fit, scaling) if fit.verdict is Verdict.FAILED else str(fit)
+        _exceeded(fit, scaling) if fit.verdict is LimitVerdict.FAILED else str(fit)
         for fit in scaling.fits
-        if fit.verdict in (Verdict.FAILED, Verdict.MISSING)
+        if fit.verdict in (LimitVerdict.FAILED, LimitVerdict.MISSING)
     ]
-    if all(fit.verdict is Verdict.ABSENT for fit in scaling.fits):
+    if all(fit.verdict is LimitVerdict.ABSENT for fit in scaling.fits):
         complaints = [str(fit) for fit in scaling.fits]
     if not complaints:
         return ""
@@ -62,11 +55,6 @@ def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[floa
     """Fit a power of the size to each pass; the exponent is the median of theirs, from least to greatest.
 
     The interval asks nothing of how the passes are distributed: see :attr:`Fit.coverage`.
-
-    Example:
-        >>> fit = fit_power(State.MISS, (2, 4, 8), [(10, 20, 40), (11, 22, 44), (10, 10, 10)])
-        >>> round(fit.exponent, 9), round(fit.low, 9), fit.growths
-        (1.0, 0.0, (2.0, 2.0))
     """
     exponents = [_slope(sizes, costs) for costs in passes]
     growths = [statistics.median(costs[i + 1] / costs[i] for costs in passes) for i in range(len(sizes) - 1)]
@@ -76,14 +64,7 @@ def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[floa
 
 
 def merge(passes: Sequence[Figures]) -> Figures:
-    """Put what several passes measured of one call together.
-
-    Example:
-        >>> one, other = (Figures(1, (Samples(State.HIT, (ns,)),), ("a note",)) for ns in (7, 8))
-        >>> both = merge([one, other])
-        >>> both.rounds, both.samples[0].ns, both.notes
-        (2, (7, 8), ('a note',))
-    """
+    """Put what several passes measured of one call together."""
     every = [samples for figures in passes for samples in figures.samples]
     return Figures(
         sum(figures.rounds for figures in passes),
@@ -145,14 +126,14 @@ def _is_absent(merged: Mapping[int, Figures], state: State) -> bool:
     return not any(samples.ns or (state is State.MISS and samples.refused) for samples in every)
 
 
-def _verdict(fit: Fit, is_absent: bool, limit: float | None) -> Verdict:
+def _verdict(fit: Fit, is_absent: bool, limit: float | None) -> LimitVerdict:
     if limit is None:
-        return Verdict.NO_LIMIT
+        return LimitVerdict.NO_LIMIT
     if fit.why_not:
-        return Verdict.ABSENT if is_absent else Verdict.MISSING
+        return LimitVerdict.ABSENT if is_absent else LimitVerdict.MISSING
     if fit.low > limit:
-        return Verdict.FAILED
-    return Verdict.PASSED if fit.high < limit else Verdict.INCONCLUSIVE
+        return LimitVerdict.FAILED
+    return LimitVerdict.PASSED if fit.high < limit else LimitVerdict.INCONCLUSIVE
 
 
 def _exceeded(fit: Fit, scaling: Scaling) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import Foretell, RanCall, nobody_waits, run_call
 from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.measuring.setup import callable_at
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import wait_for
 
 # Odd: every second pass goes backwards, and the last one must leave behind what the program left behind.
 PASSES = 7
@@ -42,7 +42,7 @@ def run_and_measure_sizes(
     ran: dict[int, RanCall] = {}
     for size in sorted(sizes, reverse=True):
         result, ran[size] = run_call(callable_at(make, size))
-        torchapi.wait_for(result)
+        wait_for(result)
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
     calls = {size: PASSES * share.foretold_calls(one.took_ns) for size, one in ran.items() if not one.once}
     foretell(sum(calls.values()), sum(count * ran[size].took_ns for size, count in calls.items()) / 1e9)

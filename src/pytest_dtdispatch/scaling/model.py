@@ -11,7 +11,7 @@ from pytest_dtdispatch.core.measurement import Measurement, State
 NOT_MEASURED = "nothing is measured in this run"
 
 
-class Verdict(str, Enum):
+class LimitVerdict(str, Enum):
     """What a limit says of an exponent."""
 
     NO_LIMIT = "no limit"
@@ -74,7 +74,7 @@ class Fit:
     growths: tuple[float, ...] = ()
     passes: int = 0
     why_not: str = ""
-    verdict: Verdict = Verdict.NO_LIMIT
+    verdict: LimitVerdict = LimitVerdict.NO_LIMIT
 
     @property
     def coverage(self) -> float:

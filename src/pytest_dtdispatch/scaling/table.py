@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.report.document import Document, Paragraph, Tone, View, paragraph
-from pytest_dtdispatch.scaling.model import Fit, Scaling, Verdict
+from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Scaling
 
 TONES = {
-    Verdict.PASSED: Tone.GOOD,
-    Verdict.NO_LIMIT: Tone.PLAIN,
-    Verdict.FAILED: Tone.BAD,
-    Verdict.MISSING: Tone.BAD,
+    LimitVerdict.PASSED: Tone.GOOD,
+    LimitVerdict.NO_LIMIT: Tone.PLAIN,
+    LimitVerdict.FAILED: Tone.BAD,
+    LimitVerdict.MISSING: Tone.BAD,
 }
 
 
@@ -48,6 +48,6 @@ def _judged(fit: Fit, limit: float | None) -> str:
     if limit is None:
         return ""
     return {
-        Verdict.PASSED: f"; below max_exponent={limit:g}",
-        Verdict.FAILED: f"; above max_exponent={limit:g}",
+        LimitVerdict.PASSED: f"; below max_exponent={limit:g}",
+        LimitVerdict.FAILED: f"; above max_exponent={limit:g}",
     }.get(fit.verdict, f"; inconclusive: max_exponent={limit:g} lies in between")

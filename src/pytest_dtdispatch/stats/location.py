@@ -1,8 +1,9 @@
-"""Statistics that a few wild samples do not move."""
+"""Where samples lie, and how far apart two of them: figures that a few wild samples do not move."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 
@@ -37,37 +38,43 @@ def quantile(values: Sequence[float], q: float) -> float:
     return left if left == right else left + (right - left) * (position - below)
 
 
-def median(values: Sequence[float]) -> float:
-    """Give the middle value, or the mean of the middle two.
+def hodges_lehmann(base: Sequence[float], head: Sequence[float]) -> float:
+    """Give the shift from base to head: the median of all differences ``head - base``.
+
+    Of logarithms it is the logarithm of a ratio.
+
+    Source: Hodges and Lehmann, "Estimates of Location Based on Rank Tests" (1963).
 
     Args:
-        values: at least one, in any unit and order.
+        base: at least one sample, in any unit.
+        head: at least one sample, in the same unit.
+
+    Returns:
+        The shift, in that unit.
 
     Raises:
-        ValueError: no values.
+        ValueError: no samples.
 
     Example:
-        >>> median([3, 1, 2, 100])
-        2.5
+        >>> hodges_lehmann([1, 2, 3], [11, 12, 300])
+        10
     """
-    return quantile(values, 0.5)
+    return statistics.median(differences(base, head))
 
 
-def mad(values: Sequence[float]) -> float:
-    """Give the median absolute deviation from the median, as it is: not scaled to a standard deviation.
-
-    Source: Rousseeuw and Croux, "Alternatives to the Median Absolute Deviation" (1993), without their
-    constant b.
+def differences(base: Sequence[float], head: Sequence[float]) -> list[float]:
+    """Give every difference ``head - base``.
 
     Args:
-        values: at least one, in any unit and order.
+        base: at least one sample, in any unit.
+        head: at least one sample, in the same unit.
+
+    Returns:
+        One for each pair of samples, in that unit.
 
     Raises:
-        ValueError: no values.
-
-    Example:
-        >>> mad([1, 2, 3, 4, 100])
-        1.0
+        ValueError: no samples.
     """
-    middle = median(values)
-    return median([abs(value - middle) for value in values])
+    if not base or not head:
+        raise ValueError("a shift needs at least one sample of each")
+    return [h - b for h in head for b in base]

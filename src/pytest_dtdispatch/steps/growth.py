@@ -12,8 +12,8 @@ from pathlib import Path
 
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import spec_type
 
 STATM = Path("/proc/self/statm")
 
@@ -74,4 +74,4 @@ def resident_bytes() -> int | None:
 
 def _live_objects() -> tuple[int, int]:
     """Count specs and DTensors, up to a constant: every object of a class holds a reference to it."""
-    return sys.getrefcount(torchapi.spec_type()), sys.getrefcount(DTensor)
+    return sys.getrefcount(spec_type()), sys.getrefcount(DTensor)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pytest_dtdispatch.steps.model import StepCounts, Steps, repeated
-
-MOST_LISTED = 20
+from pytest_dtdispatch.core.itemized import listed, repeated
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,7 @@ class Excess:
 
     def __str__(self) -> str:
         head = f"{self.limit}={self.allowed}, and step {self.step} has {self.found:,}"
-        listed = [f"    {detail}" for detail in self.details[:MOST_LISTED]]
-        more = len(self.details) - MOST_LISTED
-        return "\n".join([head, *listed, *([f"    and {more} more"] if more > 0 else [])])
+        return "\n".join([head, *listed(self.details)])
 
 
 def complaint(steps: Steps, limits: Mapping[str, Any]) -> str:
@@ -70,14 +67,7 @@ def complaint(steps: Steps, limits: Mapping[str, Any]) -> str:
 
 
 def exceeded(steps: Steps, limits: Limits) -> tuple[Excess, ...]:
-    """Judge counts: every limit that some step exceeds, by its worst step.
-
-    Example:
-        >>> steps = Steps("train", (), (StepCounts(collectives=(("all_gather", 3),)),))
-        >>> print(exceeded(steps, Limits(max_collectives=2))[0])
-        max_collectives=2, and step 1 has 3
-            all_gather: 3x
-    """
+    """Judge counts: every limit that some step exceeds, by its worst step."""
     return tuple(_exceeded(steps.steps, limits))
 
 

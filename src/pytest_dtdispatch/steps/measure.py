@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_dtdispatch.measuring.modes import UnnoticedMode
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.ops import has_dtensor
-from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.steps.counting import StepCounter
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts, Steps
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import UnnoticedMode
+from pytest_dtdispatch.torchapi.tensors import wait_for
 
 
 class CallNotes(UnnoticedMode):
@@ -51,14 +51,14 @@ def _warm_up(step: Callable[[], object], counter: StepCounter) -> StepCounts:
     __tracebackhide__ = True
     with CallNotes(counter):
         result = step()
-    torchapi.wait_for(result)
+    wait_for(result)
     del result  # it is not left alive
     return counter.lap()
 
 
 def _count(step: Callable[[], object], counter: StepCounter) -> StepCounts:
     __tracebackhide__ = True
-    torchapi.wait_for(step())
+    wait_for(step())
     return counter.lap()
 
 

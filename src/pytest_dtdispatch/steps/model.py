@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
+from pytest_dtdispatch.core.itemized import Count, repeated
 from pytest_dtdispatch.core.measurement import Measurement
 
 
@@ -130,36 +130,6 @@ class StepCounts:
     def most_cache_growth(self) -> int:
         """Entries gained by the cache that gained most."""
         return max((count for _, count in self.cache_growth), default=0)
-
-
-class Count(float):
-    """A number a step, which knows what it consists of: a failing ``assert`` on it lists that.
-
-    Properties that return one are annotated as ``float``: type checkers let a float equal an ``int``, and no
-    class derived from it.
-
-    Args:
-        total: over all steps.
-        steps: number of steps.
-        details: what is listed.
-
-    Example:
-        >>> Count(10, 5) == 2, str(Count(10, 5)), str(Count(1, 4))
-        (True, '2', '0.25')
-    """
-
-    details: tuple[str, ...]
-
-    def __new__(cls, total: int, steps: int, details: Iterable[str] = ()) -> Count:
-        """Divide, where there is something to divide by."""
-        made = super().__new__(cls, total / steps if steps else 0.0)
-        made.details = tuple(details)
-        return made
-
-    def __repr__(self) -> str:
-        return f"{float(self):g}"
-
-    __str__ = __repr__
 
 
 METRICS: dict[str, Callable[[StepCounts], int]] = {
@@ -305,17 +275,6 @@ class Steps:
 
     def _a_step(self, total: int, details: Iterable[str]) -> Count:
         return Count(total, len(self.steps), details)
-
-
-def repeated(items: Iterable[object]) -> list[str]:
-    """List equal items once, with how often they came.
-
-    Example:
-        >>> repeated(["mm: another shape", "mm: another shape", "add: first call"])
-        ['mm: another shape (2x)', 'add: first call']
-    """
-    counted = Counter(str(item) for item in items)
-    return [text if count == 1 else f"{text} ({count}x)" for text, count in counted.items()]
 
 
 def _entries(count: int) -> str:

@@ -27,15 +27,7 @@ WEAK = ("stride", "value")
 
 
 class Seen:
-    """Calls that were seen, and how often the caches had been cleared by then.
-
-    Example:
-        >>> seen = Seen()
-        >>> shape, kind = Trait("self", "shape"), Trait("self", "kind")
-        >>> seen.note("mm", {kind: "a tensor", shape: "[8,8]"}, clears=0)
-        >>> seen.why("mm", {kind: "a tensor", shape: "[9,8]"}, clears=0)
-        'shape of self [9,8], was [8,8]'
-    """
+    """Calls that were seen, and how often the caches had been cleared by then."""
 
     def __init__(self) -> None:
         self._clears: dict[str, dict[tuple[tuple[Trait, str], ...], int]] = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
-from pytest_dtdispatch.steps.model import StepCounts, Steps, repeated
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 MOST_NOTES = 5
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (

@@ -9,7 +9,8 @@ from typing import Any
 from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.measuring.describe import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.steps.reasons import Trait, Traits
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.op_schemas import arguments_of, leaves_of
+from pytest_dtdispatch.torchapi.tensors import mesh_among, ranks_of, stride_of, tensor_traits
 
 
 class Describer:
@@ -23,22 +24,22 @@ class Describer:
     def traits_of(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Traits:
         """Describe a call on DTensors, or on the specs that stand for them in propagation."""
         traits: dict[Trait, str] = {}
-        mesh = torchapi.mesh_among(torchapi.leaves_of(args, kwargs))
+        mesh = mesh_among(leaves_of(args, kwargs))
         if mesh is not None:
             traits.update(self._mesh_traits(mesh))
-        for argument in torchapi.arguments_of(func, args, kwargs):
+        for argument in arguments_of(func, args, kwargs):
             self._add(traits, argument.name, argument.value, mesh)
         return traits
 
     def _add(self, traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
-        tensor = torchapi.tensor_traits(value)
+        tensor = tensor_traits(value)
         if tensor is not None:
             traits[Trait(of, "kind")] = "a tensor"
             replicated = "R" * (mesh.ndim if mesh is not None else 1)  # as torch takes a plain tensor
             traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
             traits[Trait(of, "shape")] = shape_text(tensor.shape)
             traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
-            traits[Trait(of, "stride")] = shape_text(torchapi.stride_of(value))
+            traits[Trait(of, "stride")] = shape_text(stride_of(value))
         elif isinstance(value, (list, tuple)):
             traits[Trait(of, "kind")] = "a list"
             traits[Trait(of, "length")] = str(len(value))
@@ -51,7 +52,7 @@ class Describer:
 
     def _mesh_traits(self, mesh: Any) -> dict[Trait, str]:
         if id(mesh) not in self._meshes:
-            ranks = ",".join(map(str, torchapi.ranks_of(mesh)))
+            ranks = ",".join(map(str, ranks_of(mesh)))
             traits = {
                 Trait("mesh", "shape"): mesh_text(tuple(mesh.shape)),
                 Trait("mesh", "device"): str(mesh.device_type),

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+from pytest_dtdispatch.suite.models import rows_split
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
@@ -65,8 +67,8 @@ def test_more(dtdispatch: DtDispatch, mesh_factory: MeshFactory, op: str) -> Non
 
 def measure(dtdispatch: DtDispatch, op: Op, mesh: DeviceMesh) -> None:
     """Capture an op on a tensor that is split by rows over the first mesh dimension."""
-    rest: list[Placement] = [Replicate()] * (mesh.ndim - 1)
-    a = distribute_tensor(torch.rand(ROWS, COLUMNS, device=mesh.device_type), mesh, [Shard(0), *rest])
-    b = distribute_tensor(torch.rand(COLUMNS, COLUMNS, device=mesh.device_type), mesh, [Replicate(), *rest])
+    a = rows_split(mesh, ROWS, COLUMNS)
+    square = torch.rand(COLUMNS, COLUMNS, device=mesh.device_type)
+    b = distribute_tensor(square, mesh, [Replicate()] * mesh.ndim)
     with torch.no_grad(), dtdispatch.capture():
         op(a, b)

@@ -15,8 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from pytest_dtdispatch.compiled.model import Compiled
-from pytest_dtdispatch.suite.two_tensor import TwoTensor
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.builders import two_tensor_type
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 
 AOT_BACKEND = "aot_eager_decomp_partition"
 INPUTS, LENGTH = 100, 100
@@ -34,7 +35,8 @@ def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
     plain = [torch.ones(LENGTH, requires_grad=training) for _ in range(INPUTS)]
     if not subclass:
         return plain
-    return [TwoTensor(x, x.clone().detach().requires_grad_(training)) for x in plain]
+    two_tensor = two_tensor_type()
+    return [two_tensor(x, x.clone().detach().requires_grad_(training)) for x in plain]
 
 
 def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
@@ -53,7 +55,7 @@ def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
 def assert_equals_eager(compiled: Compiled) -> None:
     """Hold results against those of the uncompiled function: values, and where they lie."""
     for result, eager in zip(compiled.results, compiled.eager_results, strict=True):
-        pairs = zip(torchapi.tree_leaves(result), torchapi.tree_leaves(eager), strict=True)
+        pairs = zip(tree_leaves(result), tree_leaves(eager), strict=True)
         for one, other in pairs:
             assert type(one) is type(other)
             assert getattr(one, "placements", ()) == getattr(other, "placements", ())
@@ -63,7 +65,7 @@ def assert_equals_eager(compiled: Compiled) -> None:
 
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
     """Take a tensor of a subclass apart, and one of many simulated ranks."""
-    if isinstance(tensor, TwoTensor):
-        yield from (tensor.first, tensor.second)
+    if isinstance(tensor, two_tensor_type()):
+        yield from (tensor.a, tensor.b)
     else:
-        yield from torchapi.shards_of_simulated_ranks(torchapi.local_of(tensor))
+        yield from shards_of_simulated_ranks(local_of(tensor))

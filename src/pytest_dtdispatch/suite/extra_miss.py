@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from pytest_dtdispatch.suite.models import rows_split
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
@@ -19,7 +20,7 @@ OPS = {
     name: getattr(torch, name)
     for name in ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "gt")
 }
-WIDTHS = range(4, 16)
+ROWS, WIDTHS = 8, range(4, 16)
 WARMUP, STEPS = 2, 3
 CLEAN, SPOILED = "clean", "with an extra miss"
 
@@ -28,8 +29,8 @@ CLEAN, SPOILED = "clean", "with an extra miss"
 @pytest.mark.parametrize("op", OPS)
 def test_steps(dtdispatch: DtDispatch, device_mesh: DeviceMesh, op: str, width: int) -> None:
     """Count steady steps, and steps each of which calls the op on a shape that no step had before."""
-    work, steady = OPS[op], sharded(device_mesh, width)
-    fresh = [sharded(device_mesh, 100 + step) for step in range(WARMUP + STEPS)]
+    work, steady = OPS[op], rows_split(device_mesh, ROWS, width)
+    fresh = [rows_split(device_mesh, ROWS, 100 + step) for step in range(WARMUP + STEPS)]
 
     def clean() -> None:
         work(steady, steady)
@@ -41,8 +42,3 @@ def test_steps(dtdispatch: DtDispatch, device_mesh: DeviceMesh, op: str, width: 
 
     dtdispatch.steps(clean, WARMUP, STEPS, name=CLEAN)
     dtdispatch.steps(spoiled, WARMUP, STEPS, name=SPOILED)
-
-
-def sharded(mesh: DeviceMesh, width: int) -> DTensor:
-    """Place 8 rows of a width, split over the mesh."""
-    return distribute_tensor(torch.rand(8, width, device=mesh.device_type), mesh, [Shard(0)])

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.torchapi.names import fully_shard, local_of
+from pytest_dtdispatch.torchapi.builders import fully_shard
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 # Small enough for local ops to run in one thread: what is measured is dispatch.
 WIDTH, HIDDEN, BATCH = 16, 64, 8
+
+
+def rows_split(mesh: DeviceMesh, *shape: int) -> DTensor:
+    """Place random numbers, their rows split over the first mesh dimension."""
+    placements: list[Placement] = [Shard(0), *(Replicate() for _ in range(mesh.ndim - 1))]
+    return distribute_tensor(torch.rand(*shape, device=mesh.device_type), mesh, placements)
 
 
 def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
@@ -85,6 +94,17 @@ def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
 
     step()
     return step
+
+
+@contextmanager
+def skipped_where_cuda_is_required() -> Iterator[None]:
+    """Skip the test where this torch runs FSDP2 on no CPU."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "requires CUDA" not in str(error):
+            raise
+        pytest.skip(f"torch {torch.__version__}: {error}")
 
 
 def split_parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> torch.nn.Parameter:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.signature import mesh_text
+from pytest_dtdispatch.suite.models import rows_split
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 def test_add(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: tuple[int, ...]) -> None:
     """Add 512x512 to itself, its rows split over the first mesh dimension."""
     device_mesh = mesh_factory(mesh)
-    placements: list[Placement] = [Shard(0), *(Replicate() for _ in mesh[1:])]
-    a = distribute_tensor(torch.rand(512, 512, device=device_mesh.device_type), device_mesh, placements)
+    a = rows_split(device_mesh, 512, 512)
     with dtdispatch.capture():
         a + a

@@ -17,7 +17,7 @@ from pytest_dtdispatch.suite.compiled_cases import (
     embedding,
 )
 from pytest_dtdispatch.suite.models import filled, tensor_parallel_mlp
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
@@ -50,7 +50,7 @@ def test_embedding(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
 
 
 # Inductor cannot generate code for tensors that hold those of every rank.
-@pytest.mark.skipif(not torchapi.has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
+@pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
 @pytest.mark.dtdispatch(backend="local", device="cpu")
 def test_embedding_on_simulated_ranks(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Do the same where every rank is simulated in this process, by a backend that generates no code."""

@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, mlp_loss, split_parameter
 from pytest_dtdispatch.suite.paths import PATHS
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.builders import sharded_tensors, split_over_ranks
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
@@ -98,7 +98,7 @@ def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) 
 def test_sharded_tensor(dtdispatch: DtDispatch, process_group: Any, has_rpc: bool) -> None:
     """Measure the predecessor of DTensor: how long it takes to make one, and to copy it."""
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    tensors, spec = torchapi.sharded_tensors(), torchapi.split_over_ranks(RANKS, device)
+    tensors, spec = sharded_tensors(), split_over_ranks(RANKS, device)
 
     def make(fill: Callable[..., Any]) -> Any:
         return fill(spec, ROWS, COLUMNS, init_rrefs=has_rpc)

@@ -7,30 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.suite.models import rows_split
+from pytest_dtdispatch.torchapi.builders import foreach_add as list_adder
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
     from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
+SHAPE = (8, 8)  # that small, a local op is next to nothing
 LENGTHS = (2, 4, 8, 16)
 DIMENSIONS = (1, 2, 3)
 WORLD_SIZES = (4, 64, 1024, 65536)
-
-
-def sharded(mesh: DeviceMesh) -> DTensor:
-    """Place 8x8, rows split over the first mesh dimension; that small, its local op is next to nothing."""
-    placements: list[Placement] = [Shard(0), *(Replicate() for _ in range(mesh.ndim - 1))]
-    return distribute_tensor(torch.rand(8, 8, device=mesh.device_type), mesh, placements)
 
 
 def test_stack_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Stack 2 to 16 tensors."""
 
     def stack(length: int) -> Callable[[], Any]:
-        tensors: list[torch.Tensor] = [sharded(device_mesh) for _ in range(length)]
+        tensors: list[torch.Tensor] = [rows_split(device_mesh, *SHAPE) for _ in range(length)]
         return lambda: torch.stack(tensors)
 
     dtdispatch.scaling(stack, LENGTHS)
@@ -38,10 +33,10 @@ def test_stack_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> No
 
 def test_foreach_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Add 2 to 16 pairs of tensors in one call."""
-    add = torchapi.foreach_add()
+    add = list_adder()
 
     def foreach_add(length: int) -> Callable[[], Any]:
-        tensors = [sharded(device_mesh) for _ in range(length)]
+        tensors = [rows_split(device_mesh, *SHAPE) for _ in range(length)]
         return lambda: add(tensors, tensors)
 
     dtdispatch.scaling(foreach_add, LENGTHS)
@@ -51,7 +46,7 @@ def test_mesh_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> N
     """Add on meshes of one to three dimensions, 4 ranks in each."""
 
     def add(dimensions: int) -> Callable[[], Any]:
-        a = sharded(mesh_factory((4,) * dimensions))
+        a = rows_split(mesh_factory((4,) * dimensions), *SHAPE)
         return lambda: a + a
 
     dtdispatch.scaling(add, DIMENSIONS)
@@ -61,7 +56,7 @@ def test_world_size(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Add on 4 to 65,536 ranks."""
 
     def add(ranks: int) -> Callable[[], Any]:
-        a = sharded(mesh_factory((ranks,)))
+        a = rows_split(mesh_factory((ranks,)), *SHAPE)
         return lambda: a + a
 
     dtdispatch.scaling(add, WORLD_SIZES)

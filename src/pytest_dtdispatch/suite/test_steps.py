@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-import torch
-
-from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
+from pytest_dtdispatch.suite.models import (
+    fsdp_training_step,
+    skipped_where_cuda_is_required,
+    tensor_parallel_step,
+)
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
@@ -24,12 +25,8 @@ def test_tensor_parallel_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory
 def test_fsdp2_adamw_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Count training steps of four linear layers under FSDP2 with AdamW on 8 ranks."""
     mesh = mesh_factory((8,), dim_names=("dp",))
-    try:
+    with skipped_where_cuda_is_required():
         step = fsdp_training_step(mesh)
-    except RuntimeError as error:
-        if "requires CUDA" not in str(error):
-            raise
-        pytest.skip(f"torch {torch.__version__}: {error}")
     steps = dtdispatch.steps(step)
     assert steps.misses_per_step == 0
     assert steps.cache_growth_per_step == 0

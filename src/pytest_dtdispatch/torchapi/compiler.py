@@ -1,7 +1,6 @@
-"""Every private name of torch's compiler that we use, found by probing.
+"""Torch's compiler: its caches, its counters, what it says of graph breaks and recompiles.
 
-Beside torchapi and torchhooks the only module that spells private names of torch. What an older torch lacks
-is None, and is reported as not counted.
+What an older torch lacks is None, and is reported as not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_dtdispatch.compiled.model import GraphBreak, Recompile
 from pytest_dtdispatch.errors import CompileError
 
 INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
@@ -77,19 +75,19 @@ def graphs_compiled() -> int:
     return int(_utils().counters["stats"]["unique_graphs"])
 
 
-def graph_breaks() -> tuple[GraphBreak, ...] | None:
-    """Return the graph breaks since the last reset."""
+def graph_breaks() -> list[tuple[str, str]] | None:
+    """Return reason and place of each graph break since the last reset."""
     reasons = getattr(_utils(), "graph_break_reasons", None)
     if reasons is None:
         return None
-    return tuple(GraphBreak(_one_line(each.reason), _place(each.user_stack)) for each in reasons)
+    return [(_one_line(each.reason), _place(each.user_stack)) for each in reasons]
 
 
-def break_of(error: BaseException) -> GraphBreak | None:
-    """Return the graph break that an error of torch is about; None where it is about something else."""
+def break_of(error: BaseException) -> tuple[str, str] | None:
+    """Return reason and place of the graph break that an error is about, if it is about one."""
     if not isinstance(error, _exceptions().Unsupported):
         return None
-    return GraphBreak(_one_line(getattr(error, "msg", str(error))), _place(getattr(error, "real_stack", ())))
+    return _one_line(getattr(error, "msg", str(error))), _place(getattr(error, "real_stack", ()))
 
 
 def compilations() -> list[Any]:
@@ -113,17 +111,17 @@ def guards_of(compiles: Sequence[Any]) -> int:
     return sum(compiled.guard_count or 0 for compiled in compiles)
 
 
-def recompiles_of(compiles: Sequence[Any]) -> tuple[Recompile, ...]:
-    """List the compiles of functions that had been compiled before."""
-    return tuple(
-        Recompile(
+def recompiles_of(compiles: Sequence[Any]) -> list[tuple[str, str, str]]:
+    """Return name, place and reason of each compile of a function that had been compiled before."""
+    return [
+        (
             compiled.co_name,
             f"{compiled.co_filename}:{compiled.co_firstlineno}",
             _one_line(getattr(compiled, "recompile_reason", None) or NO_REASON),
         )
         for compiled in compiles
         if compiled.accumulated_cache_size
-    )
+    ]
 
 
 def fake_tensor_counts() -> FakeTensorCounts | None:

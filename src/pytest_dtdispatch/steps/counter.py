@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_dtdispatch.errors import DtDispatchWarning
-from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import dtype_text, placement_text, shape_text, signature_of
 from pytest_dtdispatch.measuring.exclusive import Measuring
 from pytest_dtdispatch.steps.growth import Growth, older_objects_frozen
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts
 from pytest_dtdispatch.steps.reasons import Seen, Traits
 from pytest_dtdispatch.steps.traits import Describer
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi.step_hooks import Run, watching
+from pytest_dtdispatch.torchapi.dispatcher import Run, watching
+from pytest_dtdispatch.torchapi.op_schemas import op_name, tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
 
 class _Called(NamedTuple):
@@ -58,12 +59,6 @@ class StepCounter:
 
     Use it as a context manager, in one thread. Nothing is cleared, nothing repeated, and a hit of the
     native cache costs what it costs uncounted.
-
-    Example:
-        >>> with StepCounter() as counter:
-        ...     counts = counter.lap()
-        >>> counts.calls
-        0
     """
 
     def __init__(self) -> None:
@@ -93,7 +88,7 @@ class StepCounter:
     def note_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Note a call that was made, so that it is known what a later miss has that no call had before."""
         traits = self._describer.traits_of(func, args, kwargs)
-        self._log.append(_Called(torchapi.op_name(func), traits, self._clears))
+        self._log.append(_Called(op_name(func), traits, self._clears))
 
     def lap(self) -> StepCounts:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
@@ -131,7 +126,7 @@ class StepCounter:
         self._native_before_clear = (0, 0)
         self._native = self._caches.native_stats()
 
-    # What torchhooks.Watcher asks for: each makes the call that it is told of.
+    # What a Watcher is asked: each makes the call that it is told of.
 
     def on_native_miss(self, run: Run) -> Any:
         """Note which cache was asked; what propagates is told of inside."""
@@ -175,7 +170,7 @@ class StepCounter:
 
     def on_implied(self, schema: Any, run: Run) -> Any:
         """Note the op whose arguments are redistributed."""
-        before, self._thread.implied_by = self._thread.implied_by, torchapi.op_name(schema.op)
+        before, self._thread.implied_by = self._thread.implied_by, op_name(schema.op)
         try:
             return run()
         finally:
@@ -252,7 +247,7 @@ class StepCounter:
     def _explain(self, one: _Propagated) -> tuple[Miss, _Called]:
         schema = one.schema
         call = _Called(
-            torchapi.op_name(schema.op),
+            op_name(schema.op),
             self._describer.traits_of(schema.op, schema.args_schema, schema.kwargs_schema),
             one.clears,
         )
@@ -266,7 +261,7 @@ class StepCounter:
         return Miss(signature, reason, one.asked, one.nested), call
 
     def _redistribution(self, source: Any, target: Any, handled: int) -> Redistribution:
-        tensor = torchapi.tensor_traits(source)
+        tensor = tensor_traits(source)
         return Redistribution(
             op=self._thread.implied_by or "redistribute",
             tensor=f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}" if tensor else "",
@@ -278,5 +273,5 @@ class StepCounter:
 
 def _bytes(argument: Any) -> int:
     """Bytes of the tensors of an argument."""
-    tensors = [leaf for leaf in torchapi.tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,27 +1,28 @@
-"""Statistics of two samples: their laws, and that they agree with SciPy."""
+"""Rank sums: laws of the test, its interval and its resolution, and that they agree with SciPy."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_dtdispatch.stats import rank_sum_test as ranksum
-from pytest_dtdispatch.stats import shift
-from pytest_dtdispatch.stats.hochberg import hochberg, holm
-from pytest_dtdispatch.stats.location import mad, median, quantile
-from pytest_dtdispatch.stats.rank_sum_test import mann_whitney
-from pytest_dtdispatch.stats.rank_sums import doubled_midranks, mann_whitney_counts, sums_of_choices
-from pytest_dtdispatch.stats.resampling import ratio_interval
-from pytest_dtdispatch.stats.resolution import smallest_detectable, smallest_past
-from pytest_dtdispatch.stats.shift import hodges_lehmann, shift_interval
+from pytest_dtdispatch.stats.location import hodges_lehmann
+from pytest_dtdispatch.stats.rank_sums import (
+    MOST_EXACT,
+    doubled_midranks,
+    hochberg,
+    mann_whitney,
+    mann_whitney_counts,
+    shift_interval,
+    smallest_detectable,
+    sums_of_choices,
+)
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
@@ -30,7 +31,6 @@ values = st.integers(-(2**20), 2**20).map(float)
 samples = st.lists(values, min_size=1, max_size=25)
 tied = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=6)
 times = st.lists(st.integers(1, 10**6).map(float), min_size=1, max_size=12)
-quantiles = st.floats(0, 1)
 
 
 @st.composite
@@ -41,42 +41,6 @@ def two_untied(draw: st.DrawFn, most: int = 12) -> tuple[list[float], list[float
         st.lists(st.integers(1, 2**40).map(float), min_size=sum(sizes), max_size=sum(sizes), unique=True)
     )
     return drawn[: sizes[0]], drawn[sizes[0] :]
-
-
-# Robust statistics
-
-
-@unhurried
-@given(samples, quantiles)
-def test_a_quantile_is_numpys(some: list[float], q: float) -> None:
-    assert quantile(some, q) == pytest.approx(float(np.quantile(some, q)), abs=1e-6)
-
-
-@unhurried
-@given(samples)
-def test_median_and_mad_are_those_of_the_library_and_of_scipy(some: list[float]) -> None:
-    assert median(some) == statistics.median(some)
-    assert mad(some) == pytest.approx(float(stats.median_abs_deviation(some)))
-
-
-@unhurried
-@given(samples, quantiles, st.sampled_from([0.25, 0.5, 2.0, 8.0]), values)
-def test_order_changes_nothing_scale_and_shift_go_through(
-    some: list[float], q: float, scale: float, by: float
-) -> None:
-    moved = [scale * value + by for value in some]
-    assert quantile(some[::-1], q) == quantile(some, q)
-    assert quantile(moved, q) == pytest.approx(scale * quantile(some, q) + by, abs=1e-6)
-    assert mad(moved) == pytest.approx(scale * mad(some), abs=1e-6)
-
-
-@given(samples, quantiles, quantiles)
-def test_quantiles_rise_and_stay_between_the_samples(some: list[float], one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    assert min(some) <= quantile(some, low) <= quantile(some, high) <= max(some)
-
-
-# Ranks
 
 
 @given(samples)
@@ -97,9 +61,6 @@ def test_counts_of_mann_whitney_are_symmetric_and_complete(base: int, head: int)
     assert counts == counts[::-1] == mann_whitney_counts(head, base)
     assert sum(counts) == math.comb(base + head, head)
     assert len(counts) == base * head + 1
-
-
-# The rank sum test
 
 
 @unhurried
@@ -134,7 +95,7 @@ def test_the_approximated_p_is_scipys(base: list[float], head: list[float]) -> N
 def test_exact_and_approximated_p_meet() -> None:
     base, head = [float(n) for n in range(30)], [n + 4.5 for n in range(30)]
     exact = mann_whitney(base, head)
-    assert len(base) + len(head) == ranksum.MOST_EXACT
+    assert len(base) + len(head) == MOST_EXACT
     approximated = stats.mannwhitneyu(head, base, alternative="greater", method="asymptotic").pvalue
     assert exact == pytest.approx(float(approximated), rel=0.05)
 
@@ -157,9 +118,6 @@ def test_samples_that_are_all_equal_differ_in_nothing(count: int) -> None:
 
 def test_p_is_never_0_however_many_samples() -> None:
     assert 0 < mann_whitney([1.0] * 3000, [2.0] * 3000) < 1e-300
-
-
-# The shift
 
 
 @unhurried
@@ -199,19 +157,16 @@ def test_the_interval_holds_the_shifts_that_the_test_does_not_reject(
         assert rejects(high + 0.25)
 
 
-def test_exact_and_approximated_intervals_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_and_approximated_intervals_meet() -> None:
     base, head = [math.sin(n) for n in range(30)], [math.sin(n * n) + 1 for n in range(30)]
     exact = shift_interval(base, head)
-    monkeypatch.setattr(shift, "MOST_EXACT", 0)
-    assert shift_interval(base, head) == pytest.approx(exact, abs=0.01)
+    approximated = shift_interval([*base, statistics.median(base)], head)
+    assert approximated == pytest.approx(exact, abs=0.05)
 
 
 def test_too_few_samples_give_an_interval_without_ends() -> None:
     assert shift_interval([1.0, 2.0], [3.0, 4.0]) == (-math.inf, math.inf)
     assert shift_interval([1.0] * 4, [3.0] * 4) == (2.0, 2.0)
-
-
-# Several tests
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.2))
@@ -223,66 +178,8 @@ def test_hochberg_rejects_all_from_the_largest_that_its_level_allows(
     allowed = [k for k, p in enumerate(ordered, 1) if (tests - k + 1) * p <= level]
     adjusted = hochberg(p_values)
     assert sum(p <= level for p in adjusted) == max(allowed, default=0)
-    assert all(mine <= stricter for mine, stricter in zip(adjusted, holm(p_values), strict=True))
-    assert hochberg(p_values[::-1]) == adjusted[::-1]
-
-
-@given(st.lists(quantiles, max_size=8), st.sampled_from([0.001, 0.05, 0.2]))
-def test_holm_rejects_step_by_step(p_values: list[float], level: float) -> None:
-    rejected = set()
-    for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        if p_values[i] * (len(p_values) - place) > level:
-            break
-        rejected.add(i)
-    adjusted = holm(p_values)
-    assert {i for i, p in enumerate(adjusted) if p <= level} == rejected
     assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
-    assert holm(p_values[::-1]) == adjusted[::-1]
-
-
-# The bootstrap
-
-
-@unhurried
-@given(times, times, st.sampled_from([0.5, 4.0]), st.integers(1, 4))
-def test_the_interval_of_a_ratio_is_seeded_and_keeps_its_scale(
-    base: list[float], head: list[float], scale: float, block: int
-) -> None:
-    interval = ratio_interval(base, head, resamples=50, block=block)
-    low, high = interval
-    assert ratio_interval(base, head, resamples=50, block=block) == interval
-    assert 0 < low <= high
-    assert min(head) / max(base) <= low
-    assert high <= max(head) / min(base)
-    slower = ratio_interval(base, [scale * value for value in head], resamples=50, block=block)
-    assert slower == pytest.approx((scale * low, scale * high))
-    wider = ratio_interval(base, head, resamples=50, block=block, confidence=0.999)
-    assert wider[0] <= low
-    assert high <= wider[1]
-
-
-def test_the_interval_of_a_ratio_is_about_as_wide_as_scipys() -> None:
-    base = [100 + 10 * math.sin(n * n) for n in range(60)]
-    head = [110 + 10 * math.cos(n * n) for n in range(60)]
-    ours = ratio_interval(base, head)
-    theirs = stats.bootstrap(
-        (base, head),
-        lambda b, h, axis: np.median(h, axis=axis) / np.median(b, axis=axis),
-        confidence_level=0.99,
-        method="percentile",
-        random_state=0,
-    ).confidence_interval
-    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.01)
-
-
-def test_blocks_widen_an_interval_where_samples_resemble_their_neighbours() -> None:
-    drifting = [100.0 + 10 * (n // 10 % 2) + n % 3 for n in range(200)]
-    alone, together = (ratio_interval(drifting, drifting, block=block) for block in (1, 10))
-    assert together[0] < alone[0]
-    assert alone[1] < together[1]
-
-
-# Resolution
+    assert hochberg(p_values[::-1]) == adjusted[::-1]
 
 
 @unhurried
@@ -314,34 +211,17 @@ def test_the_smallest_slow_down_does_not_depend_on_the_one_found(
     assert smallest_detectable(base, slower) == pytest.approx(smallest_detectable(base, head))
 
 
-def test_the_smallest_slow_down_past_a_threshold_is_the_lower_half_of_the_interval() -> None:
-    assert smallest_past(1.5, 1.25) == pytest.approx(20)
-    assert smallest_past(1.0, 1.0) == 0
-
-
-# Mistakes
-
-
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        (lambda: quantile([], 0.5), "at least one value"),
-        (lambda: quantile([1.0], 1.5), "between 0 and 1"),
-        (lambda: median([]), "at least one value"),
-        (lambda: mad([]), "at least one value"),
         (lambda: mann_whitney([], [1.0]), "at least one sample"),
-        (lambda: hodges_lehmann([1.0], []), "at least one sample"),
         (lambda: shift_interval([], []), "at least one sample"),
         (lambda: shift_interval([1.0], [1.0], confidence=1), "between 0 and 1"),
-        (lambda: holm([0.5, 1.5]), "between 0 and 1"),
         (lambda: hochberg([0.5, 1.5]), "between 0 and 1"),
-        (lambda: ratio_interval([], [1.0]), "at least one sample"),
-        (lambda: ratio_interval([1.0], [1.0], confidence=0), "between 0 and 1"),
-        (lambda: ratio_interval([1.0], [1.0], resamples=0), "at least 1"),
         (lambda: smallest_detectable([0.0], [1.0]), "above 0"),
         (lambda: smallest_detectable([1.0], [1.0], alpha=0.5), "between 0 and 0.5"),
     ],
 )
-def test_what_makes_no_sense_is_refused(call: Callable[[], Sequence[float]], complaint: str) -> None:
+def test_what_makes_no_sense_is_refused(call: Callable[[], object], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         call()

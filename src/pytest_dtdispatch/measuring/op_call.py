@@ -1,17 +1,57 @@
-"""What a DTensor op runs on its local shards, and whether that is the same computation."""
+"""An op with its arguments, and the op on the local shards that it comes down to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.modes import UnnoticedMode
-from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.torchapi import names as torchapi
+from pytest_dtdispatch.torchapi.modes import UnnoticedMode
+from pytest_dtdispatch.torchapi.op_schemas import (
+    arguments_of,
+    is_op,
+    leaves_of,
+    op_name,
+    returns_nothing,
+    tree_leaves,
+)
+from pytest_dtdispatch.torchapi.tensors import local_of
+
+
+class OpCall(NamedTuple):
+    """An op with the arguments that a program called it with."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self) -> Any:
+        """Make the call."""
+        __tracebackhide__ = True
+        return self.func(*self.args, **self.kwargs)
+
+    def leaves(self) -> list[Any]:
+        """Every argument, lists of tensors flattened."""
+        return leaves_of(self.args, self.kwargs)
+
+    def written(self) -> list[torch.Tensor]:
+        """Tensors that the op's schema says it writes to."""
+        arguments = arguments_of(self.func, self.args, self.kwargs)
+        values = [argument.value for argument in arguments if argument.is_written]
+        return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+    def once_because(self) -> str | None:
+        """Say why the call cannot be repeated, judged by its schema and tags; nothing where it can."""
+        if not is_op(self.func):
+            return "a higher-order operator runs once"
+        if torch.Tag.inplace_view in self.func.tags:
+            return "runs once: it changes a tensor's shape in place"
+        if returns_nothing(self.func) and not self.written():
+            return "runs once: its effect is outside its tensors"
+        return None
 
 
 class LocalOps(UnnoticedMode):
@@ -55,18 +95,18 @@ def local_call_of(call: OpCall, rewind: Callable[[], None], signals: Signals) ->
     if collectives:
         return None, f"redistributes ({', '.join(dict.fromkeys(c.func.__name__ for c in collectives))})"
     if len(below.calls) != 1:
-        ops = ", ".join(dict.fromkeys(torchapi.op_name(c.func) for c in below.calls)) or "none"
+        ops = ", ".join(dict.fromkeys(op_name(c.func) for c in below.calls)) or "none"
         return None, f"runs {len(below.calls)} ops on local shards ({ops})"
     [local] = below.calls
     if local.func is not call.func:
-        return None, f"runs {torchapi.op_name(local.func)} on local shards"
+        return None, f"runs {op_name(local.func)} on local shards"
     if not _same_tensors(call, local):
         return None, "runs on other tensors than its local shards"
     return local, ""
 
 
 def _same_tensors(call: OpCall, local: OpCall) -> bool:
-    shards = [torchapi.local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
+    shards = [local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
     used = [leaf for leaf in local.leaves() if isinstance(leaf, torch.Tensor)]
     plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
     same = len(shards) == len(used) and all(a is b for a, b in zip(shards, used, strict=True))

@@ -1,7 +1,4 @@
-"""What is put in torch's place while steps are counted, and taken out after.
-
-Beside torchapi the only module that spells private names of torch.
-"""
+"""What DTensor's dispatcher does, told as it happens: hooks that are put in for a while, and taken out."""
 
 from __future__ import annotations
 
@@ -10,13 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi import names as torchapi
-from pytest_dtdispatch.torchapi.hooks import SharedHook
+from pytest_dtdispatch.torchapi.propagator import redistribute_module
+from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
 Run = Callable[[], Any]
 NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
@@ -113,7 +111,7 @@ class _LookedUp:
         return self._method.__get__(instance, owner)
 
 
-def _native_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[None]]:
+def _native_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
     slow_path, clear = getattr(dispatcher, SLOW_PATH, None), getattr(torch._C, NATIVE_CLEAR, None)
     if clear is None:
         return
@@ -126,18 +124,18 @@ def _native_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContext
             return slow_path(*args)
         return watcher.on_native_miss(lambda: slow_path(*args))
 
-    yield torchapi.replaced(dispatcher, SLOW_PATH, missed)
-    yield torchapi.replaced(torch._C, NATIVE_CLEAR, lambda: watcher.on_native_clear(clear))
+    yield patch.object(dispatcher, SLOW_PATH, missed)
+    yield patch.object(torch._C, NATIVE_CLEAR, lambda: watcher.on_native_clear(clear))
 
 
-def _propagator_hooks(propagator: Any, watcher: Watcher) -> Iterator[AbstractContextManager[None]]:
+def _propagator_hooks(propagator: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
     propagate = propagator.propagate_op_sharding_non_cached
 
     def propagated(schema: Any) -> Any:
         return watcher.on_propagation(schema, lambda: propagate(schema))
 
-    yield torchapi.replaced(propagator, "propagate_op_sharding_non_cached", propagated)
-    yield torchapi.replaced(
+    yield patch.object(propagator, "propagate_op_sharding_non_cached", propagated)
+    yield patch.object(
         propagator, "propagate_op_sharding", _WatchedCache(propagator.propagate_op_sharding, watcher)
     )
 
@@ -156,7 +154,7 @@ class _WatchedCache:
         return self._watcher.on_python_cache(schema, self._cache)
 
 
-def _handler_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[None]]:
+def _handler_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
     handlers = dispatcher._custom_op_handlers
 
     def watched(handler: Any) -> Any:
@@ -165,15 +163,15 @@ def _handler_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContex
     yield _items_replaced(handlers, {op: watched(handler) for op, handler in handlers.items()})
 
 
-def _redistribution_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[None]]:
+def _redistribution_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
     imply = dispatcher.redistribute_local_args
 
     def implied(op_info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         return watcher.on_implied(schema, lambda: imply(op_info, schema, *args, **kwargs))
 
-    yield torchapi.replaced(dispatcher, "redistribute_local_args", implied)
+    yield patch.object(dispatcher, "redistribute_local_args", implied)
     name = "redistribute_local_tensor"
-    home = torchapi.redistribute_module()
+    home = redistribute_module()
     redistribute = getattr(home, name)
 
     def redistributed(local: Any, source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
@@ -183,7 +181,7 @@ def _redistribution_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[Abstrac
 
     for module in list(sys.modules.values()):  # those that import it by name hold it themselves
         if vars(module).get(name) is redistribute if hasattr(module, "__dict__") else False:
-            yield torchapi.replaced(module, name, redistributed)
+            yield patch.object(module, name, redistributed)
 
 
 @contextmanager
@@ -219,12 +217,7 @@ def _watched_op(op: Any, below: Any, watcher: Watcher) -> Callable[..., Any]:
 
 
 def collective_kind(op: str) -> str:
-    """Name a collective as the Python function does that runs it, whichever variant it is.
-
-    Example:
-        >>> collective_kind("c10d::_allgather_base_"), collective_kind("c10d::recv_any_source_")
-        ('all_gather', 'recv')
-    """
+    """Name a collective as the Python function does that runs it, whichever variant it is."""
     name = op.partition("::")[2].partition(".")[0].strip("_")
     for variant in VARIANTS:
         name = name.replace(variant, "")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_dtdispatch.torchapi.hooks import SharedHook
+from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
 
 class Owner:

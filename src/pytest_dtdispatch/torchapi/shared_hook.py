@@ -15,16 +15,6 @@ class SharedHook:
 
     Users may come and go in any order: each of them wrapping what the one before left, and putting back what
     it found, would leave wrappers behind.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> owner = SimpleNamespace(answer=lambda: 42)
-        >>> hook = SharedHook(owner, "answer", lambda inner: lambda: inner() + 1)
-        >>> with hook.in_place(), hook.in_place():
-        ...     owner.answer()
-        43
-        >>> owner.answer()
-        42
     """
 
     def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:

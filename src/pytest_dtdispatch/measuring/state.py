@@ -1,0 +1,227 @@
+"""What a call changes beside what tensors hold: noted before it and after, and put back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from pytest_dtdispatch.torchapi.generators import cuda_generator, random_tracker_states
+from pytest_dtdispatch.torchapi.mask_buffers import mask_hook, mask_of, set_mask
+from pytest_dtdispatch.torchapi.tensor_state import set_spec, set_versions, spec_of, storages_of, version_of
+
+
+class Noted:
+    """Something of several objects, as it was, and as the program's call left it."""
+
+    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> None:
+        self._read = read
+        self._write = write
+        self._before: dict[int, tuple[Any, Any]] = {}
+        self._after: list[tuple[Any, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def note(self, owner: Any) -> None:
+        """Note it of an object that was not met before."""
+        if id(owner) not in self._before:
+            self._before[id(owner)] = (owner, self._read(owner))
+
+    def settle(self) -> None:
+        """Note what the program's call left behind."""
+        self._after = [(owner, self._read(owner)) for owner, _ in self._before.values()]
+
+    def rewind(self) -> None:
+        """Put it back to what it was when it was noted."""
+        for owner, value in self._before.values():
+            self._write(owner, value)
+
+    def restore(self) -> None:
+        """Put it back to what the program's call left behind, of objects met later to what it was then."""
+        self.rewind()
+        for owner, value in self._after:
+            self._write(owner, value)
+
+
+class Specs(Noted):
+    """What says where DTensors live."""
+
+    def __init__(self) -> None:
+        super().__init__(spec_of, set_spec)
+
+    def note(self, owner: Any) -> None:
+        """Note what says where a tensor lives, if it is a DTensor."""
+        if isinstance(owner, DTensor):
+            super().note(owner)
+
+
+class RandomState:
+    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._generators: dict[int, torch.Generator] = {}
+        self._before = {f"tracker {name}": s.clone() for name, s in random_tracker_states().items()}
+        self._after = self._before
+        self._advanced = False
+        self._watch(torch.default_generator)
+        self.watch(leaves)
+
+    def watch(self, leaves: Sequence[Any]) -> None:
+        """Note the states of generators and devices that were not met before."""
+        for leaf in leaves:
+            device = leaf if isinstance(leaf, torch.device) else getattr(leaf, "device", None)
+            if isinstance(leaf, torch.Generator):
+                self._watch(leaf)
+            elif isinstance(device, torch.device) and device.type == "cuda":
+                self._watch(cuda_generator(device))
+
+    def settle(self) -> None:
+        """Note the states that the program's call left behind."""
+        self._after = self._read()
+        self._advanced = self._before.keys() != self._after.keys() or any(
+            not torch.equal(before, self._after[name]) for name, before in self._before.items()
+        )
+
+    def rewind(self) -> None:
+        """Put the states back to what they were before the call."""
+        if self._advanced:
+            self._write(self._before)
+
+    def restore(self) -> None:
+        """Put the states back to what the program's call left behind."""
+        self._write(self._after)  # also where it drew nothing: a repetition may
+
+    def _watch(self, generator: torch.Generator) -> None:
+        if id(generator) not in self._generators:
+            self._generators[id(generator)] = generator
+            self._before[f"generator {id(generator)}"] = generator.get_state()
+
+    def _read(self) -> dict[str, torch.Tensor]:
+        states = {f"generator {key}": generator.get_state() for key, generator in self._generators.items()}
+        tracked = random_tracker_states()
+        states.update({f"tracker {name}": state.clone() for name, state in tracked.items()})
+        return states
+
+    def _write(self, states: dict[str, torch.Tensor]) -> None:
+        for key, generator in self._generators.items():
+            generator.set_state(states[f"generator {key}"])
+        tracked = random_tracker_states()
+        for name in tracked:
+            if (state := states.get(f"tracker {name}")) is not None:
+                tracked[name] = state.clone()
+
+
+class Versions:
+    """How often tensors were written to, as autograd counts: a repetition must not add to it."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._before: list[int] = []
+        self._after: list[int] = []
+
+    def save(self, tensor: torch.Tensor) -> None:
+        """Save the versions of a tensor, and of what holds its contents, before it is written to."""
+        for each in (tensor, *storages_of(tensor)):
+            version = version_of(each)
+            if version is not None and id(each) not in self._tensors:
+                self._tensors[id(each)] = each
+                self._before.append(version)
+
+    def settle(self) -> None:
+        """Note the versions that the program's call left behind; those that are saved later count as such."""
+        self._after = [version_of(each) or 0 for each in self._tensors.values()]
+
+    def rewind(self) -> None:
+        """Put versions back to what they were before the call."""
+        self._set(self._before)
+
+    def restore(self) -> None:
+        """Put versions back to what the program's call left behind."""
+        later = self._before[len(self._after) :]
+        self._set([*self._after, *later])
+
+    def _set(self, versions: list[int]) -> None:
+        """Set versions, the first saved last: a view that was saved later has the version of its base."""
+        if versions:
+            set_versions(list(self._tensors.values())[::-1], versions[::-1])
+
+
+class Gradients(Noted):
+    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
+
+    What the tensors hold is saved as each of them is written to. A tensor that retains its gradient is
+    treated as a leaf, where an op of the call takes it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
+        self._visited: dict[int, Any] = {}
+
+    def note_leaves_behind(self, tensor: torch.Tensor) -> None:
+        """Walk the autograd graph from a tensor to leaves not met before, and note their gradients."""
+        if not tensor.requires_grad:
+            return
+        if tensor.is_leaf or tensor.retains_grad:
+            self.note(tensor)
+        nodes = [tensor.grad_fn]
+        while nodes:
+            node = nodes.pop()
+            if node is None or id(node) in self._visited:
+                continue
+            self._visited[id(node)] = node  # held, so that no other node takes its id
+            if hasattr(node, "variable"):
+                self.note(node.variable)
+            nodes.extend(parent for parent, _ in node.next_functions)
+
+    def settle(self) -> None:
+        """Note the gradients that the program's call left behind."""
+        self._visited.clear()
+        super().settle()
+
+
+class Masks(Noted):
+    """Every mask buffer that a call and its repetitions change.
+
+    An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
+    of the ids until the sum is reduced. The placement belongs to the cached plan, so a result that is dropped
+    before it is reduced, as that of a repetition is, leaves its mask behind for the next call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(mask_of, set_mask)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Note every buffer that is changed, as it was before."""
+        return mask_hook.telling(self.note)
+
+    def watching_repetitions(self) -> AbstractContextManager[None]:
+        """Note the buffers of new plans too, where the call itself changed one; else cost nothing."""
+        return self.watching() if self else nullcontext()
+
+
+class OptimizerStates:
+    """Entries of every live optimizer's state, as the program's call left them.
+
+    Tensors among the entries are the same objects after; what they hold is put back as that of any tensor.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+
+    def settle(self) -> None:
+        """Note the entries of every optimizer that is alive."""
+        optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+        states = [state for optimizer in optimizers for state in optimizer.state.values()]
+        self._entries = [(state, dict(state)) for state in states if isinstance(state, dict)]
+
+    def restore(self) -> None:
+        """Put the entries back."""
+        for state, entries in self._entries:
+            state.update(entries)

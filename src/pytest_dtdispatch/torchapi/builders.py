@@ -1,0 +1,42 @@
+"""What the built-in suite is made of and torch keeps private, or had private once."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def sharded_tensors() -> Any:
+    """Return the module of ``ShardedTensor``, which torch deprecates."""
+    return importlib.import_module("torch.distributed._shard.sharded_tensor")
+
+
+def split_over_ranks(world_size: int, device: str) -> Any:
+    """Return the spec that splits a sharded tensor by its first dimension over all ranks."""
+    specs = importlib.import_module("torch.distributed._shard.sharding_spec")
+    devices = [device] if device == "cpu" else [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    places = [f"rank:{rank}/{devices[rank % len(devices)]}" for rank in range(world_size)]
+    return specs.ChunkShardingSpec(dim=0, placements=places)
+
+
+def fully_shard() -> Callable[..., Any]:
+    """Find FSDP2's function, which was private before torch 2.6."""
+    found = getattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard", None)
+    if found is None:
+        found = importlib.import_module("torch.distributed._composable.fsdp").fully_shard
+    function: Callable[..., Any] = found
+    return function
+
+
+def foreach_add() -> Callable[..., Any]:
+    """Find the function that optimizers add lists of tensors with; its name starts with an underscore."""
+    function: Callable[..., Any] = torch._foreach_add
+    return function
+
+
+def two_tensor_type() -> Any:
+    """Return the class of tensors that hold two, and apply every op to both."""
+    return importlib.import_module("torch.testing._internal.two_tensor").TwoTensor

@@ -1,0 +1,136 @@
+"""Ops and their schemas: names, arguments, what is written to, which ops have a rule."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves as tree_leaves
+
+# Some overloads of batch normalisation update these, and their schema does not say so.
+UNDECLARED_WRITES = ("running_mean", "running_var")
+
+
+def is_op(func: Any) -> bool:
+    """Tell an op overload, which has a schema, from a higher-order operator, which has none."""
+    return isinstance(func, torch._ops.OpOverload)
+
+
+def op_name(func: Any) -> str:
+    """Name an op as tables do: ``add.Tensor``, and with its namespace where that is not ``aten``."""
+    namespace = getattr(func, "namespace", "aten")
+    return str(func.__name__) if namespace == "aten" else f"{namespace}.{func.__name__}"
+
+
+class Argument(NamedTuple):
+    """One argument of an op call, beside what the op's schema says of it."""
+
+    name: str
+    type: str
+    value: Any
+    default: Any
+    is_written: bool
+
+
+def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Argument]:
+    """Pair the arguments of a call with the op's schema, those given and no others."""
+    paired = []
+    for position, (name, kind, default, is_written) in enumerate(_declared(func)):
+        if position < len(args):
+            value = args[position]
+        elif name in kwargs:
+            value = kwargs[name]
+        else:
+            continue
+        paired.append(Argument(name, kind, value, default, is_written))
+    return paired
+
+
+@functools.lru_cache(maxsize=1024)  # asked for every captured op, and slow to read
+def _declared(func: Any) -> tuple[tuple[str, str, Any, bool], ...]:
+    """Read the arguments that an op declares: name, type, default, whether it is written to."""
+    return tuple(
+        (
+            argument.name,
+            str(argument.type),
+            argument.default_value,
+            (argument.alias_info is not None and argument.alias_info.is_write)
+            or argument.name in UNDECLARED_WRITES,
+        )
+        for argument in func._schema.arguments
+    )
+
+
+def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Return every argument of an op call, lists of tensors flattened."""
+    values = [*args, *kwargs.values()]
+    if any(isinstance(value, (list, tuple, dict)) for value in values):
+        return tree_leaves(values)
+    return values  # of most ops, and torch's own function takes ten times as long
+
+
+@dataclass(frozen=True)
+class SchemaArgument:
+    """One argument of an op's schema.
+
+    Args:
+        name: its name.
+        type: as torch writes it, ``Tensor``, ``List[Tensor]``, ``Optional[Tensor]``, ``number``.
+        is_required: whether it has no default.
+        is_keyword: whether it can be given by name alone.
+        is_output: whether it is a tensor that results are written to.
+        length: of a list, where the schema fixes it; else 0.
+    """
+
+    name: str
+    type: str
+    is_required: bool
+    is_keyword: bool
+    is_output: bool
+    length: int
+
+
+def schema_of(func: Any) -> list[SchemaArgument]:
+    """Return the arguments that an op's schema declares."""
+    return [
+        SchemaArgument(
+            argument.name,
+            str(argument.type),
+            not argument.has_default_value(),
+            argument.kwarg_only,
+            argument.is_out,
+            argument.N or 0,
+        )
+        for argument in func._schema.arguments
+    ]
+
+
+def ops_with_a_rule() -> dict[str, Any]:
+    """Return every op that DTensor's propagator or dispatcher has a rule for, by name, in the order of names.
+
+    Registries that this torch does not have hold no op.
+    """
+    dispatcher = DTensor._op_dispatcher
+    propagator = dispatcher.sharding_propagator
+    registries = (
+        getattr(propagator, "op_to_rules", {}),
+        getattr(propagator, "op_strategy_funcs", {}),
+        getattr(propagator, "op_single_dim_strategy_funcs", {}),
+        getattr(dispatcher, "_custom_op_handlers", {}),
+    )
+    ops = {op for registry in registries for op in registry}
+    return dict(sorted((op_name(op), op) for op in ops if is_op(op)))
+
+
+def returns_nothing(func: Any) -> bool:
+    """Tell whether an op's schema returns nothing."""
+    return not func._schema.returns
+
+
+def returns_alias(func: Any) -> bool:
+    """Tell whether an op's schema returns one of its arguments, or a view of one."""
+    return any(returned.alias_info is not None for returned in func._schema.returns)

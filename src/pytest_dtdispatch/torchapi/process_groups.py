@@ -1,0 +1,74 @@
+"""Process groups: fake ones, simulated ranks, RPC between real ones."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from pytest_dtdispatch.torchapi.modes import open_modes
+
+
+def init_fake_group(world_size: int) -> None:
+    """Start a process group of any size in this one process, in which every collective is a fake."""
+    fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
+
+
+def forget_group_that_failed() -> None:
+    """Let the next process group have the name that it has on ranks where none failed: torch numbers them."""
+    world = getattr(torch.distributed.distributed_c10d, "_world", None)
+    if not torch.distributed.is_initialized() and hasattr(world, "group_count"):
+        setattr(world, "group_count", 0)  # noqa: B010 (no stub of torch has it)
+
+
+def has_local_mode() -> bool:
+    """Tell whether this torch can simulate all ranks in one process, results included."""
+    return _local_mode_type() is not None
+
+
+def local_mode(world_size: int) -> AbstractContextManager[Any]:
+    """Return the mode in which every tensor of a fake process group has the values of every rank."""
+    kind = _local_mode_type()
+    mode: AbstractContextManager[Any] = kind(world_size)
+    return mode
+
+
+def is_local_mode_open() -> bool:
+    """Tell whether all ranks are simulated in this process now."""
+    kind = _local_mode_type()
+    return kind is not None and any(isinstance(mode, kind) for mode in open_modes())
+
+
+@functools.cache
+def _local_mode_type() -> Any:
+    try:
+        module = importlib.import_module("torch.distributed._local_tensor")
+    except ImportError:
+        return None
+    return getattr(module, "LocalTensorMode", None)
+
+
+def start_rpc(rank: int, world_size: int, path: str, timeout_s: float) -> None:
+    """Start RPC between ranks that meet at a file.
+
+    A ``tcp://`` meeting point would hang under torchrun, whose setting for its own store makes every rank of
+    it a client.
+    """
+    rpc = importlib.import_module("torch.distributed.rpc")
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"file://{path}", rpc_timeout=timeout_s, _transports=["uv"]
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # it does, not its user
+        rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+
+
+def stop_rpc(graceful: bool, timeout_s: float) -> None:
+    """Stop RPC; gracefully, when every rank has come to do so."""
+    rpc = importlib.import_module("torch.distributed.rpc")
+    rpc.shutdown(graceful=graceful, timeout=timeout_s)
