@@ -35,7 +35,7 @@ def variant(counts: CompileCounts = COUNTS, is_on: bool | None = None, **figures
 
 
 def cells(made: CompiledVariant, **kwargs: Any) -> dict[str, str]:
-    table = table_of(document({"t.py::test": [made]}, View(), **kwargs))
+    table = table_of(document({"t.py::test": [made]}, View(**kwargs)))
     [line] = table.lines
     return {**dict(zip(titles_of(table), map(plain, line.cells), strict=True)), "proof": line.proof}
 
@@ -60,7 +60,7 @@ def test_a_line_has_times_ratio_and_counts() -> None:
 
 def test_instructions_stand_in_the_same_columns() -> None:
     counted = (Instructions(State.COMPILE_COLD, (5_000_000,)), Instructions(State.CALL, (1_000, 900)))
-    found = cells(variant(instructions=counted), of_instructions=True)
+    found = cells(variant(instructions=counted), metric="instructions")
     assert (found["cold"], found["call"], found["cold/call"], found["samples"]) == (
         "5,000,000",
         "900",
