@@ -163,9 +163,7 @@ def test_a_file_to_resume_that_is_not_text_or_not_there(
     assert "no text" in said(["ab", "--resume", str(path)], 2, capsys)
 
 
-def test_a_file_of_another_version_or_other_settings(
-    whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_another_version_or_other_settings(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(["ab", "--resume", str(whole), "--pairs", "7"], 2, capsys)
     assert "it was measured with pairs=5, not 7" in text
     assert "was written by dtdispatch ab, not aa" in said(["aa", "--resume", str(whole)], 2, capsys)

@@ -28,7 +28,6 @@ from pytest_dtdispatch.torchapi.state import mask_buffer_type
 
 pytestmark = pytest.mark.torch
 
-INTERRUPTS = 100  # of each kind
 CALLS = 4
 RELEASE = vars(mask_buffer_type())["release_mask"]
 
@@ -108,7 +107,9 @@ def nothing_stays() -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "interrupts", [pytest.param(10), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.long])]
+)
 @pytest.mark.parametrize("run", [captured, called])
 @pytest.mark.parametrize(
     ("number", "handler", "error"),
@@ -123,6 +124,7 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
     number: int,
     handler: Any,
     error: type[BaseException],
+    interrupts: int,
     shard: Callable[..., DTensor],
 ) -> None:
     program = Program(shard)
@@ -133,7 +135,7 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
     chance, came = random.Random(number), 0
     filters = list(warnings.filters)
     with handling(number, handler):
-        for _ in range(INTERRUPTS // 2):
+        for _ in range(interrupts):
             program.begin()
             after = chance.uniform(0.02, 0.9) * longest
             try:
@@ -145,5 +147,5 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
                 came += isinstance(raised, error) or isinstance(raised.__cause__, error)
             nothing_stays()
             assert program.is_whole()
-    assert came == INTERRUPTS // 2
+    assert came == interrupts
     assert list(warnings.filters) == filters

@@ -146,6 +146,7 @@ def test_the_environment_of_a_count_does_not_vary() -> None:
 @needs_callgrind
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.long
 def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_count=TESTS)
     flags = ("-k", "not left_out", "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
@@ -190,6 +191,7 @@ print(least(3000))
 
 @needs_callgrind
 @pytest.mark.slow
+@pytest.mark.long
 def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
     from pytest_dtdispatch.instructions.callgrind import command
 
