@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.ranks import agreement as agreement_module
 from pytest_dtdispatch.ranks.agreement import Agreement
 from pytest_dtdispatch.ranks.exchange import Exchange, LostRanksError
 
@@ -17,11 +18,13 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> list[Agreement]:
-    """Two ranks with a real process group."""
-    monkeypatch.setattr(agreement_module, "_is_real", lambda: True)
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Agreement]]:
+    """Two ranks where a real process group is open."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     store = HashStore()
-    return [Agreement(Exchange(store, World(rank, 2), 0.3), "1") for rank in range(2)]
+    yield [Agreement(Exchange(store, World(rank, 2), 0.3), "1") for rank in range(2)]
+    dist.destroy_process_group()
 
 
 def said_by(pair: list[Agreement], *subjects: str) -> set[str]:
