@@ -107,6 +107,7 @@ def test_a_profile_of_times_is_refused(pytester: pytest.Pytester) -> None:
     refused(result, "--dtdispatch-profile: only instructions are profiled; add --dtdispatch-metric *")
 
 
+@pytest.mark.torch
 def test_what_runs_no_test_needs_no_meter(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     pytester.makepyfile(TESTS)
