@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,13 @@ WITH_FLAG = [option.field for option in OPTIONS if option.flag]
 @pytest.fixture(autouse=True)
 def _no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # looking for them takes most of the time
+
+
+@pytest.fixture(autouse=True)
+def _young_heap() -> Iterator[None]:
+    gc.freeze()  # each configuration that ends collects garbage, in all that other tests imported
+    yield
+    gc.unfreeze()
 
 
 def config_of(pytester: pytest.Pytester, *args: str, ini: str = "") -> pytest.Config:

@@ -24,7 +24,7 @@ def test_before():
 def test_step(dtdispatch, device_mesh):
     a = sharded(device_mesh)
     def step():
-        time.sleep(0.2)
+        time.sleep(0.05)
         return a + a
     dtdispatch.call(step)
 """
@@ -99,7 +99,7 @@ def test_captures_that_were_long_are_told_of_before_they_begin_and_no_more(lines
 def test_a_slow_call_is_foretold_on_a_line_of_its_own(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(waiting, "LONG_S", 0.5)
+    monkeypatch.setattr(waiting, "LONG_S", 0.3)
     pytester.makepyfile(test_slow=SLOW)
     result = measure(pytester, *args)
     result.assert_outcomes(passed=2)
@@ -110,7 +110,7 @@ def test_a_slow_call_is_foretold_on_a_line_of_its_own(
 
 
 def test_a_fast_call_is_not(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_slow=SLOW.replace("0.2", "0"))
+    pytester.makepyfile(test_slow=SLOW.replace("0.05", "0"))
     assert said(measure(pytester)) == []
 
 
