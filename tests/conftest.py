@@ -36,7 +36,7 @@ def leaves_torch_out(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Let ``-m "not torch"`` run as on a machine without torch."""
     if leaves_torch_out(config):
-        sys.meta_path.insert(0, NoTorch())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, NoTorch())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

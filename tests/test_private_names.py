@@ -45,9 +45,9 @@ def replaced_names(module: ast.Module, ours: set[str]) -> Iterator[tuple[int, st
 
 def patched_name(call: ast.Call, ours: set[str]) -> str:
     """Give the whole name that a call replaces; nothing where it is no name of ours."""
-    words = [argument.value for argument in call.args[:2] if isinstance(argument, ast.Constant)]
-    if words and is_ours(str(words[0])):
-        return str(words[0])
+    words = [str(argument.value) for argument in call.args[:2] if isinstance(argument, ast.Constant)]
+    if words and is_ours(words[0]):
+        return words[0]
     owner = ast.unparse(call.args[0]) if call.args else ""
     return f"{owner}.{words[0]}" if words and owner.partition(".")[0] in ours else ""
 

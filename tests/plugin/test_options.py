@@ -292,7 +292,7 @@ def test_the_default_mesh_of_many_ranks_has_all_of_them(
 
 
 def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester) -> None:
-    given = {
+    given: dict[str, list[Any]] = {
         "rounds": [7, "auto"],
         "repeat": [3],
         "max_time": [0.25],
