@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
 EXPECTED := benchmarks/instructions_torch-2.13.0-cpu_python-3.11.csv
 
-.PHONY: bench count test test-long test-sweep lint docs clean
+.PHONY: bench count test test-unit test-long test-sweep lint docs clean
 
 # One thread: what is measured is dispatch, and a local op must not wait for a core that is busy.
 bench: export OMP_NUM_THREADS ?= 1
@@ -20,7 +20,11 @@ count: $(VENV)/ready
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -m "not long and not sweep" $(ARGS)
 
-# Faults of many ranks, profiles under callgrind, caches left on disk: .ci/run runs them too.
+# What needs no torch, which is not even imported: an answer within seconds while code is written.
+test-unit: $(VENV)/ready
+	$(BIN)/python -m pytest -m "not torch and not long and not sweep" $(ARGS)
+
+# Faults of many ranks, runs under callgrind, whole A/B runs, all of what `test` samples: .ci/run runs them too.
 test-long: $(VENV)/ready
 	$(BIN)/python -m pytest -m "long and not sweep" $(ARGS)
 

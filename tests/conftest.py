@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +19,39 @@ if TYPE_CHECKING:
 
 Shard = Callable[..., "DTensor"]
 Capture = Callable[..., "dict[str, Measurement]"]
+
+
+class NoTorch:
+    """Refuses to import torch, so that a test which needs it and is not marked cannot pass."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"{name} is imported where tests marked torch are left out", name=name)
+
+
+def leaves_torch_out(config: pytest.Config) -> bool:
+    return "not torch" in config.option.markexpr
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let ``-m "not torch"`` run as on a machine without torch."""
+    if leaves_torch_out(config):
+        sys.meta_path.insert(0, NoTorch())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files out that are marked as a whole: to collect them imports torch."""
+    if collection_path.suffix == ".py" and leaves_torch_out(config):
+        return is_marked_torch(ast.parse(collection_path.read_text())) or None
+    return None
+
+
+def is_marked_torch(module: ast.Module) -> bool:
+    return any(
+        "pytest.mark.torch" in ast.unparse(node.value)
+        for node in module.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    )
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import pkgutil
@@ -59,7 +60,7 @@ MEASURED = ("--dtdispatch", "--dtdispatch-rounds=2", "--dtdispatch-repeat=3")
 
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Run pytest in this process, on what the test made; nothing may be left open when it ends."""
-    with one_thread(), warnings.catch_warnings(record=True):
+    with one_thread(), young_heap(), warnings.catch_warnings(record=True):
         warnings.simplefilter("default")  # ours are errors, a user's are not
         result = pytester.runpytest_inprocess(*ALONE, *args)
     left_open = close_what_is_open()
@@ -110,6 +111,16 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def young_heap() -> Iterator[None]:
+    """Keep what was there before from the garbage collector: pytest collects five times as a run ends."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def close_what_is_open() -> list[str]:

@@ -59,17 +59,21 @@ def test_the_atlas_is_not_measured_for_a_file_that_cannot_be_written(
     assert "there is no folder" in said(capsys)
 
 
+@pytest.mark.torch
 def test_an_interruption_is_told_in_one_line_and_leaves_the_file_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*given: object) -> None:
+    def interrupted(*given: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pytest_dtdispatch.atlas.command._measure", interrupted)
     page = tmp_path / "atlas.md"
     page.write_text("kept", encoding="utf-8")
-    assert main(["atlas", "--output", str(page)]) == 130
-    assert said(capsys) == "dtdispatch: interrupted, and nothing was written\n"
+    with monkeypatch.context() as while_it_measures:
+        while_it_measures.setattr("torch.distributed.init_process_group", interrupted)
+        assert main(["atlas", "--output", str(page), "--ops", "is_same_size.*"]) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "dtdispatch atlas: 1 ops\ndtdispatch: interrupted, and nothing was written\n"
     assert page.read_text(encoding="utf-8") == "kept"
 
 

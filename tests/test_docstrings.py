@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 import pytest_dtdispatch
 
 PACKAGE = Path(pytest_dtdispatch.__file__).parent
-TORCH_FLOORS = {"torchapi", "measuring", "meshes", "suite", "atlas"}
 
 
 def runs_an_example(path: Path) -> bool:
@@ -23,9 +23,33 @@ def module_of(path: Path) -> str:
     return ".".join(parts).removesuffix(".__init__")
 
 
+def imported_at_once(path: Path) -> set[str]:
+    """Name what a module imports when it is imported."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def with_torch() -> set[str]:
+    """Name the modules that import torch, or others of ours that do."""
+    imports = {module_of(path): imported_at_once(path) for path in PACKAGE.rglob("*.py")}
+    found: set[str] = set()
+    while more := {
+        module
+        for module, names in imports.items()
+        if module not in found and any(name in found or name.partition(".")[0] == "torch" for name in names)
+    }:
+        found |= more
+    return found
+
+
 WITH_EXAMPLES = [module_of(path) for path in sorted(PACKAGE.rglob("*.py")) if runs_an_example(path)]
-TORCH_FREE = [name for name in WITH_EXAMPLES if name.split(".")[1] not in TORCH_FLOORS]
-WITH_TORCH = [name for name in WITH_EXAMPLES if name not in TORCH_FREE]
+WITH_TORCH = sorted(with_torch().intersection(WITH_EXAMPLES))
+TORCH_FREE = sorted(set(WITH_EXAMPLES) - set(WITH_TORCH))
 
 
 def check_examples(name: str) -> None:

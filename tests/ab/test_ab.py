@@ -23,8 +23,11 @@ def compare(base: Path, head: Path, *more: str) -> int:
     return main(["ab", "--base", str(base), "--head", str(head), *more])
 
 
-def test_equal_sides_pass_after_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"))
+def test_equal_sides_pass_after_the_screen_and_the_file_has_every_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ab.json"
+    status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"), "--json", str(path))
     out, err = capsys.readouterr()
     assert status == 0
     assert "2 rows: 2 passed" in out
@@ -33,6 +36,12 @@ def test_equal_sides_pass_after_the_screen(tmp_path: Path, capsys: pytest.Captur
     assert err.count("\n") == 2 * PAIRS
     assert "screen: process 9 of 10 (base) took" in err
     assert " s left" in err
+    content = json.loads(path.read_text())
+    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 1)
+    assert content["sides"]["base"]["torch"] == "2.13.0"
+    assert len(content["processes"]) == 10
+    assert len(content["processes"][0]["rows"][f"{ROW}::hit"]["medians_ns"]) == 5
+    assert {verdict["verdict"] for verdict in content["verdicts"]} == {"passed"}
 
 
 def test_a_run_that_ended_leaves_no_folder_and_one_that_failed_leaves_its_log(
@@ -40,20 +49,25 @@ def test_a_run_that_ended_leaves_no_folder_and_one_that_failed_leaves_its_log(
 ) -> None:
     good = fake_python(tmp_path, "good")
     assert compare(good, good, "--pairs", "4") == 0
+    assert len(calls(tmp_path)) == 8
     assert list(temporary_folders.iterdir()) == []
     assert compare(good, fake_python(tmp_path, "bad", does="sys.exit(3)")) == 5
     assert len(list(temporary_folders.glob("*/head.log"))) == 1
 
 
-def test_a_slower_head_is_confirmed_on_fresh_processes_and_fails(
+def test_a_slower_head_is_confirmed_on_fresh_processes_and_judged_again_from_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5))
+    path = tmp_path / "ab.json"
+    base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5)
+    assert compare(base, head, "--json", str(path)) == 1
     out, _ = capsys.readouterr()
-    assert status == 1
     assert "2 rows: 1 passed, 1 regressed" in out
     assert "find what slowed it" in out
     assert "confirmation: 20 processes" in out
+    assert len(calls(tmp_path)) == 30
+    assert compare(base, head, "--resume", str(path)) == 1
+    assert capsys.readouterr().out == out
     assert len(calls(tmp_path)) == 30
 
 
@@ -83,47 +97,25 @@ def test_a_renamed_row_is_missing_and_new(tmp_path: Path, capsys: pytest.Capture
     assert "4 rows: 2 new, 2 missing" in capsys.readouterr().out
 
 
-def test_fewer_pairs_can_be_asked_for(tmp_path: Path) -> None:
-    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"), "--pairs", "4") == 0
-    assert len(calls(tmp_path)) == 8
-
-
 def test_floors_can_be_asked_for(tmp_path: Path) -> None:
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5)
     assert compare(base, head, "--floor", "hit=100%") == 0
     assert len(calls(tmp_path)) == 10
 
 
-def test_arguments_of_pytest_reach_the_process(tmp_path: Path) -> None:
-    check = (
-        "assert sys.argv[-2:] == ['tests/x.py', '--dtdispatch-rounds=3'], sys.argv; assert os.getcwd() == "
-    )
-    base = fake_python(tmp_path, "old", does=check + repr(str(Path.cwd())))
-    status = main(
-        ["ab", "--base", str(base), "--head", str(base), "--", "tests/x.py", "--dtdispatch-rounds=3"]
-    )
-    assert status == 0
-
-
-def test_a_process_has_a_random_hash_seed_and_one_thread(
+def test_a_process_has_the_arguments_of_pytest_a_random_hash_seed_and_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    check = "assert 'PYTHONHASHSEED' not in os.environ and os.environ['OMP_NUM_THREADS'] == '1', os.environ"
-    base = fake_python(tmp_path, "old", does=check)
-    assert compare(base, base, "--pairs", "4") == 0
-
-
-def test_the_file_has_every_sample_and_the_verdicts(tmp_path: Path) -> None:
-    path = tmp_path / "ab.json"
-    compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"), "--json", str(path))
-    content = json.loads(path.read_text())
-    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 1)
-    assert content["sides"]["base"]["torch"] == "2.13.0"
-    assert len(content["processes"]) == 10
-    assert len(content["processes"][0]["rows"][f"{ROW}::hit"]["medians_ns"]) == 5
-    assert {verdict["verdict"] for verdict in content["verdicts"]} == {"passed"}
+    tests = ["tests/x.py", "--dtdispatch-rounds=3"]
+    checks = (
+        f"assert sys.argv[-2:] == {tests!r}, sys.argv\n"
+        f"assert os.getcwd() == {str(Path.cwd())!r}\n"
+        "assert 'PYTHONHASHSEED' not in os.environ and os.environ['OMP_NUM_THREADS'] == '1', os.environ"
+    )
+    base = fake_python(tmp_path, "old", does=checks)
+    assert compare(base, base, "--pairs", "4", "--", *tests) == 0
 
 
 def test_a_run_goes_on_where_it_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,23 +133,12 @@ def test_a_run_goes_on_where_it_failed(tmp_path: Path, capsys: pytest.CaptureFix
     assert processes_in(path) == 10
 
 
-def test_a_run_that_is_over_is_judged_again_from_its_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "ab.json"
-    base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5)
-    assert compare(base, head, "--json", str(path)) == 1
-    first = capsys.readouterr().out
-    assert compare(base, head, "--resume", str(path)) == 1
-    assert capsys.readouterr().out == first
-    assert len(calls(tmp_path)) == 30
-
-
 def test_an_interrupt_leaves_no_process_and_a_file_to_go_on_with(tmp_path: Path) -> None:
     path = tmp_path / "ab.json"
     marker = tmp_path / "grandchild"
     waits = (
         "if told['name'] == 'new':\n"
+        "    import subprocess\n"
         "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         f"    open({str(marker)!r} + '.part', 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
         f"    os.replace({str(marker)!r} + '.part', {str(marker)!r})\n"

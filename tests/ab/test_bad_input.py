@@ -108,17 +108,28 @@ def test_a_process_that_does_not_measure_ends_the_run_and_its_log_is_named(
     assert calls(tmp_path) == ["good", "bad"]
 
 
-def whole(tmp_path: Path) -> Path:
-    path = tmp_path / "ab.json"
-    good = fake_python(tmp_path, "good")
+@pytest.fixture(scope="module")
+def whole_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of a run that is over, whose interpreter stays what it was."""
+    folder = tmp_path_factory.mktemp("whole")
+    path = folder / "ab.json"
+    good = fake_python(folder, "good")
     assert main(["ab", "--base", str(good), "--head", str(good), "--json", str(path)]) == 0
+    return path.read_text()
+
+
+@pytest.fixture
+def whole(tmp_path: Path, whole_text: str, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A copy of that file; what was said of the run is forgotten."""
+    path = tmp_path / "ab.json"
+    path.write_text(whole_text)
+    capsys.readouterr()
     return path
 
 
-def test_a_file_to_resume_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = whole(tmp_path)
+def test_a_file_to_resume_that_is_cut_off(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = whole
     text = path.read_text()
-    capsys.readouterr()
     path.write_text(text[: len(text) // 2])
     assert "no JSON, or cut off" in said(["ab", "--resume", str(path)], 2, capsys)
     assert path.read_text() == text[: len(text) // 2]
@@ -152,27 +163,28 @@ def test_a_file_to_resume_that_is_not_text_or_not_there(
     assert "no text" in said(["ab", "--resume", str(path)], 2, capsys)
 
 
-def test_a_file_of_other_interpreters_versions_or_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = whole(tmp_path)
-    capsys.readouterr()
-    text = said(["ab", "--resume", str(path), "--pairs", "7"], 2, capsys)
+def test_a_file_of_another_version_or_other_settings(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(["ab", "--resume", str(whole), "--pairs", "7"], 2, capsys)
     assert "it was measured with pairs=5, not 7" in text
-    assert "was written by dtdispatch ab, not aa" in said(["aa", "--resume", str(path)], 2, capsys)
-    fake_python(tmp_path, "good", probe={"torch": "2.12.0"})
-    text = said(["ab", "--resume", str(path)], 2, capsys)
+    assert "was written by dtdispatch ab, not aa" in said(["aa", "--resume", str(whole)], 2, capsys)
+
+
+def test_a_file_of_another_interpreter(
+    tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = json.loads(whole.read_text())["asked"]["base"]
+    other = fake_python(tmp_path, "good", probe={"torch": "2.12.0"})
+    whole.write_text(whole.read_text().replace(good, str(other)))
+    text = said(["ab", "--resume", str(whole)], 2, capsys)
     assert "base was measured with torch '2.13.0', and this is '2.12.0'" in text
 
 
 @pytest.mark.parametrize("key", ["asked", "sides", "processes"])
 def test_a_file_to_resume_with_a_part_of_another_kind(
-    tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
+    whole: Path, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = whole(tmp_path)
-    capsys.readouterr()
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: [17]}))
-    assert "not whole: " in said(["ab", "--resume", str(path)], 2, capsys)
+    whole.write_text(json.dumps({**json.loads(whole.read_text()), key: [17]}))
+    assert "not whole: " in said(["ab", "--resume", str(whole)], 2, capsys)
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(

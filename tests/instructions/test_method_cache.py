@@ -36,7 +36,6 @@ def test_a_class_that_changes_is_still_noticed() -> None:
 
 
 def test_it_ends_before_cpython_runs_out_of_versions() -> None:
-    cache = MethodCache()
-    cache._left = 2
+    cache = MethodCache(most_layouts=2)
     assert [cache.forget() for _ in range(4)] == [True, True, False, False]
     assert 0 < MOST_LAYOUTS < 1000

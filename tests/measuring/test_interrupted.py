@@ -29,7 +29,6 @@ from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = pytest.mark.torch
 
-INTERRUPTS = 100  # of each kind
 CALLS = 4
 RELEASE = vars(mask_buffer_type())["release_mask"]
 
@@ -109,7 +108,9 @@ def nothing_stays() -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "interrupts", [pytest.param(10), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.long])]
+)
 @pytest.mark.parametrize("run", [captured, called])
 @pytest.mark.parametrize(
     ("number", "handler", "error"),
@@ -124,6 +125,7 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
     number: int,
     handler: Any,
     error: type[BaseException],
+    interrupts: int,
     shard: Callable[..., DTensor],
 ) -> None:
     program = Program(shard)
@@ -134,7 +136,7 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
     chance, came = random.Random(number), 0
     filters = list(warnings.filters)
     with handling(number, handler):
-        for _ in range(INTERRUPTS // 2):
+        for _ in range(interrupts):
             program.begin()
             after = chance.uniform(0.02, 0.9) * longest
             try:
@@ -146,5 +148,5 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
                 came += isinstance(raised, error) or isinstance(raised.__cause__, error)
             nothing_stays()
             assert program.is_whole()
-    assert came == INTERRUPTS // 2
+    assert came == interrupts
     assert list(warnings.filters) == filters

@@ -132,6 +132,7 @@ def test_block(dtdispatch, device_mesh):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_torch_has_nothing_to_say_at_the_end_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "test_block.py"
     path.write_text(PROGRAM)

@@ -62,7 +62,7 @@ def user_group() -> Iterator[Any]:
         (65536,),
         (16, 16),
         (8, 8, 4),
-        pytest.param((4, 4, 4, 4), marks=pytest.mark.slow),
+        pytest.param((4, 4, 4, 4), marks=[pytest.mark.slow, pytest.mark.long]),
     ],
     ids=str,
 )

@@ -27,7 +27,7 @@ from tests.models.watching import CountedOps, Watch, calls_by_op, differences, w
 
 pytestmark = pytest.mark.torch
 
-STEPS, TOKENS = 3, 6
+STEPS, TOKENS = 2, 4
 
 Open = Callable[[], AbstractContextManager[Any]]
 Program = Callable[[Watch, Open], None]
@@ -141,7 +141,9 @@ CASES = {
 
 
 SLOW = {"Llama trained on simulated ranks"}
-PARAMS = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
+PARAMS = [
+    pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long] if name in SLOW else []) for name in CASES
+]
 
 
 @pytest.fixture(scope="module", params=PARAMS)

@@ -294,7 +294,7 @@ def test_a_disabled_measurement_fails(pytester: pytest.Pytester, expected: Path)
 def test_under_xdist_the_gate_is_disabled_and_fails(pytester: pytest.Pytester, expected: Path) -> None:
     plugins = [f"-pno:{plugin}" for plugin in OTHER_PLUGINS if plugin != "xdist"]
     pytester.makepyfile(test_results="def test_nothing(): pass")
-    result = pytester.runpytest_subprocess(*plugins, *GATE, "-n", "2")
+    result = pytester.runpytest_subprocess(*plugins, *GATE, "-n", "1")
     failed(result, "1 disabled", "pytest-xdist runs tests in parallel", "nothing was measured", tests=1)
 
 

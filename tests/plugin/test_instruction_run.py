@@ -109,7 +109,9 @@ def test_a_profile_of_times_is_refused(pytester: pytest.Pytester) -> None:
 
 def test_what_runs_no_test_needs_no_meter(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    pytester.makepyfile(TESTS)
+    pytester.makepyfile(
+        "def test_detach(dtdispatch, device_mesh): pass\ndef test_fails(): pass\ndef test_left_out(): pass"
+    )
     result = pytester.runpytest_subprocess(*FAST, *COUNT, "--collect-only", "-q")
     result.stdout.fnmatch_lines(["3 tests collected*"])
     result = pytester.runpytest_subprocess(*FAST, *COUNT, "--benchmark-disable", "-k", "left_out")
@@ -146,6 +148,7 @@ def test_the_environment_of_a_count_does_not_vary() -> None:
 @needs_callgrind
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.long
 def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_count=TESTS)
     flags = ("-k", "not left_out", "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
@@ -190,6 +193,7 @@ print(least(3000))
 
 @needs_callgrind
 @pytest.mark.slow
+@pytest.mark.long
 def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
     from pytest_dtdispatch.instructions.callgrind import command
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,13 @@ def _no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # looking for them takes most of the time
 
 
+@pytest.fixture(autouse=True)
+def _young_heap() -> Iterator[None]:
+    gc.freeze()  # each configuration that ends collects garbage, in all that other tests imported
+    yield
+    gc.unfreeze()
+
+
 def config_of(pytester: pytest.Pytester, *args: str, ini: str = "") -> pytest.Config:
     if ini:
         pytester.makeini(f"[pytest]\n{ini}\n")
@@ -131,6 +140,13 @@ def item_of(pytester: pytest.Pytester, source: str, *args: str, ini: str = "") -
     module = pytester.getmodulecol(source, configargs=(*PLUGINS, *args))
     [item] = pytester.genitems([module])
     return item
+
+
+def items_of(pytester: pytest.Pytester, markers: list[str]) -> list[pytest.Item]:
+    """Collect one module with a test under each marker: to collect takes longer than what is tested."""
+    tests = (f"@pytest.mark.dtdispatch({given})\ndef test_{n}(): pass\n" for n, given in enumerate(markers))
+    module = pytester.getmodulecol("import pytest\n\n\n" + "\n".join(tests), configargs=PLUGINS)
+    return pytester.genitems([module])
 
 
 def marked(**keywords: Any) -> str:
@@ -286,25 +302,24 @@ def test_the_default_mesh_of_many_ranks_has_all_of_them(
 # Markers
 
 
-@pytest.mark.parametrize(
-    ("keyword", "value"),
-    [
-        ("rounds", 7),
-        ("rounds", "auto"),
-        ("repeat", 3),
-        ("max_time", 0.25),
-        ("cold", True),
-        ("ops", ("add*", "mm")),
-        ("mesh", (2, 4)),
-        ("dim_names", ("dp",)),
-        ("backend", "gloo"),
-        ("device", "cuda"),
-        ("rpc", True),
-    ],
-)
-def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester, keyword: str, value: Any) -> None:
-    item = item_of(pytester, marked(**{keyword: value}))
-    assert options.test_settings(item) == Settings(**{keyword: value})
+def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester) -> None:
+    given: dict[str, list[Any]] = {
+        "rounds": [7, "auto"],
+        "repeat": [3],
+        "max_time": [0.25],
+        "cold": [True],
+        "ops": [("add*", "mm")],
+        "mesh": [(2, 4)],
+        "dim_names": [("dp",)],
+        "backend": ["gloo"],
+        "device": ["cuda"],
+        "rpc": [True],
+    }
+    pairs = [(keyword, value) for keyword, values in given.items() for value in values]
+    items = items_of(pytester, [f"{keyword}={value!r}" for keyword, value in pairs])
+    for item, (keyword, value) in zip(items, pairs, strict=True):
+        settings: dict[str, Any] = {keyword: value}
+        assert options.test_settings(item) == Settings(**settings)
 
 
 def test_a_test_without_a_marker_has_the_settings_of_the_run(pytester: pytest.Pytester) -> None:
@@ -348,45 +363,43 @@ def test_the_closest_marker_wins_keyword_by_keyword(pytester: pytest.Pytester) -
     assert options.marker_values(item) == {"rounds": 5, "repeat": 6, "mesh": (8,), "cold": False}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            "round=5",
-            "marker dtdispatch has no keyword 'round'; valid: rounds, repeat, max_time, cold, ops, mesh, "
-            "dim_names, backend, device",
-        ),
-        ("measure=True", "marker dtdispatch has no keyword 'measure'; valid: rounds, "),
-        ("nproc=2", "marker dtdispatch has no keyword 'nproc'; valid: rounds, "),
-        ("rounds=0", f"marker dtdispatch: rounds=0 {ROUNDS}"),
-        ("rounds=True", f"marker dtdispatch: rounds=True {ROUNDS}"),
-        ('rounds="x"', f"marker dtdispatch: rounds='x' {ROUNDS}"),
-        ("max_time=-1", "marker dtdispatch: max_time=-1 is not a number of seconds above 0"),
-        ('mesh="0x4"', f"marker dtdispatch: mesh='0x4' {MESH}"),
-        ("mesh=()", f"marker dtdispatch: mesh=() {MESH}"),
-        ("cold=1", "marker dtdispatch: cold=1 is not true or false"),
-        ('dim_names="dp"', "marker dtdispatch: dim_names='dp' is not a tuple of names, such as "),
-        ('backend="mpi"', "marker dtdispatch: backend='mpi' is not one of auto, fake, gloo, nccl, local"),
-        ("ops=3", "marker dtdispatch: ops=3 is not globs of op names, such as "),
-        ("5", "marker dtdispatch takes keywords only, not 5"),
-        (
-            'mesh=(2, 4), dim_names=("dp",)',
-            "marker dtdispatch: dim_names has 1 names for a mesh of 2 dimensions",
-        ),
-    ],
-)
-def test_a_marker_that_is_not_valid_names_file_and_line_and_what_is_valid(
-    pytester: pytest.Pytester, arguments: str, says: str
-) -> None:
-    source = f"import pytest\n\n\n@pytest.mark.dtdispatch({arguments})\ndef test_a(): pass\n"
-    item = item_of(pytester, source)
-    with pytest.raises(pytest.UsageError) as raised:
-        options.test_settings(item)
-    line = str(raised.value)
-    file, number, _ = item.location
-    assert line.startswith(f"{file}:{(number or 0) + 1}: {says}")
-    assert source.splitlines()[number or 0].startswith(("@pytest.mark.dtdispatch", "def test_a"))
-    assert "\n" not in line
+INVALID_MARKERS = [
+    (
+        "round=5",
+        "marker dtdispatch has no keyword 'round'; valid: rounds, repeat, max_time, cold, ops, mesh, "
+        "dim_names, backend, device",
+    ),
+    ("measure=True", "marker dtdispatch has no keyword 'measure'; valid: rounds, "),
+    ("nproc=2", "marker dtdispatch has no keyword 'nproc'; valid: rounds, "),
+    ("rounds=0", f"marker dtdispatch: rounds=0 {ROUNDS}"),
+    ("rounds=True", f"marker dtdispatch: rounds=True {ROUNDS}"),
+    ('rounds="x"', f"marker dtdispatch: rounds='x' {ROUNDS}"),
+    ("max_time=-1", "marker dtdispatch: max_time=-1 is not a number of seconds above 0"),
+    ('mesh="0x4"', f"marker dtdispatch: mesh='0x4' {MESH}"),
+    ("mesh=()", f"marker dtdispatch: mesh=() {MESH}"),
+    ("cold=1", "marker dtdispatch: cold=1 is not true or false"),
+    ('dim_names="dp"', "marker dtdispatch: dim_names='dp' is not a tuple of names, such as "),
+    ('backend="mpi"', "marker dtdispatch: backend='mpi' is not one of auto, fake, gloo, nccl, local"),
+    ("ops=3", "marker dtdispatch: ops=3 is not globs of op names, such as "),
+    ("5", "marker dtdispatch takes keywords only, not 5"),
+    (
+        'mesh=(2, 4), dim_names=("dp",)',
+        "marker dtdispatch: dim_names has 1 names for a mesh of 2 dimensions",
+    ),
+]
+
+
+def test_a_marker_that_is_not_valid_names_file_and_line_and_what_is_valid(pytester: pytest.Pytester) -> None:
+    items = items_of(pytester, [arguments for arguments, _ in INVALID_MARKERS])
+    for item, (_, says) in zip(items, INVALID_MARKERS, strict=True):
+        with pytest.raises(pytest.UsageError) as raised:
+            options.test_settings(item)
+        line = str(raised.value)
+        file, number, _ = item.location
+        assert line.startswith(f"{file}:{(number or 0) + 1}: {says}")
+        source = item.path.read_text().splitlines()
+        assert source[number or 0].startswith(("@pytest.mark.dtdispatch", "def test_"))
+        assert "\n" not in line
 
 
 def test_names_of_a_marker_are_dropped_where_a_flag_gives_a_mesh_they_do_not_fit(

@@ -137,6 +137,7 @@ def test_what_is_injected_slows_dispatch_and_leaves_plain_tensors_alone(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One interpreter on both sides; nothing is said of the verdicts, which the machine may spoil."""
     path = tmp_path / "ab.json"

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from pytest_dtdispatch.torchapi.process_groups import has_local_mode
+from tests.plugin_runs import measure
 from tests.rank_runs import (
     GOOD,
     IMPORTS,
@@ -117,6 +118,11 @@ def test_it_is_over(device_mesh):
     with pytest.raises(RuntimeError, match="not been initialized"):
         rpc.get_worker_info()
 """
+NEEDS_NCCL = """
+@pytest.mark.dtdispatch(backend="nccl")
+def test_nccl(device_mesh):
+    pass
+"""
 LOCAL = """
 @pytest.mark.dtdispatch(backend="local", mesh=(2, 2))
 def test_every_rank_has_its_own_numbers(dtdispatch, device_mesh):
@@ -176,11 +182,29 @@ def test_the_suite_has_the_same_rows_however_its_ranks_are_started(tmp_path: Pat
     assert names == row_names(files["torchrun"]) == row_names(files["nodes"])
 
 
-def test_results_under_measurement_are_those_without(tmp_path: Path) -> None:
-    (tmp_path / "test_same.py").write_text(IMPORTS + COLLECTIVES)
-    run = run_ranks(tmp_path, 4)
-    assert run.status == 0, run.text
-    assert "41 passed" in run.text
+@pytest.fixture(scope="module")
+def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """One measured run of several files: it is torch's import on each rank that takes the time."""
+    folder = tmp_path_factory.mktemp("two_ranks")
+    for name, source in (("same", COLLECTIVES), ("rpc", RPC), ("nccl", NEEDS_NCCL)):
+        (folder / f"test_{name}.py").write_text(IMPORTS + source)
+    return run_ranks(folder, 2, "--dtdispatch-rounds=1", "-rsp")
+
+
+def test_results_under_measurement_are_those_without(on_two_ranks: Finished) -> None:
+    assert on_two_ranks.status == 0, on_two_ranks.text
+    assert len(re.findall(r"^PASSED test_same\.py::", on_two_ranks.text, re.MULTILINE)) == 41
+
+
+@pytest.mark.skipif(
+    torch.cuda.device_count() >= 2, reason="this machine has a CUDA device for each of 2 ranks"
+)
+def test_a_test_that_needs_more_devices_than_there_are_is_skipped_with_why(on_two_ranks: Finished) -> None:
+    assert re.search(r"SKIPPED .*needs a CUDA device for each of the 2 ranks", on_two_ranks.text)
+
+
+def test_rpc_starts_and_stops_with_a_group_again_and_again(on_two_ranks: Finished) -> None:
+    assert len(re.findall(r"^PASSED test_rpc\.py::", on_two_ranks.text, re.MULTILINE)) == 3
 
 
 def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(tmp_path: Path) -> None:
@@ -210,39 +234,31 @@ def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(tmp_p
     assert int(row.rpartition(",")[2]) == pytest.approx(slowest, abs=1)
 
 
-def test_rpc_starts_and_stops_with_a_group_again_and_again(tmp_path: Path) -> None:
-    (tmp_path / "test_rpc.py").write_text(IMPORTS + RPC)
-    for launcher in (by_pytest, by_torchrun):
-        run = run_ranks(tmp_path, 2, launcher=launcher)
-        assert run.status == 0, run.text
-        assert "3 passed" in run.text
-
-
-def test_fixtures_have_real_ranks_where_nothing_is_measured(tmp_path: Path) -> None:
+def test_fixtures_and_rpc_have_real_ranks_where_nothing_is_measured(tmp_path: Path) -> None:
     check = (
         "\ndef test_more(device_mesh):\n    assert (dist.get_backend(), device_mesh.size()) == ('gloo', 2)\n"
     )
     (tmp_path / "test_good.py").write_text(IMPORTS + GOOD + check)
+    (tmp_path / "test_rpc.py").write_text(IMPORTS + RPC)
     before, _ = by_torchrun(2)
     run = finish([*before, *QUIET, "--dtdispatch-device=cpu"], tmp_path)
     assert run.status == 0, run.text
-    assert run.text.count("2 passed") == 2
+    assert run.text.count("5 passed") == 2
 
 
 @pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
-def test_the_local_backend_has_the_numbers_of_every_rank(tmp_path: Path) -> None:
-    (tmp_path / "test_local.py").write_text(IMPORTS + LOCAL)
-    run = finish([sys.executable, "-m", "pytest", *QUIET, *MEASURED], tmp_path)
-    assert run.status == 0, run.text
-    assert "2 passed" in run.text
-    assert re.search(r"mm\.default\(.*@2x2 .* proved", run.text)
+def test_the_local_backend_has_the_numbers_of_every_rank(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_local=IMPORTS + LOCAL)
+    result = measure(pytester, "-q")
+    result.assert_outcomes(passed=2)
+    assert re.search(r"mm\.default\(.*@2x2 .* proved", result.stdout.str())
 
 
-def test_the_suite_says_why_it_needs_ranks(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", *QUIET, "-rs", *MEASURED, *SUITE]
-    run = finish(command, tmp_path)
-    assert run.status == 0, run.text
-    assert "several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun" in run.text
+def test_the_suite_says_why_it_needs_ranks(pytester: pytest.Pytester) -> None:
+    result = measure(pytester, "-rs", *SUITE)
+    assert result.ret == pytest.ExitCode.OK
+    says = "several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun"
+    assert says in result.stdout.str()
 
 
 @pytest.mark.cuda
@@ -258,18 +274,3 @@ def test_the_suite_runs_on_nccl(tmp_path: Path) -> None:
     assert (machine["backend"], machine["device"], machine["ranks"]) == ("nccl", "cuda", 2)
     assert machine["nccl"]
     assert machine["driver"]
-
-
-@pytest.mark.skipif(
-    torch.cuda.device_count() >= 3, reason="this machine has a CUDA device for each of 3 ranks"
-)
-def test_a_test_that_needs_more_devices_than_there_are_is_skipped_with_why(tmp_path: Path) -> None:
-    needs_nccl = """
-@pytest.mark.dtdispatch(backend="nccl")
-def test_nccl(device_mesh):
-    pass
-"""
-    (tmp_path / "test_nccl.py").write_text(IMPORTS + needs_nccl)
-    run = run_ranks(tmp_path, 3, "-rs")
-    assert run.status == 0, run.text
-    assert re.search(r"SKIPPED .*needs a CUDA device for each of the 3 ranks", run.text)

@@ -275,7 +275,7 @@ def test_under_xdist_the_gate_fails_as_disabled(pytester: pytest.Pytester) -> No
     path = save(pytester)
     pytester.makepyfile(test_gate="def test_plain(): pass")
     others = [f"-pno:{plugin}" for plugin in OTHER_PLUGINS if plugin != "xdist"]
-    result = pytester.runpytest_subprocess(*others, *GATE, "-n2")
+    result = pytester.runpytest_subprocess(*others, *GATE, "-n1")
     failed(result, "1 disabled", "disabled pytest-xdist runs tests in parallel", passed=1)
     assert path.exists()
 

@@ -12,6 +12,8 @@ from pytest_dtdispatch.plugin import waiting
 from pytest_dtdispatch.plugin.waiting import CACHE_KEY, HINT, Waiting
 from tests.plugin_runs import IMPORTS, measure, text_of
 
+pytestmark = pytest.mark.torch
+
 SLOW = (
     "import time\n"
     + IMPORTS
@@ -22,7 +24,7 @@ def test_before():
 def test_step(dtdispatch, device_mesh):
     a = sharded(device_mesh)
     def step():
-        time.sleep(0.2)
+        time.sleep(0.05)
         return a + a
     dtdispatch.call(step)
 """
@@ -93,15 +95,11 @@ def test_captures_that_were_long_are_told_of_before_they_begin_and_no_more(lines
 # In a run
 
 
-pytester_tests = pytest.mark.torch
-
-
-@pytester_tests
 @pytest.mark.parametrize("args", [(), ("-s",), ("-v",), ("--capture=sys",), ("-rA",)], ids=" ".join)
 def test_a_slow_call_is_foretold_on_a_line_of_its_own(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(waiting, "LONG_S", 0.5)
+    monkeypatch.setattr(waiting, "LONG_S", 0.3)
     pytester.makepyfile(test_slow=SLOW)
     result = measure(pytester, *args)
     result.assert_outcomes(passed=2)
@@ -111,13 +109,11 @@ def test_a_slow_call_is_foretold_on_a_line_of_its_own(
     assert text_of(result).index(line) < text_of(result).index("benchmark 'dtdispatch")
 
 
-@pytester_tests
 def test_a_fast_call_is_not(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_slow=SLOW.replace("0.2", "0"))
+    pytester.makepyfile(test_slow=SLOW.replace("0.05", "0"))
     assert said(measure(pytester)) == []
 
 
-@pytester_tests
 @pytest.mark.usefixtures("everything_is_long")
 @pytest.mark.parametrize("args", [("-q",), ("-qq",), ("-pno:terminal",)], ids=" ".join)
 def test_nothing_is_said_where_less_is_to_be_said(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
@@ -125,7 +121,6 @@ def test_nothing_is_said_where_less_is_to_be_said(pytester: pytest.Pytester, arg
     assert said(measure(pytester, *args)) == []
 
 
-@pytester_tests
 @pytest.mark.usefixtures("everything_is_long")
 def test_the_output_of_a_test_is_still_its_own(pytester: pytest.Pytester) -> None:
     source = CAPTURED.replace("test_train(", "test_train(capfd, ") + (
@@ -140,7 +135,6 @@ def test_the_output_of_a_test_is_still_its_own(pytester: pytest.Pytester) -> Non
     assert said(result) == [LONG]
 
 
-@pytester_tests
 @pytest.mark.usefixtures("everything_is_long")
 def test_scaling_is_foretold_as_a_whole(pytester: pytest.Pytester) -> None:
     source = (
@@ -158,28 +152,24 @@ def test_sizes(dtdispatch, device_mesh):
     assert re.search(r"'add' of .* may take \d+ s: \d+ calls as long as its first$", line)
 
 
-@pytester_tests
 @pytest.mark.usefixtures("everything_is_long")
 def test_captures_of_a_test_are_told_of_once(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_train=CAPTURED)
     assert said(measure(pytester)) == [LONG]
 
 
-@pytester_tests
 @pytest.mark.usefixtures("everything_is_long")
 def test_auto_is_not_offered_where_it_is_given(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_train=CAPTURED)
     assert said(measure(pytester, "--dtdispatch-rounds=auto")) == [LONG.partition(";")[0]]
 
 
-@pytester_tests
 @pytest.mark.usefixtures("everything_is_long")
 def test_counting_is_not_long(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_train=CAPTURED)
     assert said(measure(pytester, "--dtdispatch-metric=counts")) == []
 
 
-@pytester_tests
 @pytest.mark.parametrize("how", ["--dtdispatch", "--dtdispatch-all"])
 def test_what_a_capture_took_is_said_before_the_next_one(pytester: pytest.Pytester, how: str) -> None:
     source = CAPTURED if how == "--dtdispatch" else PLAIN
@@ -202,7 +192,6 @@ def test_train(device_mesh):
 )
 
 
-@pytester_tests
 @pytest.mark.usefixtures("everything_is_long")
 def test_what_a_capture_took_is_remembered(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_train=CAPTURED)
@@ -214,7 +203,6 @@ def test_what_a_capture_took_is_remembered(pytester: pytest.Pytester) -> None:
     assert "the last time" in line
 
 
-@pytester_tests
 @pytest.mark.usefixtures("everything_is_long")
 @pytest.mark.parametrize("text", ["[]", "3", '{"test_train.py::test_train": "x"}', "{", '{"a": null}'])
 def test_a_cache_that_holds_something_else_is_no_error(pytester: pytest.Pytester, text: str) -> None:

@@ -25,7 +25,7 @@ from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
 from tests.sweep.programs import Program, Programs
 
-PLAN = Plan(rounds=1, repeat=1, max_time_s=0.01)
+PLAN = Plan(rounds=1, repeat=1, max_time_s=0.01, warmup=1)  # no figure is looked at
 Seen = dict[str, Any]  # what a program can see, by kind
 Way = Callable[[Program, list[str]], Any]
 

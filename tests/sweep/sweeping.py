@@ -17,7 +17,6 @@ from unittest.mock import patch
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from pytest_dtdispatch.measuring import rounds
 from tests.sweep.cases import OPS, Case, cases, sample_of
 from tests.sweep.compare import Compared, compare
 
@@ -44,7 +43,6 @@ def quiet() -> Iterator[None]:
         with ExitStack() as stack:
             for module in seeding:
                 stack.enter_context(patch.object(module, "wrapper_set_seed", unseeded))
-            stack.enter_context(patch.object(rounds, "WARMUP_HITS", 1))  # no figure is looked at
             yield
     finally:
         gc.unfreeze()

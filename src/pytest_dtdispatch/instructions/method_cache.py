@@ -20,10 +20,10 @@ class MethodCache:
         True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_layouts: int = MOST_LAYOUTS) -> None:
         self._modified = ctypes.pythonapi.PyType_Modified
         self._modified.argtypes, self._modified.restype = (ctypes.py_object,), None
-        self._left = MOST_LAYOUTS
+        self._left = most_layouts
 
     def forget(self) -> bool:
         """Forget all versions; false, and nothing is done, where there were too many in this process."""

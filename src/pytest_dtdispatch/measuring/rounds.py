@@ -94,6 +94,7 @@ class Plan:
         counting: counts instructions, in place of looking at the clock.
         agreement: settles rounds with other ranks, where there are any.
         within: share of the median; no round is added once the median of each state is known that closely.
+        warmup: hits discarded before those of a row.
     """
 
     rounds: int = 20
@@ -104,11 +105,12 @@ class Plan:
     counting: Counting | None = None
     agreement: Agreement | None = None
     within: float | None = None
+    warmup: int = WARMUP_HITS
 
     @property
     def effort(self) -> Effort:
         """The calls that are made of one subject, where there is time enough."""
-        return Effort(self.rounds, self.in_a_row, self.repeat, WARMUP_HITS)
+        return Effort(self.rounds, self.in_a_row, self.repeat, self.warmup)
 
     def foretold_calls(self, call_ns: int) -> int:
         """Foretell how many calls are made of what takes so long."""
