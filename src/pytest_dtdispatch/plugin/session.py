@@ -18,6 +18,7 @@ from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.disabled import why_not_measured
 from pytest_dtdispatch.plugin.summary import Found, Section
 from pytest_dtdispatch.plugin.waiting import Waits
+from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.measurement import Measurement
@@ -218,8 +219,6 @@ class Session:
     def _print_section(self, terminalreporter: Any) -> None:
         if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
             return
-        from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
-
         section = Section(terminalreporter, self._config.get_verbosity())
         section.open()
         if not self._found:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement
+from pytest_dtdispatch.report.document import Document, View, one_line, paragraph
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.compiled.model import CompiledVariant
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.rank_tests import RankSession
-    from pytest_dtdispatch.report.document import Document, View
     from pytest_dtdispatch.scaling.model import Scaling
     from pytest_dtdispatch.steps.model import Steps
 
@@ -43,6 +43,7 @@ class Section:
     def __init__(self, terminalreporter: Any, verbosity: int) -> None:
         self._reporter = terminalreporter
         self._verbosity = verbosity
+        self._view = View(verbose=verbosity > 0)
 
     def open(self) -> None:
         """Print its title."""
@@ -53,7 +54,7 @@ class Section:
         """Print a document in the width of the terminal."""
         from pytest_dtdispatch.report.terminal import document_lines
 
-        for line in document_lines(document, self._reporter._tw.fullwidth):
+        for line in document_lines(document, self._reporter._tw.fullwidth, self._view):
             for piece in line:
                 self._reporter.write(piece.text, **({piece.color: True} if piece.color else {}))
             self._reporter.write("\n")
@@ -62,12 +63,10 @@ class Section:
         self, found: Found, settings: Settings, meter: Sequence[str], ranks: RankSession | None
     ) -> None:
         """Print tables, or with ``-qq`` only how much there is."""
-        from pytest_dtdispatch.report.document import Document, View, one_line, paragraph
-
         if self._verbosity < -1:
             self.print(_numbers(found))
             return
-        shown = [*_documents(found, settings, ranks is not None, View(verbose=self._verbosity > 0))]
+        shown = [*_documents(found, settings, ranks is not None, self._view)]
         for document in shown:
             self.print(document)
         if self._verbosity < 0:
@@ -80,8 +79,6 @@ class Section:
 
 
 def _numbers(found: Found) -> Document:
-    from pytest_dtdispatch.report.document import Document, one_line
-
     numbers = {
         "signatures and calls were measured": sum(map(len, found.measured.values())),
         "steps were counted": sum(map(len, found.counted.values())),

@@ -190,7 +190,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks that few readers open."""
+    """Blocks that few readers open: a terminal shows them with ``-v``, other formats fold them."""
 
     title: str
     blocks: tuple[Block, ...]
