@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.report.document import Document, Line, Table
+from pytest_dtdispatch.report.document import Document, Line, Table, View
 from pytest_dtdispatch.report.terminal import document_lines
 
 
 def lines_of(document: Document, width: int = 200) -> list[str]:
     """Lay a document out, without its colours."""
-    return ["".join(piece.text for piece in line) for line in document_lines(document, width)]
+    return ["".join(piece.text for piece in line) for line in document_lines(document, width, View())]
 
 
 def table_of(document: Document) -> Table:

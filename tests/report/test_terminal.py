@@ -24,6 +24,7 @@ from pytest_dtdispatch.report.document import (
     Table,
     Tone,
     Verbatim,
+    View,
     Wrap,
     one_line,
     paragraph,
@@ -69,7 +70,7 @@ def plain(line: tuple[Text, ...]) -> str:
 
 
 def laid_out(of: Block, width: int) -> list[tuple[Text, ...]]:
-    return [*document_lines(Document((of,)), width)]
+    return [*document_lines(Document((of,)), width, View())]
 
 
 def texts(of: Block, width: int) -> list[str]:
@@ -260,12 +261,20 @@ def test_a_line_that_is_never_wrapped_is_indented_in_its_first_colour() -> None:
         (Verbatim(("a,1", " b,2"), indent=1), ["  a,1", "   b,2"]),
         (Heading("A title"), ["A title"]),
         (Bullets(("one two", (Span("four", Tone.CODE),))), ["  * one", "    two", "  * four"]),
-        (Folded("All 2", (paragraph("one"), paragraph("two"))), ["All 2", "one", "two"]),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_other_blocks(block: Block, lines: list[str]) -> None:
     assert texts(block, 10) == lines
+
+
+def test_what_is_folded_is_shown_in_a_verbose_view_alone() -> None:
+    inner = Folded("All 2", (paragraph("two"),))
+    document = Document((paragraph("one"), Folded("All 3", (inner, paragraph("three")))))
+    assert [plain(line) for line in document_lines(document, 80, View())] == ["one"]
+    verbose = [*document_lines(document, 80, View(verbose=True))]
+    assert [plain(line) for line in verbose] == ["one", "All 3", "All 2", "two", "three"]
+    assert verbose[1] == (Text("All 3", "bold"),)
 
 
 def test_a_listing_cuts_the_names_of_parts_and_not_of_the_whole() -> None:

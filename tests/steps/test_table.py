@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.report.document import View
+from pytest_dtdispatch.report.document import MOST_NOTES, View
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
-from pytest_dtdispatch.steps.table import MOST_NOTES, document, state_of
+from pytest_dtdispatch.steps.table import document, state_of
 from tests.rendered import lines_of
 
 TEST = "test_train.py::test_step"

@@ -21,7 +21,7 @@ from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.parsing import read_count, read_seconds
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
-from pytest_dtdispatch.report.document import Document
+from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import document_lines
 
 NAMES = ("ab", "aa", "selftest")
@@ -266,7 +266,7 @@ def _print_result(result: ABResult) -> None:
 
 def _print(document: Document) -> None:
     width = shutil.get_terminal_size((160, 24)).columns
-    for pieces in document_lines(document, width):
+    for pieces in document_lines(document, width, View()):
         print("".join(piece.text for piece in pieces).rstrip())
 
 

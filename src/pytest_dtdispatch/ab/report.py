@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.ab.error_rates import VerdictCounts
@@ -19,8 +18,10 @@ from pytest_dtdispatch.report.document import (
     Tone,
     one_line,
     paragraph,
+    plain,
 )
 from pytest_dtdispatch.report.units import Unit, column_unit
+from pytest_dtdispatch.report.verdicts import verdict_counts
 from pytest_dtdispatch.stats.resampling import rate_interval
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
@@ -49,10 +50,8 @@ def summary(verdicts: Sequence[RowVerdict]) -> str:
         >>> summary([RowVerdict("a::hit", Verdict.PASSED), RowVerdict("b::hit", Verdict.PASSED)])
         '2 rows: 2 passed'
     """
-    counts = Counter(str(verdict.verdict) for verdict in verdicts)
-    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in map(str, Verdict) if verdict in counts)
     rows = "1 row" if len(verdicts) == 1 else f"{len(verdicts):,} rows"
-    return f"{rows}: {said}" if said else "no rows: nothing was compared"
+    return f"{rows}: {plain(verdict_counts(verdicts))}" if verdicts else "no rows: nothing was compared"
 
 
 def tally_document(tally: VerdictCounts, kinds: Sequence[str]) -> Document:

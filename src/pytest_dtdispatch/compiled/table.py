@@ -22,7 +22,6 @@ from pytest_dtdispatch.report.measurements import proof_tone
 from pytest_dtdispatch.report.units import column_unit
 
 NOT_COUNTED = "?"
-MOST_NOTES = 5
 STATES = (
     ("cold", State.COMPILE_COLD),
     ("warm", State.COMPILE_WARM),
@@ -48,10 +47,10 @@ LEGEND = (
 def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Document:
     """Lay out what was compiled, and what the FakeTensor cache is worth, where it was off and on."""
     of_instructions = view.metric == "instructions"
-    return Document((_table(compiled, of_instructions, view.verbose), *_effects(compiled)), LEGEND)
+    return Document((_table(compiled, view, of_instructions), *_effects(compiled)), LEGEND)
 
 
-def _table(compiled: Mapping[str, Sequence[CompiledVariant]], of_instructions: bool, verbose: bool) -> Table:
+def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View, of_instructions: bool) -> Table:
     everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
     columns = [
         (title, texts)
@@ -67,7 +66,7 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], of_instructions: b
         cells += [_sum(counts.fake_tensor_hits, counts.fake_tensor_misses)]
         cells += [_samples(measurement, of_instructions)] * bool(columns)
         proof = measurement.proof if columns else "counted"
-        return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, verbose)), proof_tone(proof))
+        return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, view)), proof_tone(proof))
 
     groups = tuple(
         Group(f"{test} (compiled by {backend})", tuple(line(v) for v in of_test if v.backend == backend))
@@ -137,15 +136,13 @@ def _samples(measurement: Measurement, of_instructions: bool) -> str:
     return "+".join(str(len(each.ns) if each else 0) for each in timed)
 
 
-def _notes(variant: CompiledVariant, verbose: bool) -> Iterator[str]:
+def _notes(variant: CompiledVariant, view: View) -> Iterator[str]:
     counts = variant.counts
     yield from variant.measurement.notes
     listed = [f"graph break at {text}" for text in repeated(counts.graph_breaks or ())]
     listed += [f"recompiled {text}" for text in repeated(counts.recompiles or ())]
-    yield from listed if verbose else listed[:MOST_NOTES]
-    if len(listed) > MOST_NOTES and not verbose:
-        yield f"and {len(listed) - MOST_NOTES} more; -v lists them"
-    if verbose:
+    yield from view.listed(listed)
+    if view.verbose:
         yield (
             f"tracing: {_number(counts.propagations)} propagations, {_number(counts.sharding_misses)} misses "
             f"of the sharding caches; FakeTensor cache: {_number(counts.fake_tensor_hits)} hits, "

@@ -19,6 +19,7 @@ from pytest_dtdispatch.plugin.kinds import kinds
 from pytest_dtdispatch.plugin.nodeids import row_nodeid
 from pytest_dtdispatch.plugin.summary import Section
 from pytest_dtdispatch.plugin.waiting import Waits
+from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -210,15 +211,13 @@ class Session:
     def _print_section(self, terminalreporter: Any) -> None:
         if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
             return
-        from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
-
-        section = Section(terminalreporter, self._config.get_verbosity())
+        section = Section(terminalreporter, self._config.get_verbosity(), self._view())
         section.open()
         if not any(self.results.values()):
             why = f"nothing was measured: {self.why_not or self._nothing()}"
             section.print(Document((one_line(Span(why, Tone.NOTICE)),)))
         else:
-            section.print_found(self.results, self._view(), self._summaries)
+            section.print_found(self.results, self._summaries)
         if self._ranks is not None:
             section.print(self._ranks.document())
         for gate in self._gates():

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytest_dtdispatch.plugin.kinds import kinds
+from pytest_dtdispatch.report.document import Document, View, one_line, paragraph
+from pytest_dtdispatch.report.terminal import document_lines
+
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.report.document import Document, View
 
 
 class Section:
     """The plugin's section of the terminal."""
 
-    def __init__(self, terminalreporter: Any, verbosity: int) -> None:
+    def __init__(self, terminalreporter: Any, verbosity: int, view: View) -> None:
         self._reporter = terminalreporter
         self._verbosity = verbosity
+        self._view = view
 
     def open(self) -> None:
         """Print its title."""
@@ -24,23 +28,17 @@ class Section:
 
     def print(self, document: Document) -> None:
         """Print a document in the width of the terminal."""
-        from pytest_dtdispatch.report.terminal import document_lines
-
-        for line in document_lines(document, self._reporter._tw.fullwidth):
+        for line in document_lines(document, self._reporter._tw.fullwidth, self._view):
             for piece in line:
                 self._reporter.write(piece.text, **({piece.color: True} if piece.color else {}))
             self._reporter.write("\n")
 
-    def print_found(
-        self, found: Mapping[str, TestResults], view: View, stands_on: Callable[[], Sequence[str]]
-    ) -> None:
+    def print_found(self, found: Mapping[str, TestResults], stands_on: Callable[[], Sequence[str]]) -> None:
         """Print results by test, and on what they stand; with ``-qq`` only how many there are."""
-        from pytest_dtdispatch.report.document import Document, one_line, paragraph
-
         if self._verbosity < -1:
             self.print(_numbers(found))
             return
-        shown = _documents(found, view)
+        shown = _documents(found, self._view)
         for document in shown:
             self.print(document)
         if self._verbosity < 0:
@@ -50,9 +48,6 @@ class Section:
 
 
 def _numbers(found: Mapping[str, TestResults]) -> Document:
-    from pytest_dtdispatch.plugin.kinds import kinds
-    from pytest_dtdispatch.report.document import Document, one_line
-
     numbers = {
         "{} signatures and calls were measured": sum(len(each.measurements()) for each in found.values())
     }
@@ -64,8 +59,6 @@ def _numbers(found: Mapping[str, TestResults]) -> Document:
 
 def _documents(found: Mapping[str, TestResults], view: View) -> list[Document]:
     """Lay out every kind of result that was found."""
-    from pytest_dtdispatch.plugin.kinds import kinds
-
     documents = []
     for kind in kinds():
         if of_kind := {test: those for test, each in found.items() if (those := each.of(kind.name))}:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+MOST_NOTES = 5
 
 
 class Tone(Enum):
@@ -38,6 +41,17 @@ class View:
     verbose: bool = False
     metric: str = "time"
     is_many: bool = False
+
+    def listed(self, notes: Sequence[str]) -> list[str]:
+        """Choose the notes that are shown, and say how many are left out.
+
+        Example:
+            >>> View().listed(list("abcdefg"))[-2:]
+            ['e', 'and 2 more; -v lists them']
+        """
+        left_out = 0 if self.verbose else max(len(notes) - MOST_NOTES, 0)
+        rest = [f"and {left_out} more; -v lists them"] * bool(left_out)
+        return [*notes[: len(notes) - left_out], *rest]
 
 
 @dataclass(frozen=True)
@@ -180,7 +194,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks that few readers open."""
+    """Blocks that few readers open: a terminal shows them with ``-v``, other formats fold them."""
 
     title: str
     blocks: tuple[Block, ...]

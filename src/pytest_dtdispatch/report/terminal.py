@@ -23,6 +23,7 @@ from pytest_dtdispatch.report.document import (
     Table,
     Tone,
     Verbatim,
+    View,
     Wrap,
     one_line,
     paragraph,
@@ -45,10 +46,20 @@ class Text:
     color: str = ""
 
 
-def document_lines(document: Document, width: int) -> Iterator[tuple[Text, ...]]:
+def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     """Lay out the blocks of a document; its legend stands elsewhere."""
-    for block in document.blocks:
+    for block in _unfolded(document.blocks, view):
         yield from _block_lines(block, width)
+
+
+def _unfolded(blocks: Sequence[Block], view: View) -> Iterator[Block]:
+    """Open what is folded, in a verbose view; else leave it out."""
+    for block in blocks:
+        if not isinstance(block, Folded):
+            yield block
+        elif view.verbose:
+            yield one_line(Span(block.title, Tone.STRONG))
+            yield from _unfolded(block.blocks, view)
 
 
 def _block_lines(block: Block, width: int) -> Iterator[tuple[Text, ...]]:
@@ -68,10 +79,6 @@ def _block_lines(block: Block, width: int) -> Iterator[tuple[Text, ...]]:
                 yield from _paragraph_lines(
                     Paragraph((Span("* "), *spans_of(item)), indent=1, hanging=1), width
                 )
-        case Folded():
-            yield from _block_lines(one_line(Span(block.title, Tone.STRONG)), width)
-            for inner in block.blocks:
-                yield from _block_lines(inner, width)
 
 
 def _paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Text, ...]]:

@@ -44,6 +44,15 @@ def expected_document(judgement: ExpectedJudgement, where: str, results: str) ->
     return Document(tuple(_expected_blocks(judgement, where, results)))
 
 
+def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
+    """Say how often each verdict was given."""
+    numbers = Counter(row.verdict for row in verdicts)
+    return tuple(
+        Span(f"{', ' if n else ''}{numbers[verdict]} {verdict}", TONES.get(verdict, Tone.BAD))
+        for n, verdict in enumerate(verdict for verdict in ORDER if numbers[verdict])
+    )
+
+
 def _saved_run_blocks(judgement: Judgement, where: str) -> Iterator[Paragraph]:
     yield _outcome(judgement.has_failed, where, judgement.verdicts, "no row has a threshold")
     for row in _to_be_told(judgement.verdicts):
@@ -74,14 +83,9 @@ def _expected_blocks(judgement: ExpectedJudgement, where: str, results: str) -> 
 
 
 def _outcome(has_failed: bool, where: str, verdicts: Sequence[RowVerdict], nothing: str) -> Paragraph:
-    """Say how a gate ended, what the run was held against, and how often each verdict was given."""
+    """Say how a gate ended, and what the run was held against."""
     word = Span("failed", Tone.BAD) if has_failed else Span("passed", Tone.GOOD)
-    numbers = Counter(row.verdict for row in verdicts)
-    counts = [
-        Span(f"{', ' if n else ''}{numbers[verdict]} {verdict}", TONES.get(verdict, Tone.BAD))
-        for n, verdict in enumerate(verdict for verdict in ORDER if numbers[verdict])
-    ]
-    return one_line("gate: ", word, f" against {where}: ", *(counts or (Span(nothing),)))
+    return one_line("gate: ", word, f" against {where}: ", *(verdict_counts(verdicts) or (Span(nothing),)))
 
 
 def _to_be_told(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:

@@ -8,7 +8,6 @@ from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
-MOST_NOTES = 5
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
     ("calls", lambda step: step.calls),
     ("hits", lambda step: step.hits),
@@ -30,7 +29,7 @@ LEGEND = (
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     """Lay out what was counted."""
     groups = tuple(
-        Group(f"{test} (counts of each step)", tuple(_line(steps, view.verbose) for steps in of_test))
+        Group(f"{test} (counts of each step)", tuple(_line(steps, view) for steps in of_test))
         for test, of_test in counted.items()
         if of_test
     )
@@ -56,28 +55,25 @@ def state_of(steps: Steps) -> str:
     return ", ".join(word for word, found in trouble.items() if found) or "steady"
 
 
-def _line(steps: Steps, verbose: bool) -> Line:
+def _line(steps: Steps, view: View) -> Line:
     cells = tuple(_range([count(step) for step in steps.steps]) for _, count in COLUMNS)
     state = state_of(steps)
     return Line(
         label=steps.name,
         cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),
         proof=state,
-        notes=tuple(_notes(steps, verbose)),
+        notes=tuple(_notes(steps, view)),
         tone=Tone.GOOD if state in ("steady", "counted") else Tone.BAD,
     )
 
 
-def _notes(steps: Steps, verbose: bool) -> Sequence[str]:
+def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
-    missed = [f"missed {text}" for text in repeated(steps.missed)]
-    notes += missed if verbose else missed[:MOST_NOTES]
-    if not verbose and len(missed) > MOST_NOTES:
-        notes.append(f"and {len(missed) - MOST_NOTES} more; -v lists them")
+    notes += view.listed([f"missed {text}" for text in repeated(steps.missed)])
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
     if grown:
         notes.append(f"cache entries over {_times(len(steps.steps))}: {', '.join(grown)}")
-    if verbose:
+    if view.verbose:
         notes += [f"redistributed {text}" for text in repeated(steps.redistributions)]
         notes += [
             f"collectives: {', '.join(f'{kind} {n}x' for kind, n in steps.collectives.items())}"
