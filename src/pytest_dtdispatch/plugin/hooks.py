@@ -107,10 +107,11 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """List what a count consists of, where an assertion on it fails."""
-    details = getattr(left, "details", ())
-    if type(left).__module__ != "pytest_dtdispatch.steps.model" or not details:
+    from pytest_dtdispatch.core.itemized import Count
+
+    if not isinstance(left, Count) or not left.details:
         return None
-    return [f"{left!r} {op} {right!r}", *details]
+    return [f"{left!r} {op} {right!r}", *left.details]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
