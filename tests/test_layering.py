@@ -92,7 +92,7 @@ def test_a_file_imports_from_lower_layers_only(module: Module) -> None:
 
 def test_features_never_import_one_another() -> None:
     uses = PACKAGE.imports_of_rooms()
-    assert not {room: both for room in FEATURES if (both := uses[room] & {*FEATURES})}
+    assert not {room: both for room in FEATURES if (both := uses.get(room, set()) & {*FEATURES})}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.room in WITHOUT_TORCH], ids=lambda m: m.name)
