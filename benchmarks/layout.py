@@ -40,7 +40,7 @@ NEIGHBOURS = {
     ("cli", "atlas"),
     ("__main__", "cli"),
 }
-ONE_EACH = ("__init__", "model", "judge", "measure", "table")
+ONE_EACH = ("__init__", "model", "judge", "measure", "table", "kind")  # of a folder
 MAP_WIDTH = 108
 PAGE, BEGIN, END = Path("docs/architecture.md"), "<!-- map -->\n", "<!-- end of the map -->\n"
 
@@ -177,7 +177,10 @@ def class_names_that_stand_twice(package: Package) -> dict[str, list[str]]:
 
 def layer_of(room: str) -> int:
     """Give the layer that a folder is in, from 0 for the lowest."""
-    return next(number for number, (_, rooms) in enumerate(LAYERS) if room in rooms)
+    found = [number for number, (_, rooms) in enumerate(LAYERS) if room in rooms]
+    if not found:
+        raise ValueError(f"{room} is in no layer: put it into LAYERS of benchmarks/layout.py")
+    return found[0]
 
 
 def may_import(room: str, other: str) -> bool:

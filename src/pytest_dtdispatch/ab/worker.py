@@ -17,7 +17,7 @@ from pytest_dtdispatch.ab.model import BASE, HEAD, ProcessSample, Request, RowSa
 from pytest_dtdispatch.ab.process import ProcessEnd, run_to_end
 from pytest_dtdispatch.ab.recording import Recorder
 from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, import_path, interpreter, last_lines, worktrees
-from pytest_dtdispatch.core.passes import FORMAT, OUTPUT, PASSES
+from pytest_dtdispatch.core.pass_rows import FORMAT, OUTPUT, PASSES
 from pytest_dtdispatch.errors import ProcessError
 
 # 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors, which are the control.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.core.files import write_whole
-from pytest_dtdispatch.core.passes import OUTPUT, PASSES, PassRows
+from pytest_dtdispatch.core.pass_rows import OUTPUT, PASSES, PassRows
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.session import Session
