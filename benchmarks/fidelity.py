@@ -28,8 +28,8 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
-from pytest_dtdispatch.instructions.model import Profile, Share
+from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
+    Contains,
+    Figures,
+    Measurement,
+    Profile,
+    Samples,
+    Share,
+    State,
+)
 from pytest_dtdispatch.instructions.profile_text import profile_lines
 
 LONG = "torch::" + "x" * 200 + "::dispatch"
-PROFILE = Profile(State.MISS, (Share("eval", 750), Share(LONG, 250)), 1_000, (Share("rule (a.py:3)", 9),), 10)
+PROFILE = Profile((Share("eval", 750), Share(LONG, 250)), 1_000, (Share("rule (a.py:3)", 9),), 10)
 
 
 def lines(width: int = 100) -> list[str]:
-    figures = Figures(5, profiles=(PROFILE,))
+    misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=PROFILE)
+    figures = Figures(5, (misses,))
     row = Measurement("add@4", "add@4", "add", "4", Contains.DISPATCH, 1, figures)
     every = profile_lines({"t.py::test_add": [row]}, width)
     return ["".join(piece.text for piece in line) for line in every]

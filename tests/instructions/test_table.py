@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
     Contains,
     Figures,
-    Instructions,
     Measurement,
     Refused,
+    Samples,
     State,
 )
 from pytest_dtdispatch.instructions.table import build_instructions_table
@@ -17,15 +18,17 @@ from pytest_dtdispatch.report.measurements import Line
 from pytest_dtdispatch.report.terminal import table_lines
 
 
-def counted(*instructions: Instructions, **more: Any) -> Measurement:
-    return Measurement(
-        "add@4", "add@4", "add", "4", Contains.DISPATCH, 3, Figures(5, instructions=instructions, **more)
-    )
+def counts(state: State, *values: int) -> Samples:
+    return Samples(state, values, unit=INSTRUCTIONS)
 
 
-MISSES = Instructions(State.MISS, (6_720_000, 6_650_000, 6_650_100))
-HITS = Instructions(State.HIT, (66_000, 66_050))
-LOCALS = Instructions(State.LOCAL, (11_000,))
+def counted(*samples: Samples, **more: Any) -> Measurement:
+    return Measurement("add@4", "add@4", "add", "4", Contains.DISPATCH, 3, Figures(5, samples, **more))
+
+
+MISSES = counts(State.MISS, 6_720_000, 6_650_000, 6_650_100)
+HITS = counts(State.HIT, 66_000, 66_050)
+LOCALS = counts(State.LOCAL, 11_000)
 
 
 def only_line(measurement: Measurement, verbose: bool = False) -> Line:
@@ -43,17 +46,17 @@ def test_a_row_has_the_least_count_its_spread_and_how_many_there_are() -> None:
 
 
 def test_what_was_not_counted_is_a_dash() -> None:
-    assert only_line(counted(Instructions(State.CALL, (9,)))).cells == ("-", "-", "9", "0", "-", "-", "0+1")
+    assert only_line(counted(counts(State.CALL, 9))).cells == ("-", "-", "9", "0", "-", "-", "0+1")
 
 
 def test_cold_counts_have_a_column_where_there_are_any() -> None:
-    table = build_instructions_table({"test_a": [counted(Instructions(State.COLD, (9_000_000,)), HITS)]})
+    table = build_instructions_table({"test_a": [counted(counts(State.COLD, 9_000_000), HITS)]})
     assert table.titles[0] == "cold"
     assert table.groups[0].lines[0].cells[:2] == ("9,000,000", "-")
 
 
 def test_what_was_refused_is_not_proved() -> None:
-    refused = Instructions(State.HIT, (), (Refused("the meter did not count", 10),))
+    refused = Samples(State.HIT, (), (Refused("the meter did not count", 10),), INSTRUCTIONS)
     line = only_line(counted(refused))
     assert (line.proof, line.is_proved) == ("the meter did not count (10x)", False)
 

@@ -21,7 +21,7 @@ from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counting import StepCounter
 from pytest_dtdispatch.torchapi import names as torchapi
 from pytest_dtdispatch.torchapi import step_hooks as torchhooks

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-
 from pytest_dtdispatch.instructions.counted_rounds import Counting
-from pytest_dtdispatch.measuring.timing import Meter
+
+from pytest_dtdispatch.measuring.sampler import Meter
 from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
 
 pytestmark = pytest.mark.torch

@@ -18,7 +18,7 @@ from pytest_dtdispatch.compiled.judge import CompileLimits
 from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
 from pytest_dtdispatch.steps.judge import Limits

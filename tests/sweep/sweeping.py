@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from pytest_dtdispatch.measuring import rounds
+from pytest_dtdispatch.measuring import plan
 from pytest_dtdispatch.torchapi.names import replaced
 from tests.sweep.cases import OPS, Case, cases, sample_of
 from tests.sweep.compare import Compared, compare
@@ -44,7 +44,7 @@ def quiet() -> Iterator[None]:
         with ExitStack() as stack:
             for module in seeding:
                 stack.enter_context(replaced(module, "wrapper_set_seed", unseeded))
-            stack.enter_context(replaced(rounds, "WARMUP_HITS", 1))  # no figure is looked at
+            stack.enter_context(replaced(plan, "WARMUP_HITS", 1))  # no figure is looked at
             yield
     finally:
         gc.unfreeze()

@@ -52,7 +52,7 @@ class Taken:
         """Add what a session measured in the pass that just ended."""
         for test, measurements in session.measured.items():
             for measurement in measurements:
-                for samples in measurement.recorded():
+                for samples in measurement.times():
                     row = f"{test}::{measurement.label}::{samples.state}"
                     self._medians.setdefault(row, []).append(statistics.median(samples.ns))
                     self._quietest[row] = min(self._quietest.get(row, math.inf), quietest_block(samples.ns))

@@ -6,17 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
-from pytest_dtdispatch.core.measurement import Instructions, Measurement, State
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, TIME, Measurement, State, Unit
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
-# What a metric is of a signature or a named call; nothing where it was not measured.
-CALL_METRICS: dict[str, Callable[[Measurement], float | None]] = {
-    "instruction_count": lambda measurement: _least(measurement.steady_instructions),
-    "instruction_count_miss": lambda measurement: _least(measurement.instructions_of(State.MISS)),
-    "compile_time_instruction_count": lambda measurement: _compile_alone(measurement),
-    "dispatch_hit_ns": lambda measurement: measurement.median_ns(State.HIT),
-    "dispatch_miss_ns": lambda measurement: measurement.median_ns(State.MISS),
-}
 # What a metric is of one counted step; the step that has most is taken, as limits take it.
 STEP_METRICS: dict[str, Callable[[StepCounts], int]] = {
     "misses_per_step": lambda step: step.misses,
@@ -29,9 +21,8 @@ COMPILE_METRICS: dict[str, Callable[[CompileCounts], int | None]] = {
     "graph_breaks": lambda counts: None if counts.graph_breaks is None else len(counts.graph_breaks),
     "recompiles": lambda counts: None if counts.recompiles is None else len(counts.recompiles),
 }
-INSTRUCTION_METRICS = tuple(metric for metric in CALL_METRICS if "instruction_count" in metric)
 EXACT_METRICS = (*STEP_METRICS, *COMPILE_METRICS)
-METRICS = (*CALL_METRICS, *EXACT_METRICS)
+METRICS = [*INSTRUCTIONS.metrics, *TIME.metrics, *EXACT_METRICS]
 
 
 @dataclass(frozen=True)
@@ -80,22 +71,33 @@ def plain_name(name: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
 
 
-def _least(counted: Instructions | None) -> int | None:
-    return counted.least if counted else None
-
-
-def _compile_alone(measurement: Measurement) -> int | None:
-    """Take one steady call from the first one, which compiles and then runs once as they do."""
-    first, call = (measurement.instructions_of(state) for state in (State.COMPILE_COLD, State.CALL))
-    return first.least - call.least if first and call else None
+def know_unit(unit: Unit) -> None:
+    """Let files of expected results have the metrics of a unit."""
+    METRICS.extend(metric for metric in unit.metrics if metric not in METRICS)
 
 
 def _of_calls(test: str, measurements: Iterable[Measurement]) -> Iterator[Result]:
     for measurement in measurements:
-        for metric, of in CALL_METRICS.items():
-            value = of(measurement)
-            if value is not None:
+        for metric, value in _figures(measurement).items():
+            if metric and value is not None:
                 yield Result(plain_name(f"{test}::{measurement.label}"), metric, round(value))
+
+
+def _figures(measurement: Measurement) -> dict[str, float | None]:
+    """Name the figures of a call, by the names that their unit gives."""
+    unit = next((samples.unit for samples in measurement.recorded()), TIME)
+    return {
+        unit.steady: measurement.steady.figure if measurement.steady else None,
+        unit.hit: measurement.figure(State.HIT),
+        unit.miss: measurement.figure(State.MISS),
+        unit.compile: _compile_alone(measurement),
+    }
+
+
+def _compile_alone(measurement: Measurement) -> float | None:
+    """Take one steady call from the first one, which compiles and then runs once as they do."""
+    first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
+    return None if first is None or call is None else first - call
 
 
 def _of_steps(test: str, counted: Iterable[Steps]) -> Iterator[Result]:

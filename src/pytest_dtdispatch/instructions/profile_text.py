@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.measurement import Measurement, Share
 from pytest_dtdispatch.core.signature import shorten
-from pytest_dtdispatch.instructions.model import Share
 from pytest_dtdispatch.report.terminal import INDENT, Text
 
 MACHINE = "machine code, without what it calls"
@@ -19,10 +18,11 @@ def profile_lines(measured: Mapping[str, Sequence[Measurement]], width: int) -> 
     """List the functions that the instructions of each profiled call went to."""
     for test, of_test in measured.items():
         for measurement in of_test:
-            for profile in measurement.figures.profiles:
-                yield (Text(f"profile of a {profile.state}: {test}::{measurement.label}", "bold"),)
-                yield from _kind_lines(MACHINE, profile.machine, profile.machine_total, width)
-                yield from _kind_lines(PYTHON, profile.python, profile.python_total, width)
+            for samples in measurement.samples:
+                if (profile := samples.profile) is not None:
+                    yield (Text(f"profile of a {samples.state}: {test}::{measurement.label}", "bold"),)
+                    yield from _kind_lines(MACHINE, profile.machine, profile.machine_total, width)
+                    yield from _kind_lines(PYTHON, profile.python, profile.python_total, width)
 
 
 def _kind_lines(kind: str, shares: Sequence[Share], total: int, width: int) -> Iterator[tuple[Text, ...]]:

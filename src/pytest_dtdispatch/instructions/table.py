@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_dtdispatch.core.measurement import Instructions, Measurement, State
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.report.measurements import Table, lay_out
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "hit+", "miss+")
@@ -14,13 +14,13 @@ LEGEND = (
     "greatest count has. samples: misses + hits counted, each of them proved by the cache counters. More "
     "columns and notes with -v."
 )
-COLUMNS: tuple[tuple[str, Callable[[Measurement], int | None]], ...] = (
-    ("cold", lambda m: _least(m.instructions_of(State.COLD))),
-    ("miss", lambda m: _least(m.instructions_of(State.MISS))),
-    ("miss+", lambda m: _spread(m.instructions_of(State.MISS))),
-    ("hit", lambda m: _least(m.steady_instructions)),
-    ("hit+", lambda m: _spread(m.steady_instructions)),
-    ("local", lambda m: _least(m.instructions_of(State.LOCAL))),
+COLUMNS: tuple[tuple[str, Callable[[Measurement], float | None]], ...] = (
+    ("cold", lambda m: m.figure(State.COLD)),
+    ("miss", lambda m: m.figure(State.MISS)),
+    ("miss+", lambda m: _spread(m.of(State.MISS))),
+    ("hit", lambda m: m.steady.figure if m.steady else None),
+    ("hit+", lambda m: _spread(m.steady)),
+    ("local", lambda m: m.figure(State.LOCAL)),
 )
 
 
@@ -37,23 +37,19 @@ def build_instructions_table(measured: Mapping[str, Sequence[Measurement]], verb
     return lay_out(titles, measured, cells, EXPENDABLE, verbose)
 
 
-def _least(counted: Instructions | None) -> int | None:
-    return counted.least if counted else None
+def _spread(samples: Samples | None) -> int | None:
+    return samples.span if samples else None
 
 
-def _spread(counted: Instructions | None) -> int | None:
-    return counted.spread if counted else None
-
-
-def _text(count: int | None) -> str:
+def _text(count: float | None) -> str:
     return "-" if count is None else f"{count:,}"
 
 
 def _ratio(measurement: Measurement) -> str:
-    miss, hit = measurement.instructions_of(State.MISS), measurement.instructions_of(State.HIT)
-    return f"{miss.least / hit.least:,.1f}" if miss and hit else "-"
+    miss, hit = measurement.figure(State.MISS), measurement.figure(State.HIT)
+    return f"{miss / hit:,.1f}" if miss and hit else "-"
 
 
 def _samples(measurement: Measurement) -> str:
-    misses, steady = measurement.instructions_of(State.MISS), measurement.steady_instructions
-    return f"{len(misses.counts) if misses else 0}+{len(steady.counts) if steady else 0}"
+    misses, steady = measurement.of(State.MISS), measurement.steady
+    return f"{len(misses.values) if misses else 0}+{len(steady.values) if steady else 0}"

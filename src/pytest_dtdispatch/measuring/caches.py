@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from pytest_dtdispatch.measuring.timing import Reader
+from pytest_dtdispatch.measuring.proofs import Reader
 from pytest_dtdispatch.torchapi import names as torchapi
 
 

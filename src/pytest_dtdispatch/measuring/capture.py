@@ -26,8 +26,8 @@ from pytest_dtdispatch.measuring.elsewhere import OtherThreads
 from pytest_dtdispatch.measuring.exclusive import Measuring
 from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.replay import OpCall
-from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.torchapi import names as torchapi
 
 if TYPE_CHECKING:

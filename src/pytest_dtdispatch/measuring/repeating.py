@@ -7,10 +7,13 @@ from contextlib import AbstractContextManager, ExitStack
 from traceback import clear_frames
 from typing import Any, Protocol
 
+import torch
+
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.quiet import nothing_warned
+from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.torchapi import names as torchapi
 
 
@@ -78,3 +81,8 @@ def is_from_elsewhere(error: Exception, once_more: Callable[[], Any]) -> bool:
     except Exception as again:
         return type(again) is not type(error)
     return True
+
+
+def synchronizer() -> Any:
+    """Return what waits for the device, where this process uses one."""
+    return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_do

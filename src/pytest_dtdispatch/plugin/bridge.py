@@ -12,6 +12,7 @@ import pytest
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
 from pytest_dtdispatch.core.signature import shorten
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin.options import METRICS
 from pytest_dtdispatch.ranks.samples import RankSamples
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Bridge:
         from pytest_benchmark.stats import Metadata
 
         for measurement in measurements:
-            for samples in measurement.recorded():
+            for samples in measurement.times():
                 entry = Metadata(
                     _row(item, test, measurement, samples), iterations=1, options=self._options(measurement)
                 )
@@ -88,9 +89,15 @@ class Bridge:
             from pytest_dtdispatch.plugin.environment import run_environment
 
             try:
-                machine_info["dtdispatch"] = run_environment(self._settings).as_dict()
+                ours = run_environment(self._settings).as_dict()
+                machine_info["dtdispatch"] = {**ours, **self._own_metric()}
             except DtDispatchError as error:
                 raise pytest.UsageError(str(error)) from None
+
+    def _own_metric(self) -> dict[str, str]:
+        """Name a metric of the user's own: rows of another are not comparable."""
+        metric = self._settings.metric
+        return {} if metric in METRICS else {"metric": metric}
 
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
@@ -114,7 +121,7 @@ class Bridge:
     def _options(self, measurement: Measurement) -> dict[str, Any]:
         return {
             "disable_gc": True,
-            "timer": "perf_counter_ns",
+            "timer": self._own_metric().get("metric", "perf_counter_ns"),
             "rounds": measurement.rounds,
             "repeat": self._settings.repeat,
             "max_time": self._settings.max_time,

@@ -21,7 +21,7 @@ from pytest_dtdispatch.api import (
 )
 from pytest_dtdispatch.compiled.judge import CompileLimits, complaints
 from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
-from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.measurement import Figures, Unit
 from pytest_dtdispatch.core.results import Book
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.waiting import Waiting
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-    from pytest_dtdispatch.measuring.rounds import Plan
+    from pytest_dtdispatch.measuring.plan import Plan
     from pytest_dtdispatch.measuring.setup import Setup
 
 T = TypeVar("T")
@@ -246,7 +246,7 @@ class MeasuringDtDispatch(DtDispatch):
 
 
 class UntimedDtDispatch(MeasuringDtDispatch):
-    """Measure what is no time: instructions, as the plan says."""
+    """Measure counts, such as instructions, in place of times."""
 
     def scaling(
         self,
@@ -311,11 +311,11 @@ class CountingDtDispatch(UntimedDtDispatch):
         self._judge(Steps(name, (), (counts,)))
 
 
-KINDS: dict[str, type[MeasuringDtDispatch]] = {
-    "time": MeasuringDtDispatch,
-    "counts": CountingDtDispatch,
-    "instructions": UntimedDtDispatch,
-}
+def kind_of(metric: str, unit: Unit) -> type[MeasuringDtDispatch]:
+    """Choose what is behind the fixture by what ``--dtdispatch-metric`` reads."""
+    if metric == "counts":
+        return CountingDtDispatch
+    return MeasuringDtDispatch if unit.is_time else UntimedDtDispatch
 
 
 def _refuse_elsewhere() -> None:

@@ -123,7 +123,16 @@ class Settings(NamedTuple):  # which is made faster than a dataclass: every star
     @property
     def stops_when_enough(self) -> bool:
         """Whether no round is added once the median is known closely."""
-        return self.rounds == AUTO and self.metric == "time"
+        return self.rounds == AUTO and self.metric not in ("counts", "instructions")
+
+
+def read_metric(value: Any) -> str:
+    """Read the name of a metric: a built-in one, or that of a sampler that was registered."""
+    if value in METRICS:
+        return str(value)
+    from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
+    return read_choice((*METRICS, *(name for name in SAMPLERS if name not in METRICS)))(value)
 
 
 class Option(NamedTuple):
@@ -223,7 +232,7 @@ OPTIONS = (
     ),
     Option(
         "metric",
-        read_choice(METRICS),
+        read_metric,
         "what captures and calls measure: " + ", ".join(METRICS),
         "--dtdispatch-metric",
         "NAME",
@@ -367,11 +376,25 @@ def _of_ranks(config: pytest.Config, given: Mapping[str, Any]) -> dict[str, Any]
             f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {given['nproc']}"
         )
     is_many = world.is_many or given.get("nproc", 1) > 1
-    if is_many and given.get("measure") and given.get("metric") == "instructions":
-        raise pytest.UsageError(
-            f"{COUNT_INSTRUCTIONS}: instructions are counted in one process, not on ranks"
-        )
+    if given.get("measure") and (why_not := _why_no_metric(given.get("metric", "time"), is_many)):
+        raise pytest.UsageError(f"--dtdispatch-metric {given['metric']}: {why_not}")
     return {"mesh": (world.size,)} if _has_real_mesh(world, given) else {}
+
+
+def _why_no_metric(metric: str, is_many: bool) -> str:
+    """Say why a metric cannot be had in this run; empty where it can."""
+    if metric in ("time", "counts"):
+        return ""
+    if metric == "instructions":
+        from pytest_dtdispatch.instructions.sampler import IN_ONE_PROCESS
+
+        return IN_ONE_PROCESS if is_many else ""
+    from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
+    sampler = SAMPLERS[metric]
+    if is_many and not sampler.unit.is_time:
+        return f"{sampler.unit.name} are taken in one process, as only times are merged over ranks"
+    return sampler.why_not() or (sampler.why_not_on_ranks if is_many else "")
 
 
 def _has_real_mesh(world: World, given: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from pytest_dtdispatch.plugin.waiting import Waits
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.measurement import Measurement
     from pytest_dtdispatch.core.results import Book
-    from pytest_dtdispatch.instructions.counted_rounds import Counting
+    from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.bridge import Bridge
     from pytest_dtdispatch.plugin.expected_gate import NamedResults
     from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
@@ -88,13 +88,12 @@ class Session:
                 yield choice.summary
 
     @functools.cached_property
-    def _counting(self) -> Counting | None:
-        """What counts instructions, from the first test that needs it; nothing where time is measured."""
-        if self._settings.metric != "instructions":
-            return None
-        from pytest_dtdispatch.plugin.instruction_run import begin_to_count
+    def _sampler(self) -> Sampler:
+        """What reads calls, ready from the first test that needs it; a run that counts reads none."""
+        from pytest_dtdispatch.measuring.sampler import start_sampler
 
-        return begin_to_count(self._config, self._settings.profile)
+        metric = self._settings.metric
+        return start_sampler("time" if metric == "counts" else metric)
 
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
@@ -102,16 +101,16 @@ class Session:
         from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
         from pytest_dtdispatch.compiled.judge import CompileLimits
         from pytest_dtdispatch.measuring.caches import ShardingCaches
+        from pytest_dtdispatch.measuring.plan import Plan
         from pytest_dtdispatch.measuring.precision import WITHIN
-        from pytest_dtdispatch.measuring.rounds import Plan
-        from pytest_dtdispatch.plugin.measurer import KINDS
+        from pytest_dtdispatch.plugin.measurer import kind_of
         from pytest_dtdispatch.steps.judge import Limits
 
         settings = options.test_settings(item)
         within = WITHIN if settings.stops_when_enough else None
         plan = Plan(settings.most_rounds, settings.repeat, settings.max_time, settings.cold, within=within)
         try:
-            plan = replace(plan, counting=self._counting)
+            plan = replace(plan, sampler=self._sampler)
             if self._ranks is not None:
                 plan = replace(plan, agreement=self._ranks.agreement())
             ShardingCaches().clear_all()
@@ -124,12 +123,13 @@ class Session:
             settings.compile_rounds,
             max(1, settings.most_rounds * settings.repeat // settings.compile_rounds),
             settings.fake_tensor_cache or (),
-            plan.counting.meter if plan.counting else None,
+            plan.sampler,
         )
         if settings.metric == "counts":
             compile_plan = replace(compile_plan, rounds=1, calls=1)
         waiting = self._waits.of(item.nodeid, settings)
-        measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, compile_limits, waiting)
+        kind = kind_of(settings.metric, plan.sampler.unit)
+        measurer = kind(plan, settings.ops, limits, compile_plan, compile_limits, waiting)
         self._books[item.nodeid] = measurer.book
         try:
             yield measurer

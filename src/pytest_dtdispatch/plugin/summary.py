@@ -107,8 +107,7 @@ class Section:
             self._print_table(counts.build_counts_table(counted, verbose=is_verbose))
             yield counts.LEGEND
         if variants := {test: variants for test, variants in found.compiled.items() if variants}:
-            of_instructions = settings.metric == "instructions"
-            self._print_table(compiled.build_compile_table(variants, of_instructions, is_verbose))
+            self._print_table(compiled.build_compile_table(variants, is_verbose))
             self.print_lines(compiled.effect_lines(variants, self.width))
             yield compiled.LEGEND
 
@@ -120,13 +119,14 @@ class Section:
 
 def _kind_of_table(settings: Settings, is_many: bool) -> tuple[BuildTable, str]:
     from pytest_dtdispatch.instructions import table as instructions
+    from pytest_dtdispatch.measuring.sampler import SAMPLERS
     from pytest_dtdispatch.ranks import table as over_ranks
     from pytest_dtdispatch.report import measurements as table
     from pytest_dtdispatch.report import terminal
 
     if is_many:
         return over_ranks.build_ranks_table, over_ranks.LEGEND
-    if settings.metric == "instructions":
+    if settings.metric in SAMPLERS and not SAMPLERS[settings.metric].unit.is_time:
         return instructions.build_instructions_table, instructions.LEGEND
     return table.build_table, terminal.LEGEND
 

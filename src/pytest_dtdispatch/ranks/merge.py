@@ -62,7 +62,8 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> list[Samples]:
             refused.update({one.reason: one.count for one in samples.refused})
         reasons = tuple(Refused(reason, count) for reason, count in refused.items())
         ns = representative(by_rank, stat) if by_rank else ()
-        merged.append(RankSamples(state, ns, reasons, by_rank, stat))
+        unit = next(iter(tried.values())).unit
+        merged.append(RankSamples(state, ns, reasons, unit, by_rank=by_rank, stat=stat))
     return merged
 
 
