@@ -7,15 +7,8 @@ from typing import Any
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.compiled.table import build_compile_table, effect_lines
-from pytest_dtdispatch.core.measurement import (
-    INSTRUCTIONS,
-    Contains,
-    Figures,
-    Measurement,
-    Refused,
-    Samples,
-    State,
-)
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 
 COUNTS = CompileCounts(1, (), 22, (), 8, 2, 37, 65, 15)
 TIMED = (

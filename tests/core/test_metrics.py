@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
-from pytest_dtdispatch.core.measurement import (
-    INSTRUCTIONS,
-    Contains,
-    Figures,
-    Measurement,
-    Samples,
-    State,
-)
-from pytest_dtdispatch.core.metrics import METRICS, Result, plain_name, run_results
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.metrics import Result, metric_names, plain_name, run_results
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
 MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)
@@ -103,7 +97,7 @@ def test_counters_are_those_of_the_step_that_has_most_as_limits_take_them() -> N
 
 
 def test_every_metric_has_one_name() -> None:
-    assert len(set(METRICS)) == len(METRICS) == 11
+    assert len(set(metric_names())) == len(metric_names()) == 11
 
 
 @pytest.mark.parametrize("name", [" a  b ", "a\nb", "a\r\n b", "a\x00b", "a\u2028b", "a \udc80b"])

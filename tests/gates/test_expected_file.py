@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.core.metrics import METRICS, Result, plain_name
+from pytest_dtdispatch.core.metrics import Result, metric_names, plain_name
 from pytest_dtdispatch.gates import expected_file as expected
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedRow,
@@ -31,14 +31,14 @@ t.py::test_step::train,misses_per_step,0,0,a step is steady since the cache has 
 """
 NAMES = some.text(max_size=80).map(plain_name).filter(bool)
 RESULTS = some.lists(
-    some.builds(Result, NAMES, some.sampled_from(METRICS), some.integers(0, 2**63 - 1)),
+    some.builds(Result, NAMES, some.sampled_from(metric_names()), some.integers(0, 2**63 - 1)),
     unique_by=lambda result: (result.name, result.metric),
 )
 ROWS = some.lists(
     some.builds(
         ExpectedRow,
         NAMES,
-        some.sampled_from(METRICS),
+        some.sampled_from(metric_names()),
         some.integers(0, 2**63 - 1),
         some.floats(0, 1),
         some.one_of(some.just(""), NAMES),
@@ -101,7 +101,7 @@ def test_a_file_without_rows_is_one(tmp_path: Path, text: str) -> None:
         ("t,dispatch_hit_ns,6940,nan", "noise_margin 'nan' is not a fraction"),
         ("t,dispatch_hit_ns,6940,10%", "noise_margin '10%' is not a fraction"),
         (",dispatch_hit_ns,6940,0.1", "the name is empty"),
-        ("t,instructions,6940,0.1", f"unknown metric 'instructions'; valid: {', '.join(METRICS)}"),
+        ("t,instructions,6940,0.1", f"unknown metric 'instructions'; valid: {', '.join(metric_names())}"),
         ('"t,dispatch_hit_ns,6940,0.1', "a row is one line, quoted as CSV"),
         (f"{NAME},dispatch_hit_ns,6940,0.1", "quote a name that has commas"),
         ("x" * 10_001, "a line of more than 10,000 characters"),

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.core.measurement import (
-    INSTRUCTIONS,
-    Contains,
-    Figures,
-    Measurement,
-    Profile,
-    Samples,
-    Share,
-    State,
-)
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.profile import Profile, Share
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.instructions.profile_text import profile_lines
 
 LONG = "torch::" + "x" * 200 + "::dispatch"

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import (
-    INSTRUCTIONS,
-    Contains,
-    Figures,
-    Measurement,
-    Refused,
-    Samples,
-    State,
-)
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.instructions.table import build_instructions_table
 from pytest_dtdispatch.report.measurements import Line
 from pytest_dtdispatch.report.terminal import table_lines

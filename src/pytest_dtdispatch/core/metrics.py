@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, TIME, Measurement, State, Unit
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.units import TIME, UNITS
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 # What a metric is of one counted step; the step that has most is taken, as limits take it.
@@ -22,7 +23,6 @@ COMPILE_METRICS: dict[str, Callable[[CompileCounts], int | None]] = {
     "recompiles": lambda counts: None if counts.recompiles is None else len(counts.recompiles),
 }
 EXACT_METRICS = (*STEP_METRICS, *COMPILE_METRICS)
-METRICS = [*INSTRUCTIONS.metrics, *TIME.metrics, *EXACT_METRICS]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Result:
 
     Args:
         name: of the test with the signature, the call or the step: ``t.py::test_add::mm.default(...)@4``.
-        metric: one of :data:`METRICS`; a time is in nanoseconds.
+        metric: one of :func:`metric_names`; a time is in nanoseconds.
         value: rounded to a whole number.
     """
 
@@ -61,6 +61,16 @@ def run_results(
     return (*of_calls, *of_steps, *of_compiles)
 
 
+def metric_names() -> tuple[str, ...]:
+    """Every metric that files of results may have: of calls, then those that are exact.
+
+    Example:
+        >>> "dispatch_hit_ns" in metric_names(), "dispatch_hit_ms" in metric_names()
+        (True, False)
+    """
+    return (*(metric for unit in UNITS for metric in unit.metrics), *EXACT_METRICS)
+
+
 def plain_name(name: str) -> str:
     r"""Make a name one line without spaces at its ends, as readers of CSV files strip them.
 
@@ -69,11 +79,6 @@ def plain_name(name: str) -> str:
         'two lines'
     """
     return " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
-
-
-def know_unit(unit: Unit) -> None:
-    """Let files of expected results have the metrics of a unit."""
-    METRICS.extend(metric for metric in unit.metrics if metric not in METRICS)
 
 
 def _of_calls(test: str, measurements: Iterable[Measurement]) -> Iterator[Result]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS
 from pytest_dtdispatch.core.metrics import Result
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtdispatch.core.metrics import METRICS, Result, plain_name
+from pytest_dtdispatch.core.metrics import Result, metric_names, plain_name
 
 MOST_BYTES = 4 * 2**20  # some 20,000 rows
 LONGEST_LINE = 10_000
@@ -192,8 +192,8 @@ def _key(fields: list[str], known: Mapping[tuple[str, str], object], place: str)
     name, metric = plain_name(fields[0]), fields[1]
     if not name:
         raise ValueError(f"{place}: the name is empty")
-    if metric not in METRICS:
-        raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(METRICS)}")
+    if metric not in (known_metrics := metric_names()):
+        raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(known_metrics)}")
     if (name, metric) in known:
         raise ValueError(f"{place}: a second row of {metric} of {_shown(name)}")
     return name, metric

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.measurement import Measurement, Share
+from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.profile import Share
 from pytest_dtdispatch.core.signature import shorten
 from pytest_dtdispatch.report.terminal import INDENT, Text
 

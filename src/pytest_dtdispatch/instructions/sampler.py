@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.measuring.sampler import Meter, Pace, Profiler, Sampler
 
 WARMUP_MISSES = 45
@@ -26,7 +26,6 @@ AFFORDABLE = 100_000_000  # of hits
 # From CPython 3.13 on a class has no more than 1,000 versions in a process, and then is not cached at all.
 MOST_LAYOUTS = 600
 IN_ONE_LAYOUT = "counted in one layout of CPython's method cache: this process has made too many"
-IN_ONE_PROCESS = "instructions are counted in one process, not on ranks"
 
 
 class MethodCache:
@@ -77,7 +76,6 @@ class InstructionSampler(Sampler):
     """
 
     name, unit, is_exact = "instructions", INSTRUCTIONS, True
-    why_not_on_ranks = IN_ONE_PROCESS
 
     def __init__(
         self, make_counter: Callable[[], Counter], forget_methods: Callable[[], bool] | None = None

@@ -9,7 +9,7 @@ from pytest_dtdispatch.report.measurements import Table, lay_out
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "hit+", "miss+")
 LEGEND = (
-    "Instructions: the least of the calls that were counted. miss: first call after the sharding caches were "
+    "{units}: the least of the calls that were counted. miss: first call after the sharding caches were "
     "cleared; hit: a later call; local: the same op on plain local shards; miss+, hit+: how many more the "
     "greatest count has. samples: misses + hits counted, each of them proved by the cache counters. More "
     "columns and notes with -v."

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from pytest_dtdispatch.core.measurement import TIME, Figures, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
+from pytest_dtdispatch.core.units import TIME, Unit
 
 NOT_PROPAGATED = "propagation did not run"
 PROPAGATED_AGAIN = "propagation ran again"

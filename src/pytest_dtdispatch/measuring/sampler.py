@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.measurement import TIME, Profile, Unit
-from pytest_dtdispatch.core.metrics import know_unit
+from pytest_dtdispatch.core.profile import Profile
+from pytest_dtdispatch.core.units import TIME, UNITS, Unit
 from pytest_dtdispatch.errors import MeterError
 
 Clock = Callable[[], int]
@@ -123,7 +123,8 @@ SAMPLERS: dict[str, Sampler] = {}
 def register(sampler: Sampler) -> None:
     """Let ``--dtdispatch-metric`` name a sampler; one of the same name is replaced."""
     SAMPLERS[sampler.name] = sampler
-    know_unit(sampler.unit)
+    if sampler.unit not in UNITS:
+        UNITS.append(sampler.unit)
 
 
 def start_sampler(name: str) -> Sampler:

@@ -21,8 +21,9 @@ from pytest_dtdispatch.api import (
 )
 from pytest_dtdispatch.compiled.judge import CompileLimits, complaints
 from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
-from pytest_dtdispatch.core.measurement import Figures, Unit
+from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.units import Unit
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import complaint, fit_scaling, merge

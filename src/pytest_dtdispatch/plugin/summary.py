@@ -126,8 +126,10 @@ def _kind_of_table(settings: Settings, is_many: bool) -> tuple[BuildTable, str]:
 
     if is_many:
         return over_ranks.build_ranks_table, over_ranks.LEGEND
-    if settings.metric in SAMPLERS and not SAMPLERS[settings.metric].unit.is_time:
-        return instructions.build_instructions_table, instructions.LEGEND
+    sampler = SAMPLERS.get(settings.metric)
+    if sampler is not None and not sampler.unit.is_time:
+        legend = instructions.LEGEND.format(units=sampler.unit.name.capitalize())
+        return instructions.build_instructions_table, legend
     return table.build_table, terminal.LEGEND
 
 

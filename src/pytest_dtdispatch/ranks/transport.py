@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import (
-    Contains,
-    Figures,
-    Measurement,
-    Refused,
-    Samples,
-    State,
-    Unit,
-)
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.units import Unit
 
 
 def plain_measurement(measurement: Measurement) -> dict[str, Any]:
