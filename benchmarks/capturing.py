@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
@@ -47,7 +47,7 @@ def main() -> None:
     def op() -> Any:
         return a + a
 
-    book, plain, captured = Book(), [], []
+    book, plain, captured = TestResults(), [], []
     for _ in range(BLOCKS):
         plain.append(block_median(op))
         with SignatureCapture(book, Plan(1, 1)):

@@ -25,7 +25,7 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
@@ -115,7 +115,7 @@ def time_misses(call: OpCall) -> float:
 
 def ours(op: Callable[[], Any]) -> Figures:
     """Measure an op as ``dtdispatch.capture()`` does."""
-    book = Book()
+    book = TestResults()
     with SignatureCapture(book, Plan()):
         op()
     [measurement] = book.measurements()

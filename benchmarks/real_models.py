@@ -38,7 +38,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.optim import AdamW
 
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
@@ -215,12 +215,14 @@ def compare(name: str, program: Program) -> bool:
         program(Watch(), nullcontext)
     plain, plain_s = timed(program, nullcontext)
     print(f"\n{name}: {len(plain.facts)} tensors seen, {plain_s:.2f} s")
-    counted, book = CountedOps(), Book()
+    counted, book = CountedOps(), TestResults()
     equal = [
         report("plain again", plain, program, nullcontext),
         report("ops counted alone", plain, program, lambda: counted),
         report("captured", plain, program, lambda: SignatureCapture(book, PLAN)),
-        report("embedding captured", plain, program, lambda: SignatureCapture(Book(), PLAN, EMBEDDING)),
+        report(
+            "embedding captured", plain, program, lambda: SignatureCapture(TestResults(), PLAN, EMBEDDING)
+        ),
         report("embedding timed", plain, program, lambda: TimeCaptureMode(2, EMBEDDING)),
     ]
     calls = calls_by_op(book)

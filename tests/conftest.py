@@ -56,12 +56,12 @@ def shard(mesh: DeviceMesh) -> Shard:
 @pytest.fixture
 def capture() -> Capture:
     """Run a callable in a capture of few rounds; return what was measured, by op."""
-    from pytest_dtdispatch.core.results import Book
+    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.measuring.capture import SignatureCapture
     from pytest_dtdispatch.measuring.plan import Plan
 
     def run(body: Callable[[], Any], rounds: int = 2, repeat: int = 3) -> dict[str, Measurement]:
-        book = Book()
+        book = TestResults()
         with SignatureCapture(book, Plan(rounds, repeat)):
             body()
         return {measurement.op: measurement for measurement in book.measurements()}

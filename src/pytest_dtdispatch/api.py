@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.parsing import read_cache_settings, read_limit, read_sizes
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CompileError, ScalingError
 from pytest_dtdispatch.scaling.model import Scaling, not_measured
 from pytest_dtdispatch.steps.model import Steps
@@ -30,28 +30,28 @@ class DtDispatch:
 
     Example:
         >>> dtdispatch = DtDispatch()
-        >>> with dtdispatch.capture() as book:
+        >>> with dtdispatch.capture() as results:
         ...     dtdispatch.call(lambda: 2 + 2, name="sum")
         4
-        >>> book.measurements()
+        >>> results.measurements()
         ()
     """
 
     enabled = False
 
-    def capture(self) -> AbstractContextManager[Book]:
+    def capture(self) -> AbstractContextManager[TestResults]:
         """Measure every DTensor op of a ``with`` block, each signature at its first call.
 
         The program does not notice: each op's result and effects are those of one call. Figures start below
         autograd, where torch asks dispatch modes.
 
         Returns:
-            A context manager that gives the book in which :meth:`Book.measurements` are kept.
+            A context manager that gives the results in which :meth:`TestResults.measurements` are kept.
 
         Raises:
             CaptureError: on entry, when a capture is open already.
         """
-        return nullcontext(Book())
+        return nullcontext(TestResults())
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -166,6 +166,16 @@ class DtDispatch:
         for size in reversed(checked):
             callable_at(make, size)()
         return not_measured(name or own_name(make))
+
+    def record(self, *results: Finding) -> None:
+        """Keep results of any registered kind with those of this test, and judge them.
+
+        Args:
+            *results: each of a class that :class:`pytest_dtdispatch.core.results.Finding` describes.
+
+        Raises:
+            GateError: a result is over a limit of its kind.
+        """
 
     def compile(
         self,

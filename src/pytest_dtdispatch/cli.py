@@ -55,8 +55,10 @@ def _obey(words: list[str]) -> int:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
     if given.command == "expected":
         from pytest_dtdispatch.gates.update import update_expected
+        from pytest_dtdispatch.plugin.kinds import metric_names
 
-        print(f"{given.file}: {update_expected(given.file, given.results, given.reason, given.new_margin)}")
+        update = update_expected(given.file, given.results, given.reason, given.new_margin, metric_names())
+        print(f"{given.file}: {update}")
         return 0
     from pytest_dtdispatch.atlas.command import write_atlas
 

@@ -6,9 +6,19 @@ import pytest
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import Result, metric_names, plain_name, run_results
+from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
 from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.plugin.kinds import kinds, metric_names
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
+
+
+def run_results(test: str, *found: Finding | Measurement) -> tuple[MetricValue, ...]:
+    results = TestResults(test)
+    for one in found:
+        results.add(NamedCall(one.label, one) if isinstance(one, Measurement) else one)
+    return tuple(results.metrics(kind.name for kind in kinds()))
+
 
 MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)
 MOVED = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
@@ -26,9 +36,9 @@ def test_hits_and_misses_are_given_by_their_medians_in_whole_nanoseconds() -> No
     one = measured(
         "mm", Samples(State.MISS, (10, 30, 20)), Samples(State.HIT, (1, 2)), Samples(State.LOCAL, (1,))
     )
-    assert run_results({"t.py::test_mm": [one]}, {}) == (
-        Result("t.py::test_mm::mm", "dispatch_hit_ns", 2),
-        Result("t.py::test_mm::mm", "dispatch_miss_ns", 20),
+    assert run_results("t.py::test_mm", one) == (
+        MetricValue("t.py::test_mm::mm", "dispatch_hit_ns", 2),
+        MetricValue("t.py::test_mm::mm", "dispatch_miss_ns", 20),
     )
 
 
@@ -39,10 +49,10 @@ def test_instructions_are_given_by_their_least() -> None:
         Measurement(label, label, label, "4", Contains.END_TO_END, 1, Figures(2, samples))
         for label, samples in (("mm", proved), ("is_same_size", unpropagated))
     ]
-    assert run_results({"t.py::test": rows}, {}) == (
-        Result("t.py::test::mm", "instruction_count", 50),
-        Result("t.py::test::mm", "instruction_count_miss", 7_000),
-        Result("t.py::test::is_same_size", "instruction_count", 30),
+    assert run_results("t.py::test", *rows) == (
+        MetricValue("t.py::test::mm", "instruction_count", 50),
+        MetricValue("t.py::test::mm", "instruction_count_miss", 7_000),
+        MetricValue("t.py::test::is_same_size", "instruction_count", 30),
     )
 
 
@@ -58,7 +68,7 @@ def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_
         counts(State.CALL, 700, 600),
     )
     counted = compiled(CompileCounts(1, (), 22, ()), *both)
-    results = run_results({"t": [counted.measurement]}, {}, {"t": [counted]})
+    results = run_results("t", counted)
     assert {result.metric: result.value for result in results} == {
         "instruction_count": 600,
         "compile_time_instruction_count": 89_400,
@@ -67,12 +77,12 @@ def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_
         "recompiles": 0,
     }
     alone = compiled(CompileCounts(), both[0])
-    assert run_results({"t": [alone.measurement]}, {}, {"t": [alone]}) == ()
+    assert run_results("t", alone) == ()
 
 
 def test_lists_of_a_compile_are_given_by_their_lengths() -> None:
     counts = CompileCounts(3, (GraphBreak("print", "t.py:1"),) * 2, None, (Recompile("f", "t.py:1", "size"),))
-    results = run_results({}, {}, {"t": [compiled(counts)]})
+    results = run_results("t", compiled(counts))
     assert [(result.metric, result.value) for result in results] == [
         ("graphs", 3),
         ("graph_breaks", 2),
@@ -82,7 +92,7 @@ def test_lists_of_a_compile_are_given_by_their_lengths() -> None:
 
 def test_what_was_not_measured_has_no_result() -> None:
     call = measured("is_same_size", Samples(State.CALL, (5,)), Samples(State.HIT, ()))
-    assert run_results({"t.py::test_a": [call]}, {"t.py::test_a": [Steps("step", (), ())]}) == ()
+    assert run_results("t.py::test_a", call, Steps("step", (), ())) == ()
 
 
 def test_counters_are_those_of_the_step_that_has_most_as_limits_take_them() -> None:
@@ -90,14 +100,15 @@ def test_counters_are_those_of_the_step_that_has_most_as_limits_take_them() -> N
         missed=(MISS,), redistributions=(MOVED, MOVED), collectives=(("all_gather", 2), ("a2a", 1))
     )
     steps = Steps("train", (StepCounts(missed=(MISS,) * 9),), (StepCounts(hits=3), busy, StepCounts()))
-    assert run_results({}, {"t.py::test_step": [steps]}) == tuple(
-        Result("t.py::test_step::train", metric, value)
+    assert run_results("t.py::test_step", steps) == tuple(
+        MetricValue("t.py::test_step::train", metric, value)
         for metric, value in (("misses_per_step", 1), ("redistributes", 2), ("collectives", 3))
     )
 
 
 def test_every_metric_has_one_name() -> None:
-    assert len(set(metric_names())) == len(metric_names()) == 11
+    metrics = list(metric_names())
+    assert len(set(metrics)) == len(metrics) == 11
 
 
 @pytest.mark.parametrize("name", [" a  b ", "a\nb", "a\r\n b", "a\x00b", "a\u2028b", "a \udc80b"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.core.signature import Signature
 
 # A busy machine is no failure.
@@ -21,12 +21,12 @@ FIGURES = Figures(5, (Samples(State.HIT, (7,)),))
 
 
 def test_a_new_book_is_empty() -> None:
-    assert Book().measurements() == ()
-    assert list(Book().names()) == []
+    assert TestResults().measurements() == ()
+    assert list(TestResults().names()) == []
 
 
 def test_a_signature_is_counted_only_once_it_is_known() -> None:
-    book = Book()
+    book = TestResults()
     assert not book.count(ADD)
     assert not book.count(ADD)
     book.enter(ADD, FIGURES)
@@ -37,7 +37,7 @@ def test_a_signature_is_counted_only_once_it_is_known() -> None:
 
 
 def test_an_op_is_labelled_by_its_signature_and_starts_below_autograd() -> None:
-    book = Book()
+    book = TestResults()
     book.enter(ADD, FIGURES)
     [measured] = book.measurements()
     assert measured.label == measured.full_label == "add.Tensor(f32[8]S0)@2x4:cuda"
@@ -47,7 +47,7 @@ def test_an_op_is_labelled_by_its_signature_and_starts_below_autograd() -> None:
 
 
 def test_a_long_signature_is_kept_whole_beside_its_label() -> None:
-    book = Book()
+    book = TestResults()
     book.enter(LONG, FIGURES)
     [measured] = book.measurements()
     assert measured.label == str(LONG)
@@ -56,7 +56,7 @@ def test_a_long_signature_is_kept_whole_beside_its_label() -> None:
 
 
 def test_a_named_call_is_end_to_end_and_made_once() -> None:
-    book = Book()
+    book = TestResults()
     book.enter_call("warm start", "2x4", FIGURES)
     [measured] = book.measurements()
     assert measured.label == measured.full_label == measured.op == "warm start"
@@ -70,7 +70,7 @@ def test_a_named_call_is_end_to_end_and_made_once() -> None:
 def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after_them(
     made: list[Signature | str],
 ) -> None:
-    book = Book()
+    book = TestResults()
     for call in made:
         if isinstance(call, str):
             book.enter_call(call, "4", FIGURES)
@@ -84,11 +84,11 @@ def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after
 
 
 def test_a_compiled_function_is_a_measurement_and_takes_its_name() -> None:
-    book = Book()
+    book = TestResults()
     row = Measurement("f", "f", "f", "4", Contains.COMPILED, 1, FIGURES)
     variant = CompiledVariant("f", "f", "eager", None, CompileCounts(), row)
     book.enter_call("warm start", "4", FIGURES)
-    book.enter_compiled(variant)
+    book.add(variant)
     assert book.compiled() == (variant,)
     assert [measurement.label for measurement in book.measurements()] == ["warm start", "f"]
     assert set(book.names()) == {"warm start", "f"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.core.metrics import Result
+from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.gates.expected import corrections, judge_results, not_judged, shortened
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
@@ -17,7 +17,7 @@ MARGINS = some.floats(0, 1)
 
 
 def verdict(expected: int, margin: float, value: int, metric: str = HIT) -> Verdict:
-    judgement = judge_results([ExpectedRow("t", metric, expected, margin)], [Result("t", metric, value)])
+    judgement = judge_results([ExpectedRow("t", metric, expected, margin)], [MetricValue("t", metric, value)])
     [row] = judgement.verdicts
     assert judgement.has_failed == (row.verdict is not Verdict.PASSED)
     return row.verdict
@@ -62,7 +62,7 @@ def test_a_row_without_a_result_is_missing_and_fails() -> None:
         ExpectedRow("t", "compile_time_instruction_count", 5, 0.1),
         ExpectedRow("t", "instruction_count_miss", 5, 0.1),
     ]
-    judgement = judge_results(rows, [Result("t", HIT, 5)])
+    judgement = judge_results(rows, [MetricValue("t", HIT, 5)])
     assert [row.verdict for row in judgement.verdicts] == ["missing", "passed", "missing", "missing"]
     assert "restore the test" in judgement.verdicts[0].remedy
     assert "--dtdispatch-metric instructions" in judgement.verdicts[2].remedy
@@ -72,14 +72,14 @@ def test_a_row_without_a_result_is_missing_and_fails() -> None:
 
 def test_a_result_without_a_row_is_new_and_does_not_fail() -> None:
     judgement = judge_results(
-        [ExpectedRow("t", HIT, 5, 0.1)], [Result("t", HIT, 5), Result("t", "dispatch_miss_ns", 900)]
+        [ExpectedRow("t", HIT, 5, 0.1)], [MetricValue("t", HIT, 5), MetricValue("t", "dispatch_miss_ns", 900)]
     )
     assert [row.verdict for row in judgement.verdicts] == ["passed", "new"]
     assert not judgement.has_failed
 
 
-@pytest.mark.parametrize("results", [[], [Result("t", HIT, 5)]])
-def test_nothing_compared_fails(results: list[Result]) -> None:
+@pytest.mark.parametrize("results", [[], [MetricValue("t", HIT, 5)]])
+def test_nothing_compared_fails(results: list[MetricValue]) -> None:
     judgement = judge_results([], results)
     assert judgement.has_failed
     assert not judgement.has_compared
@@ -96,7 +96,7 @@ def test_only_rows_off_by_more_than_a_third_of_their_margin_are_corrected(
     value: int, written: int | None
 ) -> None:
     row = ExpectedRow("t", HIT, 1000, 0.103, "earlier", 7)
-    found = list(corrections([row], [Result("t", HIT, value), Result("new", HIT, 3)]))
+    found = list(corrections([row], [MetricValue("t", HIT, value), MetricValue("new", HIT, 3)]))
     assert [(each.name, each.expected, each.noise_margin, each.line) for each in found] == (
         [] if written is None else [("t", written, 0.103, 7)]
     )
@@ -106,7 +106,7 @@ def test_only_rows_off_by_more_than_a_third_of_their_margin_are_corrected(
 def test_a_correction_makes_the_same_results_pass_and_needs_no_other(
     expected: int, margin: float, value: int
 ) -> None:
-    row, result = ExpectedRow("t", HIT, expected, margin), Result("t", HIT, value)
+    row, result = ExpectedRow("t", HIT, expected, margin), MetricValue("t", HIT, value)
     for corrected in corrections([row], [result]):
         assert not judge_results([corrected], [result]).has_failed
 

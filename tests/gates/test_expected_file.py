@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.core.metrics import Result, metric_names, plain_name
+from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.gates import expected_file as expected
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedRow,
@@ -19,8 +19,10 @@ from pytest_dtdispatch.gates.expected_file import (
     read_results,
     results_text,
 )
+from pytest_dtdispatch.plugin.kinds import metric_names
 from tests import pytorch_reader
 
+METRICS = metric_names()
 NAME = "t.py::test_add::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
 ROW = f'"{NAME}",dispatch_hit_ns,6940,0.25'
 FILE = f"""
@@ -31,14 +33,14 @@ t.py::test_step::train,misses_per_step,0,0,a step is steady since the cache has 
 """
 NAMES = some.text(max_size=80).map(plain_name).filter(bool)
 RESULTS = some.lists(
-    some.builds(Result, NAMES, some.sampled_from(metric_names()), some.integers(0, 2**63 - 1)),
+    some.builds(MetricValue, NAMES, some.sampled_from(list(METRICS)), some.integers(0, 2**63 - 1)),
     unique_by=lambda result: (result.name, result.metric),
 )
 ROWS = some.lists(
     some.builds(
         ExpectedRow,
         NAMES,
-        some.sampled_from(metric_names()),
+        some.sampled_from(list(METRICS)),
         some.integers(0, 2**63 - 1),
         some.floats(0, 1),
         some.one_of(some.just(""), NAMES),
@@ -55,7 +57,7 @@ def written(folder: Path, text: str) -> Path:
 
 def complaint(path: Path) -> str:
     with pytest.raises(ValueError, match=r"expected\.csv") as raised:
-        read_expected(path)
+        read_expected(path, METRICS)
     message = str(raised.value)
     assert "\n" not in message
     return message.replace(str(path), "FILE")
@@ -65,7 +67,7 @@ def complaint(path: Path) -> str:
 
 
 def test_rows_are_read_with_their_lines() -> None:
-    file = parse_expected(FILE, "expected.csv")
+    file = parse_expected(FILE, "expected.csv", METRICS)
     assert file.rows == (
         ExpectedRow(NAME, "dispatch_hit_ns", 6940, 0.25, "", 4),
         ExpectedRow(
@@ -81,7 +83,7 @@ def test_rows_are_read_with_their_lines() -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing yet\n", "\r\n"])
 def test_a_file_without_rows_is_one(tmp_path: Path, text: str) -> None:
-    assert read_expected(written(tmp_path, text)).rows == ()
+    assert read_expected(written(tmp_path, text), METRICS).rows == ()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_a_file_without_rows_is_one(tmp_path: Path, text: str) -> None:
         ("t,dispatch_hit_ns,6940,nan", "noise_margin 'nan' is not a fraction"),
         ("t,dispatch_hit_ns,6940,10%", "noise_margin '10%' is not a fraction"),
         (",dispatch_hit_ns,6940,0.1", "the name is empty"),
-        ("t,instructions,6940,0.1", f"unknown metric 'instructions'; valid: {', '.join(metric_names())}"),
+        ("t,instructions,6940,0.1", f"unknown metric 'instructions'; valid: {', '.join(METRICS)}"),
         ('"t,dispatch_hit_ns,6940,0.1', "a row is one line, quoted as CSV"),
         (f"{NAME},dispatch_hit_ns,6940,0.1", "quote a name that has commas"),
         ("x" * 10_001, "a line of more than 10,000 characters"),
@@ -144,14 +146,14 @@ def test_results_have_three_fields(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     path.write_text(f"t,dispatch_hit_ns,6940\n{ROW}\n")
     with pytest.raises(ValueError, match=r"results\.csv:2: 4 fields, and a row is name,metric,value"):
-        read_results(path)
+        read_results(path, METRICS)
 
 
 # Writing
 
 
 def test_a_rewrite_changes_the_lines_of_its_rows_alone() -> None:
-    file = parse_expected(FILE, "expected.csv")
+    file = parse_expected(FILE, "expected.csv", METRICS)
     text = file.with_rows(
         [
             replace(file.rows[0], expected=7000, reason="a check, more"),
@@ -166,7 +168,7 @@ def test_a_rewrite_changes_the_lines_of_its_rows_alone() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_line_ends_stay(end: str) -> None:
-    file = parse_expected(f"{ROW}{end}{end}# end{end}", "expected.csv")
+    file = parse_expected(f"{ROW}{end}{end}# end{end}", "expected.csv", METRICS)
     assert (
         file.with_rows([replace(file.rows[0], expected=1)])
         == f'"{NAME}",dispatch_hit_ns,1,0.25{end}{end}# end{end}'
@@ -176,26 +178,26 @@ def test_line_ends_stay(end: str) -> None:
 @pytest.mark.parametrize("text", ["", ROW, f"{ROW}\n", "# start\n"])
 def test_a_row_is_added_on_a_line_of_its_own(text: str) -> None:
     added = ExpectedRow("#t", "collectives", 1, 0.5, "why")
-    assert parse_expected(parse_expected(text, "f").with_rows([added]), "f").rows[-1] == replace(
-        added, line=len(text.splitlines()) + 1
-    )
+    assert parse_expected(parse_expected(text, "f", METRICS).with_rows([added]), "f", METRICS).rows[
+        -1
+    ] == replace(added, line=len(text.splitlines()) + 1)
 
 
 @given(ROWS)
 def test_written_rows_read_back_as_they_were(rows: list[ExpectedRow]) -> None:
-    text = parse_expected("", "f").with_rows(rows)
-    assert parse_expected(text, "f").rows == tuple(
+    text = parse_expected("", "f", METRICS).with_rows(rows)
+    assert parse_expected(text, "f", METRICS).rows == tuple(
         replace(row, line=line) for line, row in enumerate(rows, start=1)
     )
 
 
 @given(RESULTS)
 def test_written_results_read_back_as_they_were_here_and_by_pytorch(
-    tmp_path_factory: pytest.TempPathFactory, results: list[Result]
+    tmp_path_factory: pytest.TempPathFactory, results: list[MetricValue]
 ) -> None:
     path = tmp_path_factory.mktemp("results") / "results.csv"
     path.write_text(results_text(results), encoding="utf-8")
-    assert read_results(path) == tuple(results)
+    assert read_results(path, METRICS) == tuple(results)
     assert pytorch_reader.read_results(path) == {(r.name, r.metric): r.value for r in results}
 
 
@@ -203,7 +205,7 @@ def test_written_results_read_back_as_they_were_here_and_by_pytorch(
 def test_pytorch_reads_the_rows_that_we_write_with_their_reasons(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ExpectedRow]
 ) -> None:
-    text = parse_expected("\n\n", "f").with_rows(rows)
+    text = parse_expected("\n\n", "f", METRICS).with_rows(rows)
     path = written(tmp_path_factory.mktemp("expected"), text)
     assert pytorch_reader.read_expected(path) == {
         (row.name, row.metric): (row.expected, row.noise_margin) for row in rows

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.gates.expected_file import read_expected
+from pytest_dtdispatch.plugin.kinds import metric_names
 from tests import pytorch_reader
 
 FILE = """# hits are noisy
@@ -94,7 +95,7 @@ def test_a_new_time_has_the_margin_and_four_digits(files: tuple[Path, Path]) -> 
 def test_a_first_file_is_made_from_results_and_pytorch_reads_it(files: tuple[Path, Path]) -> None:
     files[0].unlink()
     assert update(*files, "--new-margin", "0", reason="first") == 0
-    assert [(row.expected, row.reason) for row in read_expected(files[0]).rows] == [
+    assert [(row.expected, row.reason) for row in read_expected(files[0], metric_names()).rows] == [
         (98765, "first"),
         (0, "first"),
         (5, "first"),

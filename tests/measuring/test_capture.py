@@ -14,7 +14,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
@@ -193,7 +193,7 @@ def test_a_torch_without_a_native_cache_is_not_called_proved_by_the_python_one(
 
 
 def test_a_cold_call_is_taken_where_it_is_asked_for(shard: Make) -> None:
-    a, book = shard(8, 8), Book()
+    a, book = shard(8, 8), TestResults()
     with SignatureCapture(book, Plan(rounds=3, repeat=2, cold=True)):
         a + a
     [add] = book.measurements()
@@ -215,7 +215,7 @@ def test_a_signature_is_measured_once_and_each_call_counted(shard: Make, capture
 
 
 def test_only_the_ops_asked_for_are_measured(shard: Make) -> None:
-    a, book = shard(8, 8), Book()
+    a, book = shard(8, 8), TestResults()
     with SignatureCapture(book, Plan(1, 1), ops=("add*", "mu?.Tensor")):
         ((a + a) * a - a).t()
     assert [m.op for m in book.measurements()] == ["add.Tensor", "mul.Tensor"]
@@ -236,7 +236,7 @@ def test_a_backward_is_captured(shard: Make, capture: Capture) -> None:
 
 
 def test_a_capture_inside_a_capture_is_refused_and_the_outer_goes_on(shard: Make) -> None:
-    a, book = shard(8, 8), Book()
+    a, book = shard(8, 8), TestResults()
     with SignatureCapture(book, Plan(1, 1)):
         with (
             pytest.raises(CaptureError, match="captures cannot be nested"),
@@ -248,7 +248,7 @@ def test_a_capture_inside_a_capture_is_refused_and_the_outer_goes_on(shard: Make
 
 
 def test_an_exception_inside_a_capture_comes_out_and_leaves_no_mode_open(shard: Make) -> None:
-    a, book = shard(8, 8), Book()
+    a, book = shard(8, 8), TestResults()
 
     def body() -> None:
         with SignatureCapture(book, Plan(1, 1)):
@@ -271,7 +271,7 @@ def test_debug_logging_of_the_dispatcher_is_warned_of(shard: Make, name: str) ->
     try:
         with (
             pytest.warns(DtDispatchWarning, match=rf"{name} is at DEBUG"),
-            SignatureCapture(Book(), Plan(1, 1)),
+            SignatureCapture(TestResults(), Plan(1, 1)),
         ):
             pass
     finally:
@@ -377,7 +377,7 @@ def test_compiled_code_stays_compiled_under_a_capture(shard: Make) -> None:
 
     torch._dynamo.reset()
     double = torch.compile(lambda x: x + x, backend=backend)
-    book = Book()
+    book = TestResults()
     with SignatureCapture(book, Plan(1, 1)):
         first, second = double(a), double(a)
     assert len(compiled_graphs) == 1
@@ -393,7 +393,7 @@ def test_compiling_inside_a_capture_warns_of_nothing(shard: Make) -> None:
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("error", DtDispatchWarning)
-        with SignatureCapture(Book(), Plan(1, 1)):
+        with SignatureCapture(TestResults(), Plan(1, 1)):
             on_plain = torch.compile(lambda x: x + x, backend="aot_eager")(torch.ones(3))
             on_dtensor = torch.compile(lambda x: x * x, backend="aot_eager")(a)
     assert torch.equal(on_plain, torch.full((3,), 2.0))

@@ -15,7 +15,7 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 
@@ -34,7 +34,7 @@ def no_collection() -> Iterator[None]:
 
 
 def capture() -> SignatureCapture:
-    return SignatureCapture(Book(), Plan(2, 3))
+    return SignatureCapture(TestResults(), Plan(2, 3))
 
 
 @pytest.mark.usefixtures("no_collection")
@@ -67,7 +67,7 @@ def test_backward_runs_no_op_that_it_does_not_run_uncaptured(shard: Make) -> Non
     def run(w: Any, v: Any) -> None:
         ((w - v) * 2).sum().backward()
 
-    one, other, book = leaves(), leaves(), Book()
+    one, other, book = leaves(), leaves(), TestResults()
     with Ops() as plain:
         run(*one)
     with SignatureCapture(book, Plan(2, 3)):
@@ -86,7 +86,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 
 mesh = ProcessGroupOwner().mesh(Place((4,), "cpu", "fake"))
 MB = 2**20
@@ -102,7 +102,7 @@ def peak(run):
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
 def captured(op):
-    with SignatureCapture(Book(), Plan(1, 1)):
+    with SignatureCapture(TestResults(), Plan(1, 1)):
         op()
 
 a, b, c, pair = make(100), make(100), make(100), [make(50), make(50)]
@@ -135,14 +135,14 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 
 mesh = ProcessGroupOwner().mesh(Place((4,), "cpu", "fake"))
 a = DTensor.from_local(torch.zeros(500 * 2**18), mesh, [Shard(0)], run_check=False)
 a.add_(1)
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 300 * 2**20, -1))
-book = Book()
+book = TestResults()
 with SignatureCapture(book, Plan(1, 1)):
     a.add_(1)
 [measured] = book.measurements()
@@ -160,7 +160,7 @@ def test_an_op_for_whose_copy_there_is_no_memory_runs_once() -> None:
 
 
 def test_captured_calls_of_a_known_signature_hold_nothing(shard: Make) -> None:
-    a, book = shard(8, 8), Book()
+    a, book = shard(8, 8), TestResults()
     with SignatureCapture(book, Plan(2, 3)):
         for _ in range(100):
             a + a

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
@@ -72,7 +72,7 @@ class Program:
 
 
 def captured(program: Program) -> None:
-    with SignatureCapture(Book(), Plan(2, 3)):
+    with SignatureCapture(TestResults(), Plan(2, 3)):
         program.step()
 
 

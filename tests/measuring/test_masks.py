@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
@@ -45,7 +45,7 @@ def program(request: pytest.FixtureRequest, shard: Make, mesh: Any) -> Program:
 
 
 def captured(program: Program) -> list[torch.Tensor]:
-    with SignatureCapture(Book(), Plan(2, 3)):
+    with SignatureCapture(TestResults(), Plan(2, 3)):
         return [program(number) for number in range(3)]
 
 
@@ -80,7 +80,7 @@ def test_a_callable_that_drops_its_result_leaves_no_mask_behind(shard: Make, mes
 
 
 def test_an_op_on_a_masked_partial_sum_is_measured(shard: Make, mesh: Any) -> None:
-    table, book = shard(16, 4), Book()
+    table, book = shard(16, 4), TestResults()
     ids = distribute_tensor(torch.arange(5), mesh, [Replicate()])
     plain = F.embedding(ids, table).relu()
     with SignatureCapture(book, Plan(2, 3)):

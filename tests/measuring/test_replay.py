@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.experimental import register_sharding
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi import names as torchapi
@@ -39,7 +39,7 @@ class Seen:
 def run(body: Body, make: Callable[[], tuple[Any, Any]], captured: bool) -> Seen:
     torch.manual_seed(7)
     args = make()
-    book = Book()
+    book = TestResults()
     error, result = None, None
     with SignatureCapture(book, Plan(2, 3)) if captured else nullcontext():
         try:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
@@ -51,8 +51,8 @@ def nothing_stays() -> Iterator[None]:
     assert gc.get_freeze_count() == 0
 
 
-def capture(book: Book | None = None) -> SignatureCapture:
-    return SignatureCapture(Book() if book is None else book, Plan(2, 3))
+def capture(book: TestResults | None = None) -> SignatureCapture:
+    return SignatureCapture(TestResults() if book is None else book, Plan(2, 3))
 
 
 def warned(body: Callable[[], object]) -> list[str]:
@@ -74,7 +74,7 @@ def test_captures_in_three_threads_are_let_in_one_at_a_time_and_lose_no_hit(shar
     def work() -> None:
         start.wait()
         for _ in range(5):
-            book = Book()
+            book = TestResults()
             try:
                 with capture(book):
                     a + a
@@ -116,7 +116,7 @@ def test_counting_steps_keeps_other_threads_from_measuring(shard: Make) -> None:
 
 @pytest.mark.parametrize("make", [capture, StepCounter])
 def test_what_a_dead_thread_left_open_is_cleared_away(make: Callable[[], Any], shard: Make) -> None:
-    a, book = shard(8, 8), Book()
+    a, book = shard(8, 8), TestResults()
     assert in_thread(make().__enter__) == []
     with capture(book):
         a + a
@@ -134,7 +134,7 @@ def test_a_capture_closed_in_another_thread_says_where_it_belongs() -> None:
 
 def test_two_tasks_with_a_capture_each(shard: Make) -> None:
     a = shard(8, 8)
-    books = {"first": Book(), "second": Book(), "later": Book()}
+    books = {"first": TestResults(), "second": TestResults(), "later": TestResults()}
 
     async def work(name: str) -> None:
         with capture(books[name]):
@@ -267,7 +267,7 @@ def test_what_a_capture_itself_runs_is_no_op_of_another_thread(shard: Make) -> N
 
 
 def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(shard: Make) -> None:
-    a, book = shard(8, 8), Book()
+    a, book = shard(8, 8), TestResults()
 
     def body() -> None:
         with capture(book) as mode:

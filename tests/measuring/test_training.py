@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.optim import SGD, AdamW, Optimizer
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi import names as torchapi
@@ -54,7 +54,7 @@ class Trained(NamedTuple):
     parameters: list[torch.Tensor]
     optimizer_state: list[torch.Tensor]
     random: torch.Tensor
-    book: Book
+    book: TestResults
 
 
 def train(
@@ -64,7 +64,7 @@ def train(
     model = model_of()
     optimizer = optimizer_of(model)
     batch = torch.rand(4, 8)
-    losses, book = [], Book()
+    losses, book = [], TestResults()
     with SignatureCapture(book, Plan(rounds=1, repeat=2)) if captured else nullcontext():
         for _ in range(STEPS):
             optimizer.zero_grad()

@@ -11,7 +11,7 @@ from torch.distributed.tensor import Replicate
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 
@@ -21,7 +21,7 @@ Make = Callable[..., Any]
 
 
 def captured(run: Callable[[], Any]) -> tuple[Any, tuple[Measurement, ...]]:
-    book = Book()
+    book = TestResults()
     with SignatureCapture(book, Plan(2, 3)):
         result = run()
     return result, book.measurements()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
@@ -63,14 +63,14 @@ def test_random_ops_draw_what_they_draw_uncaptured(cuda_mesh: Any, draw: Callabl
     for captured in (False, True):
         torch.manual_seed(3)
         a = sharded(cuda_mesh)
-        with SignatureCapture(Book(), Plan(2, 3)) if captured else nullcontext():
+        with SignatureCapture(TestResults(), Plan(2, 3)) if captured else nullcontext():
             result = draw(a)
         seen.append((result.to_local().clone(), torch.cuda.get_rng_state(), torch.get_rng_state()))
     assert all(map(torch.equal, *seen))
 
 
 def test_a_backward_is_captured_and_computes_what_it_computes_uncaptured(cuda_mesh: Any) -> None:
-    seen, book = [], Book()
+    seen, book = [], TestResults()
     for captured in (False, True):
         torch.manual_seed(3)
         a = sharded(cuda_mesh, requires_grad=True)

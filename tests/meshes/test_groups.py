@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
@@ -70,7 +70,7 @@ def test_a_mesh_of_any_size_can_be_measured_on(
 ) -> None:
     mesh = group_owner.mesh(fake(*shape))
     assert tuple(mesh.shape) == shape
-    a, book = sharded(mesh), Book()
+    a, book = sharded(mesh), TestResults()
     with SignatureCapture(book, Plan(rounds=6, repeat=5, max_time_s=0.2)):
         a + a
     [add] = book.measurements()
@@ -83,7 +83,7 @@ def test_a_mesh_of_any_size_can_be_measured_on(
 
 
 def test_rounds_that_the_time_budget_cut_are_not_claimed(group_owner: ProcessGroupOwner) -> None:
-    a, book = sharded(group_owner.mesh(fake(4))), Book()
+    a, book = sharded(group_owner.mesh(fake(4))), TestResults()
     with SignatureCapture(book, Plan(rounds=10_000, repeat=1, max_time_s=0.0)):
         a + a
     [add] = book.measurements()

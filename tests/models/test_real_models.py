@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
@@ -162,9 +162,9 @@ def plain(program: Program) -> Watch:
 
 
 @pytest.fixture(scope="module")
-def captured(program: Program) -> tuple[Watch, Book]:
+def captured(program: Program) -> tuple[Watch, TestResults]:
     """The program in a capture, and what that measured."""
-    book = Book()
+    book = TestResults()
     return run(program, lambda: SignatureCapture(book, Plan(rounds=1, repeat=2))), book
 
 
@@ -183,13 +183,13 @@ def test_two_runs_without_a_capture_are_equal(program: Program, plain: Watch) ->
 
 
 def test_a_model_computes_in_a_capture_what_it_computes_without(
-    plain: Watch, captured: tuple[Watch, Book]
+    plain: Watch, captured: tuple[Watch, TestResults]
 ) -> None:
     assert_equal(plain, captured[0])
 
 
 def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(
-    program: Program, plain: Watch, captured: tuple[Watch, Book]
+    program: Program, plain: Watch, captured: tuple[Watch, TestResults]
 ) -> None:
     counted = CountedOps()
     assert_equal(plain, run(program, lambda: counted))
@@ -199,7 +199,7 @@ def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(
 @pytest.mark.parametrize(
     "capturing",
     [
-        lambda: SignatureCapture(Book(), Plan(rounds=1, repeat=2), ops=("embedding.default",)),
+        lambda: SignatureCapture(TestResults(), Plan(rounds=1, repeat=2), ops=("embedding.default",)),
         lambda: TimeCaptureMode(repeat_count=2, ops=("embedding.default",)),
     ],
     ids=["capture", "TimeCaptureMode"],

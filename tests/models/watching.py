@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import DispatchCapture
 from pytest_dtdispatch.measuring.replay import OpCall
 from pytest_dtdispatch.torchapi import names as torchapi
@@ -102,7 +102,7 @@ class CountedOps(DispatchCapture):
         return call.run()
 
 
-def calls_by_op(book: Book) -> Counter[str]:
+def calls_by_op(book: TestResults) -> Counter[str]:
     """How often a capture says that each op was called."""
     calls: Counter[str] = Counter()
     for measurement in book.measurements():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.core.metrics import Result
+from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.gates.expected import judge_results, not_judged
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
 from pytest_dtdispatch.report.expected import expected_lines
@@ -13,7 +13,7 @@ HIT = "dispatch_hit_ns"
 LONG = f"tests/test_a_folder/test_file.py::test_{'name' * 30}::mm(f32[8,8]S0, f32[8,8]R)@4"
 
 
-def lines(rows: list[ExpectedRow], results: list[Result], width: int = 80) -> list[str]:
+def lines(rows: list[ExpectedRow], results: list[MetricValue], width: int = 80) -> list[str]:
     judgement = judge_results(rows, results)
     return [
         "".join(piece.text for piece in line)
@@ -23,7 +23,7 @@ def lines(rows: list[ExpectedRow], results: list[Result], width: int = 80) -> li
 
 def test_what_passed_is_counted_and_no_row_is_printed() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.3), ExpectedRow("b", HIT, 1000, 0.3)]
-    found = lines(rows, [Result("a", HIT, 1200), Result("b", HIT, 1000)])
+    found = lines(rows, [MetricValue("a", HIT, 1200), MetricValue("b", HIT, 1000)])
     assert found == ["gate: passed against expected.csv: 2 passed"]
 
 
@@ -33,7 +33,7 @@ def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
         ExpectedRow(LONG, HIT, 1000, 0.3),
         ExpectedRow("c", HIT, 0, 0.3),
     ]
-    results = [Result("a", HIT, 1200), Result(LONG, HIT, 123_456), Result("c", HIT, 7)]
+    results = [MetricValue("a", HIT, 1200), MetricValue(LONG, HIT, 123_456), MetricValue("c", HIT, 7)]
     assert lines(rows, results) == [
         "gate: failed against expected.csv: 1 passed, 2 regressed",
         f"  regressed {LONG}",
@@ -53,7 +53,7 @@ def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
 
 
 def test_new_results_are_listed_up_to_ten() -> None:
-    results = [Result("a", HIT, 1), *(Result(str(n), HIT, n) for n in range(12))]
+    results = [MetricValue("a", HIT, 1), *(MetricValue(str(n), HIT, n) for n in range(12))]
     found = lines([ExpectedRow("a", HIT, 1, 0)], results)
     assert found[:3] == [
         "gate: passed against expected.csv: 1 passed, 12 new",
@@ -67,8 +67,8 @@ def test_new_results_are_listed_up_to_ten() -> None:
     ]
 
 
-@pytest.mark.parametrize("results", [[], [Result("a", HIT, 5)]])
-def test_nothing_compared_is_said(results: list[Result]) -> None:
+@pytest.mark.parametrize("results", [[], [MetricValue("a", HIT, 5)]])
+def test_nothing_compared_is_said(results: list[MetricValue]) -> None:
     found = lines([], results)
     assert found[0].startswith("gate: failed against expected.csv: ")
     assert found[-1] == "  no row could be judged, so the gate fails"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
-from pytest_dtdispatch.core.metrics import Result
+from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.report.oss_json import oss_json
 
 
 def test_each_result_is_a_record_with_what_the_database_requires() -> None:
-    results = [Result('t.py::test_"mm"::mm', "dispatch_hit_ns", 6940), Result("t.py::a::b", "collectives", 0)]
+    results = [
+        MetricValue('t.py::test_"mm"::mm', "dispatch_hit_ns", 6940),
+        MetricValue("t.py::a::b", "collectives", 0),
+    ]
     assert json.loads(oss_json(results, {"device": "cpu", "threads": 1})) == [
         {
             "benchmark": {"name": "pytest-dtdispatch", "extra_info": {"device": "cpu", "threads": 1}},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.scaling.model import Fit, Point, Scaling, not_measured, number_text, row_name
 
 MISS = Fit(State.MISS, 0.9, 0.8, 1.0, (2.0,), 7)
@@ -53,10 +53,10 @@ def test_a_row_is_named_by_its_size() -> None:
 
 
 def test_a_book_keeps_scalings_in_order_beside_its_measurements() -> None:
-    book = Book()
+    book = TestResults()
     assert book.scalings() == ()
     one, other = not_measured("one"), not_measured("other")
-    book.enter_scaling(one)
-    book.enter_scaling(other)
+    book.add(one)
+    book.add(other)
     assert book.scalings() == (one, other)
     assert book.measurements() == ()

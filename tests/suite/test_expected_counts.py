@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.gates.expected_file import read_expected
+from pytest_dtdispatch.plugin.kinds import metric_names
 from tests import pytorch_reader
 
 [FILE] = (Path(__file__).parents[2] / "benchmarks").glob("instructions_*.csv")
@@ -22,7 +23,7 @@ def test_it_has_every_path_on_a_hit_and_on_a_miss() -> None:
     for path in PATHS:
         if path.name.removeprefix("dtensor_dispatch_") not in UNPROPAGATED:
             expected.add((f"{test}[{path.name}]::{path.name}", "instruction_count_miss"))
-    assert {(row.name, row.metric) for row in read_expected(FILE).rows} == expected
+    assert {(row.name, row.metric) for row in read_expected(FILE, metric_names()).rows} == expected
 
 
 def test_pytorchs_checker_reads_it_and_its_margin_is_two_percent() -> None:

@@ -14,14 +14,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-from pytest_dtdispatch.compiled.judge import CompileLimits
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
-from pytest_dtdispatch.steps.judge import Limits
 from pytest_dtdispatch.torchapi import names as torchapi
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
@@ -50,7 +48,7 @@ class NamingCapture(SignatureCapture):
     """A capture that names the ops that come by."""
 
     def __init__(self, ops: list[str]) -> None:
-        super().__init__(Book(), PLAN)
+        super().__init__(TestResults(), PLAN)
         self._named = ops
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -81,7 +79,7 @@ def run_in_capture(program: Program, ops: list[str]) -> Any:
 
 def run_as_call(program: Program, ops: list[str]) -> Any:
     """Measure the first part of a program as a whole call."""
-    measurer = MeasuringDtDispatch(PLAN, (), Limits(), CompilePlan(), CompileLimits())
+    measurer = MeasuringDtDispatch(PLAN, (), {}, CompilePlan())
 
     def whole(*args: Any) -> Any:
         return program.measured(*args, **program.given.kwargs)

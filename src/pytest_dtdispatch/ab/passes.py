@@ -52,15 +52,14 @@ class Taken:
 
     def add(self, session: Session) -> None:
         """Add what a session measured in the pass that just ended."""
-        for test, measurements in session.measured.items():
-            for measurement in measurements:
+        for test, results in session.results.items():
+            for measurement in results.measurements():
                 for samples in measurement.times():
                     row = f"{test}::{measurement.label}::{samples.state}"
                     self._medians.setdefault(row, []).append(statistics.median(samples.ns))
                     self._quietest[row] = min(self._quietest.get(row, math.inf), quietest_block(samples.ns))
                     self._samples[row] = self._samples.get(row, 0) + len(samples.ns)
-        for test, counted in session.counted.items():
-            for steps in counted:
+            for steps in results.counts():
                 self._misses[f"{test}::{steps.name}"] = float(steps.misses_per_step)
 
     def as_json(self) -> str:

@@ -14,7 +14,7 @@ from pytest_dtdispatch.atlas.arguments import Arguments, find_arguments
 from pytest_dtdispatch.atlas.layouts import Layout, layouts_of
 from pytest_dtdispatch.atlas.model import AtlasRow, Outcome
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.describe import signature_of
@@ -145,10 +145,10 @@ def shortened(message: str) -> str:
 
 
 def _measured(name: str, case: Case, mesh_of: MeshOf, plan: Plan) -> Surveyed:
-    book = Book()
+    results = TestResults()
     mesh = mesh_of(case.layout.mesh)
-    label = capture_case(case, mesh, SignatureCapture(book, plan))
-    measurements = {measurement.full_label: measurement for measurement in book.measurements()}
+    label = capture_case(case, mesh, SignatureCapture(results, plan))
+    measurements = {measurement.full_label: measurement for measurement in results.measurements()}
     place = _place(label)
     if label not in measurements:
         parts = dict.fromkeys(measurement.op for measurement in measurements.values())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import State
@@ -28,6 +29,13 @@ class CompileLimits:
     max_graph_breaks: int | None = None
 
 
+def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
+    """Say what limits have against a compiled function; empty where none is exceeded."""
+    own = CompileLimits(**{limit: limits.get(limit) for limit in LIMITS})
+    against = complaints(variant.counts, own)
+    return "\n".join([f"{variant.name}: over its limits", *against]) if against else ""
+
+
 def complaints(counts: CompileCounts, limits: CompileLimits) -> tuple[str, ...]:
     """Say which limits counts exceed, or cannot be held against.
 
@@ -38,12 +46,12 @@ def complaints(counts: CompileCounts, limits: CompileLimits) -> tuple[str, ...]:
         ('max_recompiles=0 cannot be judged: this torch does not count them',)
     """
     return tuple(
-        complaint
+        said
         for limit, allowed, found in (
             ("max_recompiles", limits.max_recompiles, counts.recompiles),
             ("max_graph_breaks", limits.max_graph_breaks, counts.graph_breaks),
         )
-        if allowed is not None and (complaint := _complaint(f"{limit}={allowed}", allowed, found))
+        if allowed is not None and (said := _complaint(f"{limit}={allowed}", allowed, found))
     )
 
 
@@ -105,3 +113,6 @@ def _effect(name: str, state: State, off: Sequence[int], on: Sequence[int]) -> C
     low, high = shift_interval(logs_on, logs_off, CONFIDENCE)
     ratio = math.exp(hodges_lehmann(logs_on, logs_off))
     return CacheEffect(name, state, ratio, math.exp(low), math.exp(high), (len(off), len(on)))
+
+
+LIMITS = tuple(limit.name for limit in fields(CompileLimits))

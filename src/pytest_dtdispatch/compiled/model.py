@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.steps.model import Count
@@ -80,6 +80,13 @@ class CompileCounts:
     fake_tensor_bypasses: int | None = None
 
 
+METRICS: dict[str, Callable[[CompileCounts], int | None]] = {
+    "graphs": lambda counts: counts.graphs,
+    "graph_breaks": lambda counts: None if counts.graph_breaks is None else len(counts.graph_breaks),
+    "recompiles": lambda counts: None if counts.recompiles is None else len(counts.recompiles),
+}
+
+
 @dataclass(frozen=True)
 class CompiledVariant:
     """A function compiled in one setting of the FakeTensor cache.
@@ -93,12 +100,24 @@ class CompiledVariant:
         measurement: its rows.
     """
 
+    kind: ClassVar[str] = "compiled"
     name: str
     base_name: str
     backend: str
     fake_tensor_cache: bool | None
     counts: CompileCounts
     measurement: Measurement
+
+    def rows(self) -> tuple[Measurement, ...]:
+        """Its compiles and calls."""
+        return (self.measurement,)
+
+    def metrics(self) -> Iterator[tuple[str, int]]:
+        """Every count that this torch gives."""
+        for metric, of in METRICS.items():
+            value = of(self.counts)
+            if value is not None:
+                yield metric, value
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.core.metrics import Result
+from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
@@ -43,7 +43,7 @@ class ExpectedJudgement:
         return not self.has_compared or any(row.verdict not in harmless for row in self.verdicts)
 
 
-def judge_results(expected: Sequence[ExpectedRow], results: Sequence[Result]) -> ExpectedJudgement:
+def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> ExpectedJudgement:
     """Judge results against expected ones.
 
     Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
@@ -51,7 +51,7 @@ def judge_results(expected: Sequence[ExpectedRow], results: Sequence[Result]) ->
 
     Example:
         >>> row = ExpectedRow("t.py::test_add", "dispatch_hit_ns", 6000, 0.1)
-        >>> judgement = judge_results([row], [Result("t.py::test_add", "dispatch_hit_ns", 7654)])
+        >>> judgement = judge_results([row], [MetricValue("t.py::test_add", "dispatch_hit_ns", 7654)])
         >>> str(judgement.verdicts[0].verdict), judgement.has_failed, str(judgement.corrections[0])
         ('regressed', True, 't.py::test_add,dispatch_hit_ns,7654,0.1')
     """
@@ -71,12 +71,12 @@ def not_judged(why: str) -> ExpectedJudgement:
     return ExpectedJudgement((RowVerdict(why, Verdict.DISABLED),))
 
 
-def corrections(expected: Sequence[ExpectedRow], results: Sequence[Result]) -> Iterator[ExpectedRow]:
+def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> Iterator[ExpectedRow]:
     """Give the rows that are off by more than a third of their margin, with the value found and no reason.
 
     Example:
         >>> row = ExpectedRow("t.py::test_add", "dispatch_hit_ns", 6000, 0.3)
-        >>> [list(corrections([row], [Result(row.name, row.metric, ns)])) for ns in (6600, 5400)]
+        >>> [list(corrections([row], [MetricValue(row.name, row.metric, ns)])) for ns in (6600, 5400)]
         [[], []]
     """
     found = {(result.name, result.metric): result.value for result in results}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtdispatch.core.metrics import Result, metric_names, plain_name
+from pytest_dtdispatch.core.metrics import MetricNames, MetricValue, plain_name
 
 MOST_BYTES = 4 * 2**20  # some 20,000 rows
 LONGEST_LINE = 10_000
@@ -78,18 +78,19 @@ class ExpectedFile:
         return "".join(f"{line}\n" for line in lines)
 
 
-def read_expected(path: Path) -> ExpectedFile:
+def read_expected(path: Path, metrics: MetricNames) -> ExpectedFile:
     """Read a file of expected results."""
-    return parse_expected(_text(path), str(path))
+    return parse_expected(_text(path), str(path), metrics)
 
 
-def parse_expected(text: str, where: str) -> ExpectedFile:
+def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
     r"""Read the text of a file of expected results.
 
     Blank lines, and comment lines that begin with ``#``, are kept and mean nothing.
 
     Example:
-        >>> file = parse_expected("\n# hits\nt.py::test_add,dispatch_hit_ns,6940,0.25\n", "expected.csv")
+        >>> text = "\n# hits\nt.py::test_add,dispatch_hit_ns,6940,0.25\n"
+        >>> file = parse_expected(text, "expected.csv", MetricNames(("dispatch_hit_ns",), ()))
         >>> file.rows[0].expected, file.rows[0].noise_margin, file.rows[0].line
         (6940, 0.25, 3)
     """
@@ -100,31 +101,31 @@ def parse_expected(text: str, where: str) -> ExpectedFile:
             raise ValueError(
                 f"{place}: {_fields(len(fields))}, and a row is {EXPECTED_FORM}[,reason]{_QUOTE}"
             )
-        name, metric = _key(fields, rows, place)
+        name, metric = _key(fields, rows, place, metrics)
         expected = _whole(fields[2], "expected", place)
         reason = plain_name(fields[4]) if len(fields) == 5 else ""
         rows[name, metric] = ExpectedRow(name, metric, expected, _margin(fields[3], place), reason, line)
     return ExpectedFile(where, text, tuple(rows.values()))
 
 
-def read_results(path: Path) -> tuple[Result, ...]:
+def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     """Read a file of results."""
     where = str(path)
-    results: dict[tuple[str, str], Result] = {}
+    results: dict[tuple[str, str], MetricValue] = {}
     for line, fields in _lines(_text(path), where):
         place = f"{where}:{line}"
         if len(fields) != 3:
             raise ValueError(f"{place}: {_fields(len(fields))}, and a row is {RESULTS_FORM}{_QUOTE}")
-        name, metric = _key(fields, results, place)
-        results[name, metric] = Result(name, metric, _whole(fields[2], "value", place))
+        name, metric = _key(fields, results, place, metrics)
+        results[name, metric] = MetricValue(name, metric, _whole(fields[2], "value", place))
     return tuple(results.values())
 
 
-def results_text(results: Iterable[Result]) -> str:
+def results_text(results: Iterable[MetricValue]) -> str:
     r"""Write results as a file has them: a line for each, and no blank one, at which PyTorch's reader stops.
 
     Example:
-        >>> results_text([Result("t.py::test_mm::mm(f32[8,8]S0)@4", "dispatch_hit_ns", 6940)])
+        >>> results_text([MetricValue("t.py::test_mm::mm(f32[8,8]S0)@4", "dispatch_hit_ns", 6940)])
         '"t.py::test_mm::mm(f32[8,8]S0)@4",dispatch_hit_ns,6940\n'
     """
     return "".join(f"{_csv_line([result.name, result.metric, str(result.value)])}\n" for result in results)
@@ -188,12 +189,14 @@ def _lines(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
         yield line, [field.strip() for field in fields]
 
 
-def _key(fields: list[str], known: Mapping[tuple[str, str], object], place: str) -> tuple[str, str]:
+def _key(
+    fields: list[str], known: Mapping[tuple[str, str], object], place: str, metrics: MetricNames
+) -> tuple[str, str]:
     name, metric = plain_name(fields[0]), fields[1]
     if not name:
         raise ValueError(f"{place}: the name is empty")
-    if metric not in (known_metrics := metric_names()):
-        raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(known_metrics)}")
+    if metric not in metrics:
+        raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
     if (name, metric) in known:
         raise ValueError(f"{place}: a second row of {metric} of {_shown(name)}")
     return name, metric

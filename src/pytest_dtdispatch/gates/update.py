@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.metrics import EXACT_METRICS, Result
+from pytest_dtdispatch.core.metrics import MetricNames, MetricValue
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import corrections, shortened
 from pytest_dtdispatch.gates.expected_file import (
@@ -48,7 +48,9 @@ class Update:
         return "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
 
 
-def update_expected(path: Path, results_path: Path, reason: str, new_margin: str | None) -> Update:
+def update_expected(
+    path: Path, results_path: Path, reason: str, new_margin: str | None, metrics: MetricNames
+) -> Update:
     """Write values that are off by more than a third of their margin anew, each with the reason.
 
     Order, comments, blank lines and every other row stay as they are.
@@ -58,8 +60,8 @@ def update_expected(path: Path, results_path: Path, reason: str, new_margin: str
         reason = checked_reason(reason)
         margin = None if new_margin is None else _margin(new_margin)
         is_new = margin is not None and not path.exists()
-        file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path)
-        results = read_results(results_path)
+        file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path, metrics)
+        results = read_results(results_path, metrics)
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
     known = {(row.name, row.metric) for row in file.rows}
@@ -68,7 +70,11 @@ def update_expected(path: Path, results_path: Path, reason: str, new_margin: str
     if margin is None and not known & found:
         raise DtDispatchError(f"{results_path} has no result for any row of {path}")
     changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
-    added = [replace(_new_row(result, margin), reason=reason) for result in unknown if margin is not None]
+    added = [
+        replace(_new_row(result, 0.0 if result.metric in metrics.exact else margin), reason=reason)
+        for result in unknown
+        if margin is not None
+    ]
     if changed or added:
         write_whole(path, file.with_rows([*changed, *added]))
     return Update(
@@ -80,8 +86,7 @@ def update_expected(path: Path, results_path: Path, reason: str, new_margin: str
     )
 
 
-def _new_row(result: Result, margin: float) -> ExpectedRow:
-    margin = 0.0 if result.metric in EXACT_METRICS else margin
+def _new_row(result: MetricValue, margin: float) -> ExpectedRow:
     return ExpectedRow(result.name, result.metric, shortened(result.value, margin), margin)
 
 

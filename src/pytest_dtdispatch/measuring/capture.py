@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.caches import ShardingCaches
 from pytest_dtdispatch.measuring.describe import signature_of
@@ -181,7 +181,7 @@ class SignatureCapture(DispatchCapture):
     """Measure every signature of a region at its first call, and count its further calls.
 
     Args:
-        book: where measurements are kept; several captures of one test share it.
+        results: where measurements are kept; several captures of one test share it.
         plan: how much is measured of each signature.
         ops: globs of op names; every op where empty.
         measured: is told of each signature how many seconds it took to measure it.
@@ -189,27 +189,27 @@ class SignatureCapture(DispatchCapture):
 
     def __init__(
         self,
-        book: Book,
+        results: TestResults,
         plan: Plan,
         ops: Sequence[str] = (),
         measured: Callable[[float], None] = nobody_waits,
     ) -> None:
         super().__init__(ops)
         self._measured = measured
-        self._book = book
+        self._results = results
         self._plan = plan
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""
         __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
-        if self._book.count(signature):
+        if self._results.count(signature):
             return call.run()
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
         began = time.perf_counter()
         result, figures = run_and_measure_op(call, self._caches, self._plan)
-        self._book.enter(signature, figures)
+        self._results.enter(signature, figures)
         self._measured(time.perf_counter() - began)
         return result
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Generator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,15 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
 from pytest_dtdispatch.core.signature import shorten
+from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin.kinds import kinds
 from pytest_dtdispatch.plugin.options import METRICS
 from pytest_dtdispatch.ranks.samples import RankSamples
 
 if TYPE_CHECKING:
+    from pytest_dtdispatch.core.metrics import MetricValue
+    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.plugin.options import Settings
 
 FIXTURE = "benchmark"
@@ -49,18 +54,22 @@ class Bridge:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
+        self._numbers: dict[str, tuple[MetricValue, ...]] = {}
 
-    def add(self, item: pytest.Item, test: str, measurements: Sequence[Measurement]) -> None:
-        """Enter the rows of a test into pytest-benchmark's session."""
+    def enter(self, item: pytest.Item, results: TestResults) -> None:
+        """Enter the rows of a test into pytest-benchmark's session, and keep its other numbers."""
         session = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        if session is None:
+        if session is None or not read_world(os.environ).is_first:
             return
+        self._numbers[results.test] = tuple(results.numbers(kind.name for kind in kinds()))
         from pytest_benchmark.stats import Metadata
 
-        for measurement in measurements:
+        for measurement in results.measurements():
             for samples in measurement.times():
                 entry = Metadata(
-                    _row(item, test, measurement, samples), iterations=1, options=self._options(measurement)
+                    _row(item, results.test, measurement, samples),
+                    iterations=1,
+                    options=self._options(measurement),
                 )
                 for ns in samples.ns:
                     entry.update(ns / 1e9)
@@ -98,6 +107,12 @@ class Bridge:
         """Name a metric of the user's own: rows of another are not comparable."""
         metric = self._settings.metric
         return {} if metric in METRICS else {"metric": metric}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        """Add numbers that are no samples, such as counts of steps."""
+        if numbers := [asdict(number) for of_test in self._numbers.values() for number in of_test]:
+            output_json["dtdispatch"] = numbers
 
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.metrics import Result, plain_name, run_results
+from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
 from pytest_dtdispatch.plugin.disabled import why_not_measured
+from pytest_dtdispatch.plugin.kinds import kinds, metric_names
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.compiled.model import CompiledVariant
-    from pytest_dtdispatch.core.measurement import Measurement
+    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.gates.expected import ExpectedJudgement
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.report.terminal import Text
-    from pytest_dtdispatch.steps.model import Steps
 
 PLUGIN = "dtdispatch-results"
 RESULTS = "RESULTS.csv"
@@ -43,29 +42,24 @@ class NamedResults:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._by_test: dict[str, tuple[Result, ...]] = {}
+        self._by_test: dict[str, tuple[MetricValue, ...]] = {}
         self._left_out: set[str] = set()
         self._notes: list[tuple[str, str]] = []
         self._has_lost = False
         _check_that_files_differ(settings)
-        self._expected: ExpectedFile | None = read_expected(settings.expected) if settings.expected else None
+        self._expected: ExpectedFile | None = (
+            read_expected(settings.expected, metric_names()) if settings.expected else None
+        )
         # A test may change the working directory.
         self._csv, self._oss_json = map(_checked_target, (settings.csv, settings.oss_json))
 
-    def enter(
-        self,
-        test: str,
-        measurements: Sequence[Measurement],
-        counted: Sequence[Steps],
-        compiled: Sequence[CompiledVariant],
-    ) -> None:
-        """Enter what was measured and counted in a test."""
-        # A test that is run again counts once.
-        self._by_test[test] = run_results({test: measurements}, {test: counted}, {test: compiled})
+    def enter(self, item: pytest.Item, results: TestResults) -> None:
+        """Enter every number that was found in a test."""
+        self._by_test[results.test] = tuple(results.metrics(kind.name for kind in kinds()))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        from pytest_dtdispatch.plugin.session import row_nodeid
+        from pytest_dtdispatch.plugin.nodeids import row_nodeid
 
         self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
 
@@ -107,7 +101,7 @@ class NamedResults:
         return judge_results(rows, self._results)
 
     @property
-    def _results(self) -> list[Result]:
+    def _results(self) -> list[MetricValue]:
         return [result for results in self._by_test.values() for result in results]
 
     def _write(self, path: Path, make: Callable[[], str], why_not: str) -> None:

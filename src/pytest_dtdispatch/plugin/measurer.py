@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -19,16 +19,15 @@ from pytest_dtdispatch.api import (
     own_name,
     step_name,
 )
-from pytest_dtdispatch.compiled.judge import CompileLimits, complaints
 from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.results import Book
+from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.core.units import Unit
 from pytest_dtdispatch.errors import CaptureError, GateError
+from pytest_dtdispatch.plugin.kinds import kind_of
 from pytest_dtdispatch.plugin.waiting import Waiting
-from pytest_dtdispatch.scaling.judge import complaint, fit_scaling, merge
+from pytest_dtdispatch.scaling.judge import fit_scaling, merge
 from pytest_dtdispatch.scaling.model import Scaling, row_name
-from pytest_dtdispatch.steps.judge import Limits, exceeded
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ T = TypeVar("T")
 
 
 class MeasuringDtDispatch(DtDispatch):
-    """Measure, and keep what was measured in the book of the test.
+    """Measure, and keep what was measured in the results of the test.
 
     Attributes:
         waiting: says how long it takes.
@@ -54,22 +53,21 @@ class MeasuringDtDispatch(DtDispatch):
         self,
         plan: Plan,
         ops: tuple[str, ...],
-        limits: Limits,
+        limits: Mapping[str, Any],
         compile_plan: CompilePlan,
-        compile_limits: CompileLimits,
         waiting: Waiting | None = None,
+        test: str = "",
     ) -> None:
-        self.book = Book()
+        self.results = TestResults(test)
         self.waiting = waiting or Waiting()
         self._plan = plan
         self._ops = ops
         self._limits = limits
         self._compile_plan = compile_plan
-        self._compile_limits = compile_limits
         self._open: list[Capture] = []
         self._counting = ""
 
-    def capture(self) -> AbstractContextManager[Book]:
+    def capture(self) -> AbstractContextManager[TestResults]:
         """See :meth:`DtDispatch.capture`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.capture import SignatureCapture
@@ -77,8 +75,8 @@ class MeasuringDtDispatch(DtDispatch):
         _refuse_elsewhere()
         self._refuse_inside("a capture")
         self.waiting.begin_capture()
-        capture = SignatureCapture(self.book, self._plan, self._ops, self.waiting.measured)
-        return Capture(capture, self.book, _place_of_caller(), self._open)
+        capture = SignatureCapture(self.results, self._plan, self._ops, self.waiting.measured)
+        return Capture(capture, self.results, _place_of_caller(), self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -96,7 +94,7 @@ class MeasuringDtDispatch(DtDispatch):
             result, place, figures = run_and_measure_call(
                 fn, args, setup, ShardingCaches(), self._plan, foretell
             )
-        self.book.enter_call(name, place, figures)
+        self.results.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
 
     def steps(
@@ -119,7 +117,7 @@ class MeasuringDtDispatch(DtDispatch):
             counted = run_and_count_steps(step_fn, warmup, steps, name)
         finally:
             self._counting = ""
-        self._judge(counted)
+        self.record(counted)
         return counted
 
     def scaling(
@@ -143,11 +141,9 @@ class MeasuringDtDispatch(DtDispatch):
         with Measuring(f"the scaling {name!r} is measured"):
             taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
         for size, at_size in taken.items():
-            self.book.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
+            self.results.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
         scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, limit)
-        self.book.enter_scaling(scaling)
-        if against := complaint(scaling):
-            raise GateError(against)
+        self.record(scaling)
         return scaling
 
     def compile(
@@ -176,20 +172,12 @@ class MeasuringDtDispatch(DtDispatch):
         compilation = Compilation(fn, args, tuple(others), setup, backend or plan.backend, dynamic, fullgraph)
         with Measuring(f"the compile {name!r} is measured"):
             compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
-        for variant in compiled.variants:
-            self.book.enter_compiled(self._kept(variant))
-        self._judge_compiled(compiled)
+        self.record(*map(self._kept, compiled.variants))
         return compiled
 
     def _kept(self, variant: CompiledVariant) -> CompiledVariant:
         """What is kept of a compiled function."""
         return variant
-
-    def _judge_compiled(self, compiled: Compiled) -> None:
-        __tracebackhide__ = True
-        for variant in compiled.variants:
-            if against := complaints(variant.counts, self._compile_limits):
-                raise GateError("\n".join([f"{variant.name}: over its limits", *against]))
 
     def close(self) -> None:
         """Close captures that were entered and never left."""
@@ -201,12 +189,14 @@ class MeasuringDtDispatch(DtDispatch):
                 f"{left_open[0].where}: this capture was entered and never left; use it in a with"
             )
 
-    def _judge(self, counted: Steps) -> None:
+    def record(self, *results: Finding) -> None:
+        """See :meth:`DtDispatch.record`."""
         __tracebackhide__ = True
-        self.book.enter_steps(counted)
-        excesses = exceeded(counted, self._limits)
-        if excesses:
-            raise GateError("\n".join([f"{counted.name}: over its limits", *map(str, excesses)]))
+        for result in results:
+            self.results.add(result)
+        for result in results:
+            if against := kind_of(result.kind).complaint(result, self._limits):
+                raise GateError(against)
 
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
         """Name what a method measures, where it may be measured now."""
@@ -225,7 +215,7 @@ class MeasuringDtDispatch(DtDispatch):
 
     def _refuse_taken(self, *names: str) -> None:
         __tracebackhide__ = True
-        if not set(names).isdisjoint(self.book.names()):
+        if not set(names).isdisjoint(self.results.names()):
             raise CaptureError(
                 f"the name {names[0]!r} is taken by another call of this test: give another name="
             )
@@ -270,7 +260,7 @@ class UntimedDtDispatch(MeasuringDtDispatch):
 class CountingDtDispatch(UntimedDtDispatch):
     """Count instead of timing: a capture and a call are one step each, and nothing is repeated."""
 
-    def capture(self) -> AbstractContextManager[Book]:
+    def capture(self) -> AbstractContextManager[TestResults]:
         """See :meth:`DtDispatch.capture`; the region is counted as one step, without a warm-up."""
         __tracebackhide__ = True
         from pytest_dtdispatch.steps.measure import CountedRegion
@@ -279,9 +269,9 @@ class CountingDtDispatch(UntimedDtDispatch):
         self._refuse_inside("a capture")
         if self._open:
             raise CaptureError("a capture is open already: captures cannot be nested, close the outer one")
-        name = f"capture {len(self.book.counts()) + 1}"
+        name = f"capture {len(self.results.counts()) + 1}"
         region = CountedRegion(lambda counts: self._judge_region(name, counts))
-        return Capture(region, self.book, _place_of_caller(), self._open)
+        return Capture(region, self.results, _place_of_caller(), self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -309,10 +299,10 @@ class CountingDtDispatch(UntimedDtDispatch):
 
     def _judge_one(self, name: str, counts: StepCounts) -> None:
         __tracebackhide__ = True
-        self._judge(Steps(name, (), (counts,)))
+        self.record(Steps(name, (), (counts,)))
 
 
-def kind_of(metric: str, unit: Unit) -> type[MeasuringDtDispatch]:
+def measurer_type(metric: str, unit: Unit) -> type[MeasuringDtDispatch]:
     """Choose what is behind the fixture by what ``--dtdispatch-metric`` reads."""
     if metric == "counts":
         return CountingDtDispatch
@@ -332,22 +322,26 @@ def _place_of_caller() -> str:
     return f"{caller.f_code.co_filename}:{caller.f_lineno}"
 
 
-class Capture(AbstractContextManager[Book]):
+class Capture(AbstractContextManager[TestResults]):
     """A dispatch mode, or a counted region, that is open between enter and exit."""
 
     def __init__(
-        self, mode: AbstractContextManager[Any], book: Book, where: str, open_captures: list[Capture]
+        self,
+        mode: AbstractContextManager[Any],
+        results: TestResults,
+        where: str,
+        open_captures: list[Capture],
     ) -> None:
         self.where = where
         self._mode = mode
-        self._book = book
+        self._results = results
         self._open_captures = open_captures
 
-    def __enter__(self) -> Book:
+    def __enter__(self) -> TestResults:
         __tracebackhide__ = True
         self._mode.__enter__()
         self._open_captures.append(self)
-        return self._book
+        return self._results
 
     def __exit__(
         self,

@@ -311,6 +311,11 @@ _SETTINGS = pytest.StashKey[Settings]()
 _BY_KEYWORD = {option.field: option for option in OPTIONS if option.in_marker}
 
 
+def limits_of(fields: Iterable[str]) -> tuple[Option, ...]:
+    """Give the options by which a kind of result is limited."""
+    return tuple(option for option in OPTIONS if option.field in fields)
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Declare every flag and its ini twin."""
     group = parser.getgroup("dtdispatch", "DTensor dispatch overhead")

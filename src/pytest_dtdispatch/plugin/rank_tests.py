@@ -19,7 +19,7 @@ from pytest_dtdispatch.plugin.rank_run import test_number
 from pytest_dtdispatch.ranks.outcomes import FAILED, SKIPPED, Outcome, complaints, is_one
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.measurement import Measurement
+    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.plugin.bridge import Bridge
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.ranks.agreement import Agreement
@@ -104,23 +104,23 @@ class RankSession:
 
         return Agreement(self._exchange, str(test_number(self._config)))
 
-    def merge(self, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    def merge(self, results: TestResults) -> TestResults:
         """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
         if self._why_stopped or not self._runs:
-            return tuple(measurements)
+            return results
         from pytest_dtdispatch.ranks.merge import merge_ranks
         from pytest_dtdispatch.ranks.transport import plain_measurement, read_measurement
 
         key = f"rows/{test_number(self._config)}"
-        self._exchange.put(key, [plain_measurement(one) for one in measurements])
+        self._exchange.put(key, [plain_measurement(one) for one in results.measurements()])
         if not self._rank.world.is_first:
-            return tuple(measurements)
+            return results
         found = self._gather(key, "send its rows")
         try:
             by_rank = {rank: [read_measurement(one) for one in rows] for rank, rows in found.items()}
         except (ValueError, TypeError) as error:
             raise RanksError(f"what a rank sent as its rows is none: {error}") from None
-        return merge_ranks(by_rank, self._settings.rank_stat)
+        return results.merged(merge_ranks(by_rank, self._settings.rank_stat))
 
     @property
     def why_stopped(self) -> str:

@@ -14,7 +14,7 @@ from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.disabled import why_not_measured
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.measurement import Measurement
+    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.core.thresholds import Threshold
     from pytest_dtdispatch.gates.baseline import Row, SavedRun
     from pytest_dtdispatch.gates.saved_run import Judgement
@@ -71,23 +71,21 @@ class SavedRunGate:
         if self._is_named:
             self._read()
 
-    def enter(
-        self, test: str, thresholds: tuple[Threshold, ...] | None, measurements: Sequence[Measurement]
-    ) -> None:
+    def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter what was measured in a test."""
         from pytest_dtdispatch.gates.baseline import Row
         from pytest_dtdispatch.plugin.bridge import full_name
 
-        self._held[test] = thresholds or ()
+        self._held[results.test] = options.test_settings(item).threshold or ()
         self._rows.extend(
-            Row(full_name(test, measurement, samples), samples.state, samples.ns)
-            for measurement in measurements
+            Row(full_name(results.test, measurement, samples), samples.state, samples.ns)
+            for measurement in results.measurements()
             for samples in measurement.times()
         )
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        from pytest_dtdispatch.plugin.session import row_nodeid
+        from pytest_dtdispatch.plugin.nodeids import row_nodeid
 
         self._left_out.update(map(row_nodeid, items))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -16,26 +16,29 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.disabled import why_not_measured
-from pytest_dtdispatch.plugin.summary import Found, Section
+from pytest_dtdispatch.plugin.kinds import kinds
+from pytest_dtdispatch.plugin.nodeids import row_nodeid
+from pytest_dtdispatch.plugin.summary import Section
 from pytest_dtdispatch.plugin.waiting import Waits
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.measurement import Measurement
-    from pytest_dtdispatch.core.results import Book
+    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.measuring.sampler import Sampler
-    from pytest_dtdispatch.plugin.bridge import Bridge
     from pytest_dtdispatch.plugin.expected_gate import NamedResults
     from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.rank_tests import RankSession
     from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
-    from pytest_dtdispatch.steps.model import Steps
 
-NO_STEPS = (
-    "no steps were counted; call dtdispatch.steps(fn) in the test, "
-    "or count whole tests with --dtdispatch-all --dtdispatch-metric counts"
-)
-NO_COMPILE = "nothing was compiled; call dtdispatch.compile(fn, *args) in the test"
+
+SINKS = ("dtdispatch-bridge", "dtdispatch-saved-run", "dtdispatch-results")
+
+
+class Sink(Protocol):
+    """What takes the results of each test."""
+
+    def enter(self, item: pytest.Item, results: TestResults) -> None:
+        """Take what was found in a test; a later run of a test takes the place of an earlier one."""
 
 
 class Session:
@@ -43,25 +46,15 @@ class Session:
 
     Attributes:
         why_not: why nothing is measured although it was asked for; empty where it is.
+        results: what the last run of each test found, by its name in rows.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.why_not = why_not_measured(config)
         self._config = config
         self._settings = settings
-        self._found = Found()
         self._waits = Waits(config)
-        self._books: dict[str, Book] = {}
-
-    @property
-    def measured(self) -> Mapping[str, Sequence[Measurement]]:
-        """What the last run of each test measured, by test."""
-        return self._found.measured
-
-    @property
-    def counted(self) -> Mapping[str, Sequence[Steps]]:
-        """What the last run of each test counted, by test."""
-        return self._found.counted
+        self.results: dict[str, TestResults] = {}
 
     def header(self) -> list[str]:
         """Say how measuring is set, with what is known without torch."""
@@ -99,12 +92,10 @@ class Session:
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
         from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-        from pytest_dtdispatch.compiled.judge import CompileLimits
         from pytest_dtdispatch.measuring.caches import ShardingCaches
         from pytest_dtdispatch.measuring.plan import Plan
         from pytest_dtdispatch.measuring.precision import WITHIN
-        from pytest_dtdispatch.plugin.measurer import kind_of
-        from pytest_dtdispatch.steps.judge import Limits
+        from pytest_dtdispatch.plugin.measurer import measurer_type
 
         settings = options.test_settings(item)
         within = WITHIN if settings.stops_when_enough else None
@@ -116,8 +107,7 @@ class Session:
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        limits = Limits(**{gate.field: getattr(settings, gate.field) for gate in options.STEP_GATES})
-        compile_limits = CompileLimits(settings.max_recompiles, settings.max_graph_breaks)
+        limits = {limit: getattr(settings, limit, None) for kind in kinds() for limit in kind.limits}
         compile_plan = CompilePlan(
             settings.compile_backend,
             settings.compile_rounds,
@@ -128,9 +118,11 @@ class Session:
         if settings.metric == "counts":
             compile_plan = replace(compile_plan, rounds=1, calls=1)
         waiting = self._waits.of(item.nodeid, settings)
-        kind = kind_of(settings.metric, plan.sampler.unit)
-        measurer = kind(plan, settings.ops, limits, compile_plan, compile_limits, waiting)
-        self._books[item.nodeid] = measurer.book
+        test = row_nodeid(item)
+        measurer = measurer_type(settings.metric, plan.sampler.unit)(
+            plan, settings.ops, limits, compile_plan, waiting, test
+        )
+        self.results[test] = measurer.results
         try:
             yield measurer
         finally:
@@ -152,16 +144,13 @@ class Session:
         """Fail a test that passed, and has a gate that judged nothing."""
         if self.why_not and options.is_held_to_saved_run(item):
             raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
-        book = self._books.get(item.nodeid)
-        for kind, judged, nothing in (
-            (options.STEP_GATES, book and book.counts(), NO_STEPS),
-            (options.COMPILE_GATES, book and book.compiled(), NO_COMPILE),
-        ):
-            gates = ", ".join(options.gate_keywords(item, kind))
+        results = self.results.get(row_nodeid(item))
+        for kind in kinds():
+            gates = ", ".join(options.gate_keywords(item, options.limits_of(kind.limits)))
             if gates and self.why_not:
                 raise pytest.fail.Exception(f"gate {gates} is disabled: {self.why_not}", pytrace=False)
-            if gates and not judged:
-                raise pytest.fail.Exception(f"gate {gates} judged nothing: {nothing}", pytrace=False)
+            if gates and not (results and results.of(kind.name)):
+                raise pytest.fail.Exception(f"gate {gates} judged nothing: {kind.nothing}", pytrace=False)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -171,6 +160,12 @@ class Session:
         has_failed = any(gate.has_failed for gate in self._gates())
         if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _sinks(self) -> Iterator[Sink]:
+        """Give all that takes the results of a test, when it is over."""
+        for name in SINKS:
+            if (sink := self._config.pluginmanager.get_plugin(name)) is not None:
+                yield sink
 
     def _gates(self) -> Iterator[SavedRunGate | NamedResults]:
         if self._saved_run_gate is not None:
@@ -198,12 +193,10 @@ class Session:
         if hasattr(self._config, "workerinput"):
             return ""
         idle = [
-            f"{', '.join(flags)} judged nothing: {self.why_not or nothing}"
-            for gates, judged, nothing in (
-                (options.STEP_GATES, self._found.counted, NO_STEPS),
-                (options.COMPILE_GATES, self._found.compiled, NO_COMPILE),
-            )
-            if (flags := options.gate_flags(self._config, gates)) and not any(judged.values())
+            f"{', '.join(flags)} judged nothing: {self.why_not or kind.nothing}"
+            for kind in kinds()
+            if (flags := options.gate_flags(self._config, options.limits_of(kind.limits)))
+            and not any(results.of(kind.name) for results in self.results.values())
         ]
         return "; ".join(idle)
 
@@ -220,13 +213,13 @@ class Session:
             return
         section = Section(terminalreporter, self._config.get_verbosity())
         section.open()
-        if not self._found:
+        if not any(self.results.values()):
             terminalreporter.write_line(
                 f"nothing was measured: {self.why_not or self._nothing()}", yellow=True
             )
         else:
             meter = [*self._meter_summary()]
-            section.print_found(self._found, self._settings, meter, self._ranks)
+            section.print_found(self.results, self._settings, meter, self._ranks)
         if self._ranks is not None:
             section.print_lines(self._ranks.lines())
         for gate in self._gates():
@@ -250,27 +243,18 @@ class Session:
         except CaptureError as error:
             complaint = str(error)
         self._waits.remember(item.nodeid, measurer.waiting.captured_s)
-        test = row_nodeid(item)
-        measurements = measurer.book.measurements()
+        results = measurer.results
         if self._ranks is not None:
-            measurements = self._ranks.merge(measurements)
-        self._found.measured[test] = measurements
-        self._found.scalings[test] = measurer.book.scalings()
-        self._found.counted[test] = measurer.book.counts()
-        self._found.compiled[test] = measurer.book.compiled()
-        bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
-        if bridge is not None and read_world(os.environ).is_first:
-            bridge.add(item, test, measurements)
-        if self._saved_run_gate is not None:
-            self._saved_run_gate.enter(test, options.test_settings(item).threshold, measurements)
-        if self._named_results is not None:
-            self._named_results.enter(test, measurements, measurer.book.counts(), measurer.book.compiled())
+            results = self._ranks.merge(results)
+        self.results[results.test] = results
+        for sink in self._sinks():
+            sink.enter(item, results)
         if complaint:
             pytest.fail(complaint, pytrace=False)
 
 
 @contextmanager
-def _whole_test(capture: AbstractContextManager[Book]) -> Iterator[None]:
+def _whole_test(capture: AbstractContextManager[TestResults]) -> Iterator[None]:
     """Hold a capture open over a test; what it says of the test at its end is no traceback."""
     is_over = False
     try:
@@ -281,15 +265,3 @@ def _whole_test(capture: AbstractContextManager[Book]) -> Iterator[None]:
         if not is_over:
             raise
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-
-
-def row_nodeid(item: pytest.Item) -> str:
-    """Name a test in its rows: its node id, or with --pyargs its module, wherever that is installed.
-
-    Rows of an installed suite must have one name in every environment, or no two runs compare.
-    """
-    module = getattr(getattr(item, "module", None), "__name__", "")
-    if not item.config.getoption("pyargs", False) or "." not in module:
-        return item.nodeid
-    _, separator, inside = item.nodeid.partition("::")
-    return f"{module.replace('.', '/')}.py{separator}{inside}"

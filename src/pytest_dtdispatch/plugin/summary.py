@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtdispatch.core.measurement import Contains, Measurement
+from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.results import TestResults
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.compiled.model import CompiledVariant
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.rank_tests import RankSession
     from pytest_dtdispatch.report.measurements import Table
     from pytest_dtdispatch.report.terminal import Text
-    from pytest_dtdispatch.scaling.model import Scaling
-    from pytest_dtdispatch.steps.model import Steps
 
     BuildTable = Callable[[Mapping[str, Sequence[Measurement]], bool], Table]
 
 
-@dataclass
-class Found:
-    """What a run found, by test: of each the last run of it.
+Found = Mapping[str, TestResults]
 
-    Args:
-        measured: rows.
-        scalings: fits of how rows grow.
-        counted: counts of steps.
-        compiled: compiled functions, whose rows are measured too.
-    """
 
-    measured: dict[str, tuple[Measurement, ...]] = field(default_factory=dict)
-    scalings: dict[str, tuple[Scaling, ...]] = field(default_factory=dict)
-    counted: dict[str, tuple[Steps, ...]] = field(default_factory=dict)
-    compiled: dict[str, tuple[CompiledVariant, ...]] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return any(self.measured.values()) or any(self.counted.values())
+def _of(found: Found, kind: str) -> dict[str, tuple[Any, ...]]:
+    return {test: of_kind for test, results in found.items() if (of_kind := results.of(kind))}
 
 
 class Section:
@@ -84,9 +68,9 @@ class Section:
                 self._reporter.write_line(text)
 
     def _print_numbers(self, found: Found) -> None:
-        if rows := sum(map(len, found.measured.values())):
+        if rows := sum(len(results.measurements()) for results in found.values()):
             self._reporter.write_line(f"{rows} signatures and calls were measured")
-        if steps := sum(map(len, found.counted.values())):
+        if steps := sum(map(len, _of(found, "steps").values())):
             self._reporter.write_line(f"{steps} steps were counted")
 
     def _print_tables(self, found: Found, settings: Settings, is_many: bool) -> Iterable[str]:
@@ -97,16 +81,16 @@ class Section:
         from pytest_dtdispatch.steps import table as counts
 
         is_verbose = self._verbosity > 0
-        if measured := {test: rest for test, rows in found.measured.items() if (rest := _uncompiled(rows))}:
+        if measured := {test: calls for test, results in found.items() if (calls := results.calls())}:
             build, legend = _kind_of_table(settings, is_many)
             self._print_table(build(measured, is_verbose))
             self.print_lines(profile_lines(measured, self.width))
-            self.print_lines(scaling_lines(found.scalings, self.width))
+            self.print_lines(scaling_lines(_of(found, "scaling"), self.width))
             yield legend
-        if counted := {test: steps for test, steps in found.counted.items() if steps}:
+        if counted := _of(found, "steps"):
             self._print_table(counts.build_counts_table(counted, verbose=is_verbose))
             yield counts.LEGEND
-        if variants := {test: variants for test, variants in found.compiled.items() if variants}:
+        if variants := _of(found, "compiled"):
             self._print_table(compiled.build_compile_table(variants, is_verbose))
             self.print_lines(compiled.effect_lines(variants, self.width))
             yield compiled.LEGEND
@@ -131,7 +115,3 @@ def _kind_of_table(settings: Settings, is_many: bool) -> tuple[BuildTable, str]:
         legend = instructions.LEGEND.format(units=sampler.unit.name.capitalize())
         return instructions.build_instructions_table, legend
     return table.build_table, terminal.LEGEND
-
-
-def _uncompiled(rows: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    return tuple(row for row in rows if row.contains is not Contains.COMPILED)

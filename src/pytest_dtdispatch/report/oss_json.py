@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from pytest_dtdispatch.core.metrics import Result
+from pytest_dtdispatch.core.metrics import MetricValue
 
 BENCHMARK = "pytest-dtdispatch"
 TEST_TYPE = "dtensor dispatch"
 
 
-def oss_json(results: Iterable[Result], environment: Mapping[str, str | int]) -> str:
+def oss_json(results: Iterable[MetricValue], environment: Mapping[str, str | int]) -> str:
     """Write a record for each result: benchmark, model, and a metric with its values.
 
     The database takes a list of such records, in which only names and values are required:
     https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra
 
     Example:
-        >>> text = oss_json([Result("t.py::test_mm::mm", "dispatch_hit_ns", 6940)], {"device": "cpu"})
+        >>> text = oss_json([MetricValue("t.py::test_mm::mm", "dispatch_hit_ns", 6940)], {"device": "cpu"})
         >>> json.loads(text)[0]["metric"]
         {'name': 'dispatch_hit_ns', 'benchmark_values': [6940]}
     """

@@ -38,8 +38,10 @@ def fit_scaling(
     return Scaling(name, points, miss, hit, max_exponent)
 
 
-def complaint(scaling: Scaling) -> str:
-    """Say in one line what the limit has against a scaling; nothing where it has nothing.
+def complaint(scaling: Scaling, limits: Mapping[str, object] | None = None) -> str:
+    """Say in one line what its limit has against a scaling; empty where it has nothing against it.
+
+    The limit is its own, and no setting of the test.
 
     An interval that holds the limit is no complaint: it does not tell on which side the exponent lies. That
     nothing could be fitted is one, and so is a state that some sizes were not measured in.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import Measurement, State
 
 NOT_MEASURED = "nothing is measured in this run"
 
@@ -115,6 +116,7 @@ class Scaling:
         ((), True)
     """
 
+    kind: ClassVar[str] = "scaling"
     name: str
     points: tuple[Point, ...]
     miss: Fit
@@ -125,6 +127,14 @@ class Scaling:
     def fits(self) -> tuple[Fit, Fit]:
         """Both fits, the miss first."""
         return self.miss, self.hit
+
+    def rows(self) -> tuple[Measurement, ...]:
+        """None: the call at each size is a result of its own."""
+        return ()
+
+    def metrics(self) -> tuple[tuple[str, int], ...]:
+        """None: an exponent is no whole number."""
+        return ()
 
     def __str__(self) -> str:
         return "\n".join((self.name, *(f"  {point}" for point in self.points)))

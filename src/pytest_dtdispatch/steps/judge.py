@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from pytest_dtdispatch.steps.model import StepCounts, Steps, repeated
 
@@ -61,6 +62,13 @@ class Excess:
         return "\n".join([head, *listed, *([f"    and {more} more"] if more > 0 else [])])
 
 
+def complaint(steps: Steps, limits: Mapping[str, Any]) -> str:
+    """Say what limits have against steps; empty where none is exceeded."""
+    own = Limits(**{limit: limits.get(limit) for limit in LIMITS})
+    excesses = exceeded(steps, own)
+    return "\n".join([f"{steps.name}: over its limits", *map(str, excesses)]) if excesses else ""
+
+
 def exceeded(steps: Steps, limits: Limits) -> tuple[Excess, ...]:
     """Judge counts: every limit that some step exceeds, by its worst step.
 
@@ -97,3 +105,4 @@ _COUNTS: dict[str, tuple[Callable[[StepCounts], int], Callable[[StepCounts], Seq
     "max_redistributes": (lambda step: step.redistributes, lambda step: repeated(step.redistributions)),
     "max_collectives": (lambda step: step.collective_calls, lambda step: _named(step.collectives, "x")),
 }
+LIMITS = tuple(limit.name for limit in fields(Limits))

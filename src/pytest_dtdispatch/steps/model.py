@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
+
+from pytest_dtdispatch.core.measurement import Measurement
 
 
 class Asked(str, Enum):
@@ -159,6 +162,13 @@ class Count(float):
     __str__ = __repr__
 
 
+METRICS: dict[str, Callable[[StepCounts], int]] = {
+    "misses_per_step": lambda step: step.misses,
+    "redistributes": lambda step: step.redistributes,
+    "collectives": lambda step: step.collective_calls,
+}
+
+
 @dataclass(frozen=True)
 class Steps:
     """What was counted of a step that was run several times.
@@ -177,9 +187,20 @@ class Steps:
         (8, 1, 0.5)
     """
 
+    kind: ClassVar[str] = "steps"
     name: str
     warmup: tuple[StepCounts, ...]
     steps: tuple[StepCounts, ...]
+
+    def rows(self) -> tuple[Measurement, ...]:
+        """None: nothing was timed."""
+        return ()
+
+    def metrics(self) -> Iterator[tuple[str, int]]:
+        """Every metric, of the step that has most, as limits take it."""
+        for metric, of in METRICS.items():
+            if self.steps:
+                yield metric, max(map(of, self.steps))
 
     @property
     def calls(self) -> int:
