@@ -21,8 +21,8 @@ from pytest_dtdispatch.instructions.sampler import (
     InstructionSampler,
     MethodCache,
 )
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.proofs import NOT_COUNTED, Taken
+from pytest_dtdispatch.measuring.plan import Plan, Taken
+from pytest_dtdispatch.measuring.proofs import NOT_COUNTED
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.sampler import Meter
 from pytest_dtdispatch.measuring.timing import Subject

@@ -1,14 +1,17 @@
-"""Run one op for the program, once, and measure it."""
+"""Run one op for the program, once, and measure it, and what it runs on its local shards."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.measuring.caches import ShardingCaches
-from pytest_dtdispatch.measuring.localops import local_call_of
+from pytest_dtdispatch.measuring.interrupts import Signals
+from pytest_dtdispatch.measuring.modes import UnnoticedMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeating import Repetitions, synchronizer
 from pytest_dtdispatch.measuring.replay import OpCall, OpReplay
@@ -70,3 +73,62 @@ def _subject(call: OpCall, replay: OpReplay) -> Subject:
 def has_dtensor(leaves: list[Any]) -> bool:
     """Tell whether there is a DTensor among the arguments of a call."""
     return any(isinstance(leaf, DTensor) for leaf in leaves)
+
+
+class LocalOps(UnnoticedMode):
+    """Record the ops that DTensor ops come down to: those on plain tensors, collectives among them.
+
+    Declining DTensor ops makes DTensor dispatch them itself, below this mode.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[OpCall] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        call = OpCall(func, args, kwargs or {})
+        self.calls.append(call)
+        return call.run()
+
+
+def local_call_of(call: OpCall, rewind: Callable[[], None], signals: Signals) -> tuple[OpCall | None, str]:
+    """Find the op on the local shards that a steady call comes down to.
+
+    The call is made once more, on a hit, and what it runs below is recorded: nothing is guessed from rules.
+    On a miss it would not do: propagation runs ops on fake tensors, and they would be recorded too.
+    """
+    rewind()
+    with LocalOps() as below:
+        try:
+            signals.let_in()
+            call.run()
+        finally:
+            signals.is_open = False
+    collectives = [c for c in below.calls if getattr(c.func, "namespace", "").startswith(("c10d", "_c10d"))]
+    if collectives:
+        return None, f"redistributes ({', '.join(dict.fromkeys(c.func.__name__ for c in collectives))})"
+    if len(below.calls) != 1:
+        ops = ", ".join(dict.fromkeys(torchapi.op_name(c.func) for c in below.calls)) or "none"
+        return None, f"runs {len(below.calls)} ops on local shards ({ops})"
+    [local] = below.calls
+    if local.func is not call.func:
+        return None, f"runs {torchapi.op_name(local.func)} on local shards"
+    if not _same_tensors(call, local):
+        return None, "runs on other tensors than its local shards"
+    return local, ""
+
+
+def _same_tensors(call: OpCall, local: OpCall) -> bool:
+    shards = [torchapi.local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
+    used = [leaf for leaf in local.leaves() if isinstance(leaf, torch.Tensor)]
+    plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
+    same = len(shards) == len(used) and all(a is b for a, b in zip(shards, used, strict=True))
+    return plain and same

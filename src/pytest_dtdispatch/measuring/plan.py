@@ -6,10 +6,11 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import NamedTuple, Protocol
 
+from pytest_dtdispatch.core.measurement import Figures, Samples
 from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough
-from pytest_dtdispatch.measuring.proofs import Propagation
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 
 MIN_ROUNDS = 5
@@ -82,6 +83,34 @@ def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: 
     repeat = max(1, min(asked.repeat, int(for_hits / (least * hit_ns))))
     rounds = max(least, min(asked.rounds, int(left_ns / (miss_ns + repeat * hit_ns))))
     return Effort(rounds, min(asked.in_a_row, rounds), repeat, warmup, is_paced=True)
+
+
+class Propagation(Enum):
+    """How a subject uses the sharding propagator, as its rehearsal showed."""
+
+    CACHED = "cached"
+    NEVER_CACHED = "never cached"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the rounds gave."""
+
+    propagation: Propagation
+    rounds: int
+    samples: tuple[Samples, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def figures(self, *remarks: str) -> Figures:
+        """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
+        notes: tuple[str, ...] = ()
+        remarks = (*remarks, *self.remarks)
+        if self.propagation is Propagation.NEVER_CACHED:
+            notes = ("never hits: propagation runs on every call",)
+        if self.propagation is Propagation.NONE:
+            remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
+        return Figures(self.rounds, self.samples, notes, remarks)
 
 
 class Agreement(Protocol):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import Refused, Samples, State
 from pytest_dtdispatch.core.units import TIME, Unit
 
 NOT_PROPAGATED = "propagation did not run"
@@ -40,14 +38,6 @@ class Caches(Protocol):
 
     def counting_uncached(self) -> AbstractContextManager[list[int]]:
         """Count propagations that ask no cache, in the one element of the list."""
-
-
-class Propagation(Enum):
-    """How a subject uses the sharding propagator, as its rehearsal showed."""
-
-    CACHED = "cached"
-    NEVER_CACHED = "never cached"
-    NONE = "none"
 
 
 class ProvedCall(NamedTuple):
@@ -126,23 +116,3 @@ class Recorder:
             for state in State
             if state in tried
         )
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What the rounds gave."""
-
-    propagation: Propagation
-    rounds: int
-    samples: tuple[Samples, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    def figures(self, *remarks: str) -> Figures:
-        """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
-        notes: tuple[str, ...] = ()
-        remarks = (*remarks, *self.remarks)
-        if self.propagation is Propagation.NEVER_CACHED:
-            notes = ("never hits: propagation runs on every call",)
-        if self.propagation is Propagation.NONE:
-            remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
-        return Figures(self.rounds, self.samples, notes, remarks)

@@ -9,17 +9,15 @@ from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.plan import Plan, Schedule
+from pytest_dtdispatch.measuring.plan import Plan, Propagation, Schedule, Taken
 from pytest_dtdispatch.measuring.proofs import (
     NO_COUNTER_MOVED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
     Caches,
-    Propagation,
     ProvedCall,
     Reader,
     Recorder,
-    Taken,
     moved,
 )
 from pytest_dtdispatch.measuring.sampler import Meter
