@@ -20,7 +20,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.steps.growth import resident_bytes

@@ -28,7 +28,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
 from pytest_dtdispatch.measuring.op_call import OpCall
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

@@ -94,7 +94,7 @@ def capture() -> Capture:
     """Run a callable in a capture of few rounds; return what was measured, by op."""
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.measuring.capture import SignatureCapture
-    from pytest_dtdispatch.measuring.rounds import Plan
+    from pytest_dtdispatch.measuring.plan import Plan
 
     def run(body: Callable[[], Any], rounds: int = 2, repeat: int = 3) -> dict[str, Measurement]:
         book = TestResults()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject, Taken
-from pytest_dtdispatch.measuring.timing import Reader
+from pytest_dtdispatch.measuring.plan import Plan, Taken
+from pytest_dtdispatch.measuring.proofs import Reader
+from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.sampler import WallClock
+from pytest_dtdispatch.measuring.timing import Subject
 
 
 class CacheInfo(NamedTuple):
@@ -131,4 +135,8 @@ class Bench:
 
     def take(self, plan: Plan, **more: Any) -> Taken:
         subject = Subject(self.op, tuple)
-        return Rounds(subject, self.caches, plan, clock=self.clock, **more).take()
+        return self.rounds(subject, plan, **more).take()
+
+    def rounds(self, subject: Subject, plan: Plan, **more: Any) -> Rounds:
+        timed = replace(plan, sampler=WallClock(self.clock))
+        return Rounds(subject, self.caches, timed, **more)

@@ -26,7 +26,7 @@ from pytest_dtdispatch.atlas.survey import (
     surveyed_often,
 )
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.torchapi.op_schemas import ops_with_a_rule
 from tests.plugin_runs import one_thread

@@ -17,9 +17,11 @@ from pytest_dtdispatch.compiled.compile_rounds import (
     CompileRounds,
 )
 from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.measuring.rounds import Subject
-from pytest_dtdispatch.measuring.tally import NOT_COUNTED
-from pytest_dtdispatch.measuring.timing import Meter
+from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.instructions.sampler import Counter, InstructionSampler
+from pytest_dtdispatch.measuring.proofs import NOT_COUNTED
+from pytest_dtdispatch.measuring.sampler import Meter, WallClock
+from pytest_dtdispatch.measuring.timing import Subject
 
 COMPILE_NS, CALL_NS, EAGER_NS = 1_000_000, 50, 7
 WARMUP = 10
@@ -123,7 +125,14 @@ def rounds_of(compiler: FakeCompiler, clock: Clock, **more: Any) -> CompileRound
         clock.now += EAGER_NS
 
     subject = Subject(eager, lambda: (1, 2))
-    return CompileRounds(compiler, subject, CompilePlan(calls=3, **more), clock)
+    plan = CompilePlan(calls=3, **{"sampler": WallClock(clock), **more})
+    return CompileRounds(compiler, subject, plan)
+
+
+def counting(begin: Callable[[], int], end: Callable[[], int]) -> InstructionSampler:
+    sampler = InstructionSampler(lambda: Counter(Meter(begin, end)))
+    sampler.start()
+    return sampler
 
 
 def take(compiler: FakeCompiler, clock: Clock, rounds: int = 1) -> dict[State, Samples]:
@@ -206,22 +215,22 @@ def test_a_warm_compile_says_where_no_cache_answered(
 
 
 def test_instructions_are_counted_of_cold_compiles_and_of_calls(compiler: FakeCompiler, clock: Clock) -> None:
-    taking = rounds_of(compiler, clock, counter=Meter(lambda: clock.now, lambda: clock.now))
+    taking = rounds_of(compiler, clock, sampler=counting(lambda: clock.now, lambda: clock.now))
     taking.take_round()
     figures = taking.figures()
-    counts = {counted.state: counted.counts for counted in figures.instructions}
+    counts = {counted.state: counted.values for counted in figures.samples}
     assert counts == {
         State.COMPILE_COLD: (COMPILE_NS + CALL_NS,),
         State.CALL: (CALL_NS,) * 3,
         State.EAGER: (EAGER_NS,) * 3,
     }
-    assert not figures.samples
+    assert {counted.unit for counted in figures.samples} == {INSTRUCTIONS}
     assert "compile warm" not in compiler.events
 
 
 def test_a_meter_that_does_not_count_gives_no_count(compiler: FakeCompiler, clock: Clock) -> None:
-    taking = rounds_of(compiler, clock, counter=Meter(lambda: 0, lambda: 2**64 - 1))
+    taking = rounds_of(compiler, clock, sampler=counting(lambda: 0, lambda: 2**64 - 1))
     taking.take_round()
-    for counted in taking.figures().instructions:
-        assert not counted.counts
+    for counted in taking.figures().samples:
+        assert not counted.values
         assert str(counted.refused[0]).startswith(NOT_COUNTED)

@@ -7,7 +7,6 @@ import re
 import resource
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,12 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
-from pytest_dtdispatch.compiled.compile_rounds import CompilePlan, CompileRounds
+from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
 from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.errors import CompileError
+from pytest_dtdispatch.measuring.sampler import WallClock
 from pytest_dtdispatch.stats.rank_sums import shift_interval
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -334,16 +334,14 @@ def test_caches_left_on_disk_make_no_cold_compile_faster(
 
     a = DTensor.from_local(torch.rand(8, 8), mesh, [Shard(0)])
     times: dict[str, dict[State, list[int]]] = {"empty": {}, "filled": {}}
-    monkeypatch.setattr(
-        "pytest_dtdispatch.compiled.measure.CompileRounds", partial(CompileRounds, clock=processor_ns)
-    )
+    plan = {"rounds": 2, "calls": 20, "sampler": WallClock(processor_ns)}
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "filled"))
     torch.compile(program)(a)
     assert list((tmp_path / "filled" / "fxgraph").rglob("*"))
     for turn in range(4):
         for folder in ("empty", "filled") if turn % 2 else ("filled", "empty"):
             monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / folder))
-            [variant] = measure(program, a, backend="inductor", plan={"rounds": 2, "calls": 20}).variants
+            [variant] = measure(program, a, backend="inductor", plan=plan).variants
             assert (variant.measurement.proof, variant.measurement.notes) == ("proved", ())
             for samples in variant.measurement.recorded():
                 times[folder].setdefault(samples.state, []).extend(samples.ns)

@@ -7,15 +7,8 @@ from typing import Any
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.compiled.table import document
-from pytest_dtdispatch.core.measurement import (
-    Contains,
-    Figures,
-    Instructions,
-    Measurement,
-    Refused,
-    Samples,
-    State,
-)
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.report.document import View, plain
 from tests.rendered import line_of, lines_of, table_of, titles_of
 
@@ -59,8 +52,11 @@ def test_a_line_has_times_ratio_and_counts() -> None:
 
 
 def test_instructions_stand_in_the_same_columns() -> None:
-    counted = (Instructions(State.COMPILE_COLD, (5_000_000,)), Instructions(State.CALL, (1_000, 900)))
-    found = cells(variant(instructions=counted), metric="instructions")
+    counted = (
+        Samples(State.COMPILE_COLD, (5_000_000,), unit=INSTRUCTIONS),
+        Samples(State.CALL, (1_000, 900), unit=INSTRUCTIONS),
+    )
+    found = cells(variant(samples=counted))
     assert (found["cold"], found["call"], found["cold/call"], found["samples"]) == (
         "5,000,000",
         "900",

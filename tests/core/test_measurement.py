@@ -9,15 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import (
-    Contains,
-    Figures,
-    Instructions,
-    Measurement,
-    Refused,
-    Samples,
-    State,
-)
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -144,34 +137,39 @@ def test_states_and_starts_are_written_as_their_values() -> None:
 # Instructions
 
 
-def counted(*instructions: Instructions) -> Measurement:
-    figures = Figures(5, instructions=instructions)
+def counts(state: State, *values: int) -> Samples:
+    return Samples(state, values, unit=INSTRUCTIONS)
+
+
+def counted(*samples: Samples) -> Measurement:
+    figures = Figures(5, samples)
     return Measurement("add@4", "add@4", "add.Tensor", "4", Contains.DISPATCH, 1, figures)
 
 
 @pytest.mark.parametrize("reading", [0, -1, 2**63, 2**64 - 1])
 def test_what_a_counter_reads_that_does_not_count_is_no_record(reading: int) -> None:
     with pytest.raises(ValueError, match=f"no count of instructions: {reading}"):
-        Instructions(State.HIT, (46_104, reading))
+        counts(State.HIT, 46_104, reading)
 
 
 def test_instructions_are_no_latencies() -> None:
-    measured = counted(Instructions(State.MISS, (9, 7)), Instructions(State.HIT, (3,)))
+    measured = counted(counts(State.MISS, 9, 7), counts(State.HIT, 3))
     assert measured.steady_ns is measured.median_ns(State.MISS) is measured.overhead_ns is None
-    assert list(measured.recorded()) == []
-    assert [one.state for one in measured.counted()] == [State.MISS, State.HIT]
+    assert list(measured.times()) == []
+    assert [one.state for one in measured.recorded()] == [State.MISS, State.HIT]
+    assert (measured.figure(State.MISS), measured.figure(State.COLD)) == (7, None)
     assert measured.proof == "proved"
 
 
 def test_the_steady_count_is_that_of_hits_else_of_calls() -> None:
-    hits, calls = Instructions(State.HIT, (3,)), Instructions(State.CALL, (2,))
-    assert counted(calls, hits).steady_instructions is hits
-    assert counted(calls).steady_instructions is calls
+    hits, calls = counts(State.HIT, 3), counts(State.CALL, 2)
+    assert counted(calls, hits).steady is hits
+    assert counted(calls).steady is calls
     assert counted(calls).proof == "unpropagated"
-    assert counted(Instructions(State.HIT, ())).steady_instructions is None
+    assert counted(counts(State.HIT)).steady is None
 
 
 def test_a_refused_count_stands_in_the_proof() -> None:
-    refused = Instructions(State.HIT, (), (Refused("the meter did not count", 10),))
+    refused = Samples(State.HIT, (), (Refused("the meter did not count", 10),), INSTRUCTIONS)
     assert counted(refused).proof == "the meter did not count (10x)"
-    assert list(counted(refused).counted()) == []
+    assert list(counted(refused).recorded()) == []

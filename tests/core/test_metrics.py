@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
-from pytest_dtdispatch.core.measurement import (
-    Contains,
-    Figures,
-    Instructions,
-    Measurement,
-    Samples,
-    State,
-)
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.plugin.kinds import kinds, metric_names
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
@@ -34,6 +28,10 @@ def measured(label: str, *samples: Samples) -> Measurement:
     return Measurement(label, label, label, "4", Contains.DISPATCH, 1, Figures(2, samples))
 
 
+def counts(state: State, *values: int) -> Samples:
+    return Samples(state, values, unit=INSTRUCTIONS)
+
+
 def test_hits_and_misses_are_given_by_their_medians_in_whole_nanoseconds() -> None:
     one = measured(
         "mm", Samples(State.MISS, (10, 30, 20)), Samples(State.HIT, (1, 2)), Samples(State.LOCAL, (1,))
@@ -45,11 +43,11 @@ def test_hits_and_misses_are_given_by_their_medians_in_whole_nanoseconds() -> No
 
 
 def test_instructions_are_given_by_their_least() -> None:
-    counts = (Instructions(State.MISS, (9_000, 7_000)), Instructions(State.HIT, (60, 50)))
-    unpropagated = (Instructions(State.CALL, (31, 30)),)
+    proved = (counts(State.MISS, 9_000, 7_000), counts(State.HIT, 60, 50))
+    unpropagated = (counts(State.CALL, 31, 30),)
     rows = [
-        Measurement(label, label, label, "4", Contains.END_TO_END, 1, Figures(2, instructions=instructions))
-        for label, instructions in (("mm", counts), ("is_same_size", unpropagated))
+        Measurement(label, label, label, "4", Contains.END_TO_END, 1, Figures(2, samples))
+        for label, samples in (("mm", proved), ("is_same_size", unpropagated))
     ]
     assert run_results("t.py::test", *rows) == (
         MetricValue("t.py::test::mm", "instruction_count", 50),
@@ -58,14 +56,17 @@ def test_instructions_are_given_by_their_least() -> None:
     )
 
 
-def compiled(counts: CompileCounts, *instructions: Instructions) -> CompiledVariant:
-    figures = Figures(1, instructions=instructions)
+def compiled(counts: CompileCounts, *samples: Samples) -> CompiledVariant:
+    figures = Figures(1, samples)
     measurement = Measurement("f", "f", "f", "4", Contains.COMPILED, 1, figures)
     return CompiledVariant("f", "f", "inductor", None, counts, measurement)
 
 
 def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_one() -> None:
-    both = (Instructions(State.COMPILE_COLD, (90_000,)), Instructions(State.CALL, (700, 600)))
+    both = (
+        counts(State.COMPILE_COLD, 90_000),
+        counts(State.CALL, 700, 600),
+    )
     counted = compiled(CompileCounts(1, (), 22, ()), *both)
     results = run_results("t", counted)
     assert {result.metric: result.value for result in results} == {

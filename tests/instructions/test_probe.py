@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.probe import check
-from pytest_dtdispatch.measuring.timing import Meter
+from pytest_dtdispatch.measuring.sampler import Meter
 
 
 def reading(*readings: int) -> Meter:

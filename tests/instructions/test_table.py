@@ -4,37 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import (
-    Contains,
-    Figures,
-    Instructions,
-    Measurement,
-    Refused,
-    State,
-)
-from pytest_dtdispatch.instructions.model import Profile, Share
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.profile import Profile, Share
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.instructions.table import document
 from pytest_dtdispatch.report.document import Line, Tone, View
 from tests.rendered import line_of, lines_of, table_of, titles_of
 
-
-def counted(*instructions: Instructions, **more: Any) -> Measurement:
-    return Measurement(
-        "add@4", "add@4", "add", "4", Contains.DISPATCH, 3, Figures(5, instructions=instructions, **more)
-    )
+VIEW = View(counted="instructions")
 
 
-MISSES = Instructions(State.MISS, (6_720_000, 6_650_000, 6_650_100))
-HITS = Instructions(State.HIT, (66_000, 66_050))
-LOCALS = Instructions(State.LOCAL, (11_000,))
+def counts(state: State, *values: int) -> Samples:
+    return Samples(state, values, unit=INSTRUCTIONS)
+
+
+def counted(*samples: Samples, **more: Any) -> Measurement:
+    return Measurement("add@4", "add@4", "add", "4", Contains.DISPATCH, 3, Figures(5, samples, **more))
+
+
+MISSES = counts(State.MISS, 6_720_000, 6_650_000, 6_650_100)
+HITS = counts(State.HIT, 66_000, 66_050)
+LOCALS = counts(State.LOCAL, 11_000)
 
 
 def only_line(measurement: Measurement, verbose: bool = False) -> Line:
-    return line_of(document({"test_a": [measurement]}, View(verbose)))
+    return line_of(document({"test_a": [measurement]}, View(verbose, "instructions")))
 
 
 def test_a_row_has_the_least_count_its_spread_and_how_many_there_are() -> None:
-    table = table_of(document({"test_a": [counted(MISSES, HITS, LOCALS)]}, View()))
+    table = table_of(document({"test_a": [counted(MISSES, HITS, LOCALS)]}, VIEW))
     assert titles_of(table) == ("miss", "miss+", "hit", "hit+", "local", "miss/hit", "samples")
     [line] = table.lines
     assert line.cells == ("6,650,000", "70,000", "66,000", "50", "11,000", "100.8", "3+2")
@@ -42,18 +40,18 @@ def test_a_row_has_the_least_count_its_spread_and_how_many_there_are() -> None:
 
 
 def test_what_was_not_counted_is_a_dash() -> None:
-    assert only_line(counted(Instructions(State.CALL, (9,)))).cells == ("-", "-", "9", "0", "-", "-", "0+1")
+    assert only_line(counted(counts(State.CALL, 9))).cells == ("-", "-", "9", "0", "-", "-", "0+1")
 
 
 def test_cold_counts_have_a_column_where_there_are_any() -> None:
-    cold = counted(Instructions(State.COLD, (9_000_000,)), HITS)
-    table = table_of(document({"test_a": [cold]}, View()))
+    cold = counted(counts(State.COLD, 9_000_000), HITS)
+    table = table_of(document({"test_a": [cold]}, VIEW))
     assert table.columns[0].head == "cold"
     assert table.lines[0].cells[:2] == ("9,000,000", "-")
 
 
 def test_what_was_refused_is_not_proved() -> None:
-    refused = Instructions(State.HIT, (), (Refused("the meter did not count", 10),))
+    refused = Samples(State.HIT, (), (Refused("the meter did not count", 10),), INSTRUCTIONS)
     line = only_line(counted(refused))
     assert (line.proof, line.tone) == ("the meter did not count (10x)", Tone.BAD)
 
@@ -65,17 +63,18 @@ def test_verbose_adds_rounds_calls_and_remarks() -> None:
 
 
 def test_no_line_says_that_a_count_is_a_time() -> None:
-    text = " ".join(lines_of(document({"test_a": [counted(MISSES, HITS)]}, View()), 120))
+    text = " ".join(lines_of(document({"test_a": [counted(MISSES, HITS)]}, VIEW), 120))
     assert not {"s", "ms", "us", "ns"} & set(text.split())
 
 
 LONG = "torch::" + "x" * 200 + "::dispatch"
-PROFILE = Profile(State.MISS, (Share("eval", 750), Share(LONG, 250)), 1_000, (Share("rule (a.py:3)", 9),), 10)
+PROFILE = Profile((Share("eval", 750), Share(LONG, 250)), 1_000, (Share("rule (a.py:3)", 9),), 10)
 
 
 def profiled(width: int = 100) -> list[str]:
     """Lines below the table of one signature: its head, its test, and its line."""
-    return lines_of(document({"t.py::test_add": [counted(HITS, profiles=(PROFILE,))]}, View()), width)[3:]
+    misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=PROFILE)
+    return lines_of(document({"t.py::test_add": [counted(HITS, misses)]}, VIEW), width)[3:]
 
 
 def test_each_function_has_its_count_and_its_part_of_the_call() -> None:
@@ -95,4 +94,4 @@ def test_lines_of_a_profile_fit_and_keep_both_ends_of_a_name() -> None:
 
 
 def test_what_was_not_profiled_has_no_profile() -> None:
-    assert len(lines_of(document({"t.py::test_add": [counted(HITS)]}, View()))) == 3
+    assert len(lines_of(document({"t.py::test_add": [counted(HITS)]}, VIEW))) == 3

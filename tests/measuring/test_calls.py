@@ -13,7 +13,8 @@ from torch.distributed.tensor import Replicate, Shard
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
-from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN, Plan
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.proofs import PROPAGATED_AGAIN
 from pytest_dtdispatch.measuring.setup import Setup
 from pytest_dtdispatch.measuring.state import RandomState
 from pytest_dtdispatch.torchapi.modes import open_modes

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 
 pytestmark = pytest.mark.torch
 
@@ -84,7 +84,7 @@ import resource
 import torch
 from torch.distributed.tensor import DTensor, Shard
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.core.results import TestResults

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi.mask_buffers import mask_buffer_type
 from pytest_dtdispatch.torchapi.modes import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

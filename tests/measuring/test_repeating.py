@@ -13,8 +13,8 @@ import torch
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeating import is_from_elsewhere, nothing_warned
-from pytest_dtdispatch.measuring.rounds import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch

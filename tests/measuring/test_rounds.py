@@ -15,19 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.measuring.rounds import (
+from pytest_dtdispatch.measuring.plan import Plan, Propagation, Taken
+from pytest_dtdispatch.measuring.proofs import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
-    Plan,
-    Propagation,
-    Rounds,
-    Subject,
-    Taken,
 )
-from pytest_dtdispatch.measuring.timing import gc_paused
+from pytest_dtdispatch.measuring.timing import Subject, gc_paused
 from tests.scripted_bench import Bench, FakeOp
 
 # A busy machine is no failure.
@@ -405,7 +401,7 @@ def test_only_the_call_is_timed(bench: Bench) -> None:
     bench.caches.reading = lambda: bench.clock.passes(second)
     subject = Subject(op, prepare, {"keyword": "keyword"})
     unhurried_plan = plan(rounds=2, repeat=3, max_time_s=1e9)
-    taken = Rounds(subject, bench.caches, unhurried_plan, clock=bench.clock).take()
+    taken = bench.rounds(subject, unhurried_plan).take()
     assert by_state(taken)[State.MISS].ns == (7, 7)
     assert by_state(taken)[State.HIT].ns == (7,) * 6
     assert log == ["prepare", "call", "release"] * (REHEARSAL + 2 * (1 + WARMUP + 3))
@@ -427,7 +423,7 @@ def test_each_result_is_released_outside_of_what_is_timed_where_that_is_asked_fo
 
     subject = Subject(op, tuple, release=release)
     unhurried_plan = plan(rounds=2, repeat=3, max_time_s=1e9)
-    taken = Rounds(subject, bench.caches, unhurried_plan, clock=bench.clock).take()
+    taken = bench.rounds(subject, unhurried_plan).take()
     assert by_state(taken)[State.MISS].ns == (7, 7)
     assert by_state(taken)[State.HIT].ns == (7,) * 6
     assert released == results
@@ -442,7 +438,7 @@ def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    Rounds(Subject(bench.op, tuple), bench.caches, Plan(rounds=6, repeat=2), clock=bench.clock).take()
+    bench.rounds(Subject(bench.op, tuple), Plan(rounds=6, repeat=2)).take()
     take, time_row, op, effect_itself = 1, 1, 1, 1
     assert depths == {len(inspect.stack(0)) + take + time_row + op + effect_itself}
 
@@ -554,7 +550,7 @@ def test_what_prepares_a_call_is_part_of_its_time(bench: Bench) -> None:
         return ()
 
     subject = Subject(bench.op, prepare)
-    taken = Rounds(subject, bench.caches, Plan(), clock=bench.clock).take()
+    taken = bench.rounds(subject, Plan()).take()
     assert counts_of(taken) == {State.MISS: 5, State.HIT: 5}
 
 

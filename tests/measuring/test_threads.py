@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import dispatcher
 from pytest_dtdispatch.torchapi.dispatcher import SLOW_PATH, noticing_propagations

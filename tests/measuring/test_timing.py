@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject
-from pytest_dtdispatch.measuring.timing import Reader
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.proofs import Reader
+from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.sampler import WallClock
+from pytest_dtdispatch.measuring.timing import Subject
 
 
 class NoCaches:
@@ -43,8 +46,8 @@ def nest(depth: int) -> int:
 
 
 def median_faults_of_a_call() -> float:
-    plan = Plan(rounds=1, repeat=20)
-    taken = Rounds(Subject(nest, lambda: (10,)), NoCaches(), plan, clock=page_faults).take()
+    plan = Plan(rounds=1, repeat=20, sampler=WallClock(page_faults))
+    taken = Rounds(Subject(nest, lambda: (10,)), NoCaches(), plan).take()
     [samples] = [samples for samples in taken.samples if samples.state is State.CALL]
     return samples.median_ns
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
 from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

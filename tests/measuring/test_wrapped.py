@@ -13,7 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 
 pytestmark = pytest.mark.torch
 

@@ -15,8 +15,7 @@ from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.effort import MIN_ROUNDS
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import MIN_ROUNDS, Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.torchapi.process_groups import init_fake_group

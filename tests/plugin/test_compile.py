@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from pytest_dtdispatch.instructions.counted_rounds import Counting
-from pytest_dtdispatch.measuring.timing import Meter
+from pytest_dtdispatch.instructions.sampler import Counter, InstructionSampler
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
 
 pytestmark = pytest.mark.torch
@@ -333,12 +332,12 @@ def test_instructions_of_a_compile_are_a_result_under_pytorch_s_name(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What counts here is the clock, in this process."""
-    counts = Counting(Meter(time.perf_counter_ns, time.perf_counter_ns), lambda: True)
-    monkeypatch.setattr("pytest_dtdispatch.plugin.instruction_run.rerun", lambda config: None)
-    monkeypatch.setattr("pytest_dtdispatch.plugin.instruction_run.begin_to_count", lambda *_: counts)
+    sampler = InstructionSampler(lambda: Counter(WallClock().meter))
+    monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
     pytester.makepyfile(test_named=DOUBLE)
-    flags = ("--dtdispatch", "--dtdispatch-metric=instructions", "--dtdispatch-csv=results.csv")
-    result = run(pytester, *flags, "--benchmark-quiet")
+    few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--dtdispatch-compile-rounds=1")
+    flags = ("--dtdispatch", "--dtdispatch-metric=clock-counts", "--dtdispatch-csv=results.csv")
+    result = run(pytester, *flags, *few, "--benchmark-quiet")
     result.assert_outcomes(passed=1)
     assert re.search(r"\n  double( +[\d,]+){4} +1 +0 +\d+ +0 +1 .*1\+0\+10  proved", text_of(result))
     results = [line.rsplit(",", 2) for line in (pytester.path / "results.csv").read_text().splitlines()]

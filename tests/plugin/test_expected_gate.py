@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 import types
@@ -11,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.instructions import counted_rounds as counted
-from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests import pytorch_reader
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
 from tests.scripted_clock import ScriptedClock
@@ -63,7 +61,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> type
     """Let each run have the same latencies, and a test add to those of its callable, and to its counts."""
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
     monkeypatch.setitem(sys.modules, "scripted", control)
-    monkeypatch.setattr(counted, "Rounds", functools.partial(Rounds, clock=control.clock))
+    monkeypatch.setitem(SAMPLERS, "time", WallClock(control.clock))
     monkeypatch.setenv("COLUMNS", "200")
     pytester.makepyfile(test_results=TESTS)
     return control

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.instructions.sampler import Counter, InstructionSampler
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
 
 pytestmark = pytest.mark.torch
@@ -122,9 +124,7 @@ def test_what_is_injected_slows_dispatch_and_leaves_plain_tensors_alone(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
 ) -> None:
     """Ten times as long: no noise does that."""
-    from pytest_dtdispatch.measuring import rounds
-
-    monkeypatch.setattr(rounds.Rounds, "__init__", rounds.Rounds.__init__)  # put back at the end
+    monkeypatch.setitem(SAMPLERS, "time", SAMPLERS["time"])  # put back at the end
     pytester.makepyfile(TEN_LINES)
     measure(pytester, PLUGIN)
     before = read(answer)["rows"]
@@ -179,3 +179,16 @@ def test_a_real_process_that_collects_nothing(tmp_path: Path) -> None:
     assert done.returncode == 5
     assert "no test was collected" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_metric_that_is_no_time_is_refused_in_one_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
+) -> None:
+    sampler = InstructionSampler(lambda: Counter(WallClock().meter))
+    monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
+    pytester.makepyfile(TEN_LINES)
+    result = measure(pytester, PLUGIN, "--dtdispatch-metric=clock-counts")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: --dtdispatch-metric clock-counts: A/B runs compare times, not instructions"]
+    )

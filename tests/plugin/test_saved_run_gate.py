@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 import types
@@ -12,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.instructions import counted_rounds as counted
-from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
 from tests.scripted_clock import ScriptedClock
 
@@ -52,7 +50,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """Let each run have the same latencies, and a test add to those of its callable."""
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
     monkeypatch.setitem(sys.modules, "scripted", control)
-    monkeypatch.setattr(counted, "Rounds", functools.partial(Rounds, clock=control.clock))
+    monkeypatch.setitem(SAMPLERS, "time", WallClock(control.clock))
     monkeypatch.setenv("COLUMNS", "200")
     return control
 

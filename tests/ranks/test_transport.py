@@ -24,8 +24,6 @@ figures = some.builds(
     some.lists(samples, max_size=3).map(tuple),
     texts,
     texts,
-    instructions=some.just(()),
-    profiles=some.just(()),
 )
 measurements = some.builds(Measurement, figures=figures, contains=some.sampled_from(Contains), calls=counts)
 ONE = plain_measurement(Measurement("a", "a", "a", "4", Contains.DISPATCH, 1, Figures()))

@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.errors import ScalingError
 from pytest_dtdispatch.measuring.calls import RanCall
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.scaling import measure as scaling_module
 from pytest_dtdispatch.scaling.judge import fit_scaling
 from pytest_dtdispatch.scaling.measure import PASSES, AtSize, run_and_measure_sizes

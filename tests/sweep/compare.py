@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
 from pytest_dtdispatch.torchapi.op_schemas import tree_leaves

@@ -1,80 +1,64 @@
 """Make every timed call slower by a known share: ``pytest -p pytest_dtdispatch.ab.slowdown``.
 
-The self-test loads it in one side only. The call is timed and then spun out, so that a miss and a hit both
+The self-test loads it in one side only. The clock is held up after a call, so that a miss and a hit both
 take longer by that share, whatever they take. Plain tensors are left alone: they are the control.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_dtdispatch.ab.model import SLOWER_BY
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Clock, Meter, Sampler, register
 
 if TYPE_CHECKING:
     import pytest
-
-    from pytest_dtdispatch.measuring.rounds import Subject
 
 CALIBRATION_CALLS = 2000
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Slow whatever is measured in this process, where the environment says by how much."""
+    """Slow whatever is timed in this process, where the environment says by how much."""
     share = float(os.environ.get(SLOWER_BY, "0"))
     if share:
-        _slow_all(share)
+        register(SlowedSampler(SAMPLERS["time"], share))
 
 
-def _slow_all(share: float) -> None:
-    from pytest_dtdispatch.measuring import rounds
+class SlowedSampler(Sampler):
+    """Another sampler of times, by which calls on DTensors take longer by a share."""
 
-    takes_first = rounds.Rounds.__init__
+    def __init__(self, slowed: Sampler, share: float) -> None:
+        self.name, self.unit, self.clock = slowed.name, slowed.unit, slowed.clock
+        added_ns = _least_ns(slowed_meter(self.clock, 0.0, 0.0)) - _least_ns(slowed.meter)
+        self.begin, self.end = slowed_meter(self.clock, share, added_ns)
+        self._local_meter = slowed.meter
 
-    def init(self: Any, subject: Subject, *args: Any, **kwargs: Any) -> None:
-        takes_first(self, replace(subject, fn=slowed(subject.fn, share)), *args, **kwargs)
-
-    rounds.Rounds.__init__ = init  # type: ignore[method-assign]
-
-
-def slowed(fn: Callable[..., Any], share: float, overhead_ns: float | None = None) -> Callable[..., Any]:
-    """Wrap a callable in one that takes longer."""
-    clock = time.perf_counter_ns
-    if overhead_ns is None:
-        overhead_ns = _overhead_ns()
-    spent = overhead_ns
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        start = clock()
-        result = fn(*args, **kwargs)
-        end = clock()
-        until = end + (end - start) * share - spent
-        while clock() < until:
-            pass
-        return result
-
-    return slow
+    @property
+    def local_meter(self) -> Meter:
+        """What reads calls on plain tensors: as if nothing were slowed."""
+        return self._local_meter
 
 
-def _overhead_ns() -> float:
-    """Measure what the wrapper adds to a call that takes no time."""
+def slowed_meter(clock: Clock, share: float, added_ns: float) -> Meter:
+    """Read a clock, and wait after each call; what reading alone adds is not waited for again."""
+    began = 0
 
-    def nothing() -> None:
-        pass
+    def begin() -> int:
+        nonlocal began
+        began = clock()
+        return began
 
-    wrapped = slowed(nothing, 0.0, 0.0)
-    return _least_ns(wrapped) - _least_ns(nothing)
+    def end() -> int:
+        now = clock()
+        until = now + (now - began) * share - added_ns
+        while now < until:
+            now = clock()
+        return now
+
+    return Meter(begin, end)
 
 
-def _least_ns(fn: Callable[[], Any]) -> int:
-    clock = time.perf_counter_ns
-
-    def once() -> int:
-        start = clock()
-        fn()
-        return clock() - start
-
-    return min(once() for _ in range(CALIBRATION_CALLS))
+def _least_ns(meter: Meter) -> int:
+    """Read calls that do nothing."""
+    return min(-meter.begin() + meter.end() for _ in range(CALIBRATION_CALLS))

@@ -19,7 +19,7 @@ from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.describe import signature_of
 from pytest_dtdispatch.measuring.op_call import OpCall
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 
 # Few samples of many signatures: the whole takes minutes.
 PLAN = Plan(rounds=2, repeat=25, max_time_s=0.1, cold=True)

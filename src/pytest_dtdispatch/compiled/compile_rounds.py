@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from pytest_dtdispatch.core.measurement import Figures, Instructions, Samples, State, is_count
-from pytest_dtdispatch.measuring.rounds import WARMUP_HITS, Subject
-from pytest_dtdispatch.measuring.tally import NOT_COUNTED, Tally
-from pytest_dtdispatch.measuring.timing import (
-    Clock,
-    Meter,
-    Reader,
-    gc_paused,
-    nothing_to_do,
-    time_row,
-)
+from pytest_dtdispatch.core.measurement import Figures, State
+from pytest_dtdispatch.measuring.plan import WARMUP_HITS
+from pytest_dtdispatch.measuring.proofs import Reader, Recorder
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
+from pytest_dtdispatch.measuring.timing import Subject, gc_paused, nothing_to_do, time_row
 
 NO_GRAPH = "no graph was compiled"
 FROM_CACHE = "a cache of compiled code answered"
@@ -35,14 +28,14 @@ class CompilePlan:
         rounds: cold compiles, and as many warm ones.
         calls: of the compiled function in each round, and of the uncompiled one.
         fake_tensor_cache: settings that are compared; none where torch's own is kept.
-        counter: counts instructions in place of the clock; then there are no warm compiles.
+        sampler: reads each call; where all read alike there are no warm compiles.
     """
 
     backend: str = "inductor"
     rounds: int = 5
     calls: int = 40
     fake_tensor_cache: tuple[bool, ...] = ()
-    counter: Meter | None = None
+    sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
 
 
 class Compiler(Protocol):
@@ -90,16 +83,15 @@ class CompileRounds:
         compiler: Compiler,
         subject: Subject,
         plan: CompilePlan,
-        clock: Clock = time.perf_counter_ns,
         synchronize: Callable[[], None] = nothing_to_do,
     ) -> None:
         self._compiler = compiler
         self._subject = subject
         self._plan = plan
-        self._meter = plan.counter or Meter(clock, clock)
+        self._meter = plan.sampler.meter
         self._synchronize = synchronize
         self._compiled: Callable[..., Any] = subject.fn
-        self._tally = Tally()
+        self._recorder = Recorder(plan.sampler.unit)
         self._why_no_program = NO_GRAPH
         self._warm_look_ups = (0, 0)
         self._rounds = 0
@@ -116,9 +108,9 @@ class CompileRounds:
         """Compile cold, compile warm, call."""
         with self._compiler.cold():
             self._cold()
-            if self._plan.counter:
+            if self._plan.sampler.is_exact:
                 self._calls()
-        if not self._plan.counter:
+        if not self._plan.sampler.is_exact:
             with self._compiler.warm():
                 self._warm()
                 self._calls()
@@ -127,9 +119,7 @@ class CompileRounds:
 
     def figures(self) -> Figures:
         """What the rounds gave."""
-        if self._plan.counter:
-            return Figures(self._rounds, instructions=self._tally.recorded(Instructions))
-        return Figures(self._rounds, self._tally.recorded(Samples), self._warm_notes())
+        return Figures(self._rounds, self._recorder.samples(), self._warm_notes())
 
     def _first_call(self, *args: Any) -> Any:
         __tracebackhide__ = True
@@ -145,11 +135,11 @@ class CompileRounds:
         figure, (graphs, hits, _) = self._compile(forget)
         self._compiler.note_cold(self._compiled)
         why_not = NO_GRAPH if not graphs else FROM_CACHE if hits else "" if is_empty[0] else NOT_EMPTY
-        self._enter(State.COMPILE_COLD, figure, why_not)
+        self._recorder.record(State.COMPILE_COLD, figure, why_not)
 
     def _warm(self) -> None:
         figure, (graphs, hits, misses) = self._compile(self._compiler.forget)
-        self._enter(State.COMPILE_WARM, figure, "" if graphs else NO_GRAPH)
+        self._recorder.record(State.COMPILE_WARM, figure, "" if graphs else NO_GRAPH)
         self._warm_look_ups = (hits, misses)
 
     def _compile(self, forget: Callable[[], None]) -> tuple[int, tuple[int, int, int]]:
@@ -164,8 +154,8 @@ class CompileRounds:
 
             self._synchronize()
             subject = replace(self._subject, fn=self._first_call)
-            row = subject.row(prepare, self._compiler.look_ups, 1)
-            [(figure, before, after)] = time_row(row, self._meter)
+            row = subject.row(self._meter, prepare, self._compiler.look_ups, 1)
+            [(figure, before, after)] = time_row(row)
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
         self._why_no_program = "" if graphs else NO_GRAPH
         return figure, (graphs, hits, misses)
@@ -176,28 +166,24 @@ class CompileRounds:
             self._timed(self._compiled, WARMUP_HITS)
             for figure, before, after in self._timed(self._compiled, self._plan.calls):
                 again = COMPILED_AGAIN if after != before else ""
-                self._enter(State.CALL, figure, self._why_no_program or again)
+                self._recorder.record(State.CALL, figure, self._why_no_program or again)
         self._compiler.note_calls()
 
     def _eager(self) -> None:
         with gc_paused():
             self._timed(self._subject.fn, WARMUP_HITS)
             for figure, before, after in self._timed(self._subject.fn, self._plan.calls):
-                self._enter(State.EAGER, figure, COMPILED_AGAIN if after != before else "")
+                self._recorder.record(State.EAGER, figure, COMPILED_AGAIN if after != before else "")
 
     def _timed(self, fn: Callable[..., Any], calls: int) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
         self._synchronize()
         read: Reader = lambda: (self._compiler.graphs(),)  # noqa: E731 (a name of its type)
         subject = replace(self._subject, fn=fn)
-        return time_row(subject.row(subject.prepare, read, calls), self._meter)
-
-    def _enter(self, state: State, figure: int, why_not: str) -> None:
-        counts_nothing = self._plan.counter is not None and not is_count(figure)
-        self._tally.enter(state, figure, why_not or (NOT_COUNTED if counts_nothing else ""))
+        return time_row(subject.row(self._meter, subject.prepare, read, calls))
 
     def _warm_notes(self) -> tuple[str, ...]:
         hits, misses = self._warm_look_ups
-        if hits or not self._tally.has(State.COMPILE_WARM):
+        if hits or not self._recorder.recorded(State.COMPILE_WARM):
             return ()
         asked = f"{misses} look-ups found nothing" if misses else "none was asked"
         return (f"compile-warm: no cache of compiled code answered: {asked}",)

@@ -46,25 +46,22 @@ LEGEND = (
 
 def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Document:
     """Lay out what was compiled, and what the FakeTensor cache is worth, where it was off and on."""
-    of_instructions = view.metric == "instructions"
-    return Document((_table(compiled, view, of_instructions), *_effects(compiled)), LEGEND)
+    return Document((_table(compiled, view), *_effects(compiled)), LEGEND)
 
 
-def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View, of_instructions: bool) -> Table:
+def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Table:
     everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
     columns = [
-        (title, texts)
-        for title, state in STATES
-        if any((texts := _texts(state, everything, of_instructions))[1].values())
+        (title, texts) for title, state in STATES if any((texts := _texts(state, everything))[1].values())
     ]
 
     def line(variant: CompiledVariant) -> Line:
         measurement, counts = variant.measurement, variant.counts
         cells = [texts[1][id(measurement)] or "-" for _, texts in columns]
-        cells += [_ratio(measurement, of_instructions)] * bool(columns)
+        cells += [_ratio(measurement)] * bool(columns)
         cells += [_number(of(counts)) for _, of in COUNTS]
         cells += [_sum(counts.fake_tensor_hits, counts.fake_tensor_misses)]
-        cells += [_samples(measurement, of_instructions)] * bool(columns)
+        cells += [_samples(measurement)] * bool(columns)
         proof = measurement.proof if columns else "counted"
         return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, view)), proof_tone(proof))
 
@@ -104,36 +101,23 @@ def effect_text(effect: CacheEffect) -> str:
     )
 
 
-def _texts(
-    state: State, measurements: Sequence[Measurement], of_instructions: bool
-) -> tuple[str, dict[int, str]]:
+def _texts(state: State, measurements: Sequence[Measurement]) -> tuple[str, dict[int, str]]:
     """Write a column: its unit, and its texts by measurement."""
-    values = {id(measurement): _value(measurement, state, of_instructions) for measurement in measurements}
-    if of_instructions:
-        return "", {key: "" if value is None else f"{value:,.0f}" for key, value in values.items()}
-    unit = column_unit(values.values())
-    return unit.name, {key: "" if value is None else unit.text(value) for key, value in values.items()}
+    figures = {id(measurement): measurement.figure(state) for measurement in measurements}
+    if not any(samples.ns for measurement in measurements for samples in measurement.samples):
+        return "", {key: "" if value is None else f"{value:,.0f}" for key, value in figures.items()}
+    unit = column_unit(figures.values())
+    return unit.name, {key: "" if value is None else unit.text(value) for key, value in figures.items()}
 
 
-def _value(measurement: Measurement, state: State, of_instructions: bool) -> float | None:
-    if not of_instructions:
-        return measurement.median_ns(state)
-    counted = measurement.instructions_of(state)
-    return counted.least if counted else None
-
-
-def _ratio(measurement: Measurement, of_instructions: bool) -> str:
-    cold, call = (_value(measurement, state, of_instructions) for state in (State.COMPILE_COLD, State.CALL))
+def _ratio(measurement: Measurement) -> str:
+    cold, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
     return f"{cold / call:,.0f}" if cold and call else "-"
 
 
-def _samples(measurement: Measurement, of_instructions: bool) -> str:
-    states = (State.COMPILE_COLD, State.COMPILE_WARM, State.CALL)
-    if of_instructions:
-        counted = [measurement.instructions_of(state) for state in states]
-        return "+".join(str(len(each.counts) if each else 0) for each in counted)
-    timed = [measurement.of(state) for state in states]
-    return "+".join(str(len(each.ns) if each else 0) for each in timed)
+def _samples(measurement: Measurement) -> str:
+    taken = (measurement.of(state) for state in (State.COMPILE_COLD, State.COMPILE_WARM, State.CALL))
+    return "+".join(str(len(samples.values) if samples else 0) for samples in taken)
 
 
 def _notes(variant: CompiledVariant, view: View) -> Iterator[str]:

@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_dtdispatch.instructions.model import Profile
+from pytest_dtdispatch.core.profile import Profile
+from pytest_dtdispatch.core.units import TIME, Unit
 
 
 class State(str, Enum):
@@ -56,75 +55,56 @@ class Samples:
 
     Args:
         state: the state they were proved to be in.
-        ns: latencies in nanoseconds, in the order they were taken.
+        values: in their unit, in the order they were taken.
         refused: what was taken for this state and not recorded.
+        unit: what they are in: nanoseconds, if not said.
+        profile: where the instructions of a call in this state went, if that was asked for.
 
     Raises:
-        ValueError: a latency is negative, which no clock of ours can give.
+        ValueError: a value that no clock or counter can give.
+
+    Example:
+        >>> from pytest_dtdispatch.core.units import INSTRUCTIONS
+        >>> hits = Samples(State.HIT, (46_104, 46_110, 46_104), unit=INSTRUCTIONS)
+        >>> hits.figure, hits.span, hits.ns
+        (46104, 6, ())
     """
 
     state: State
-    ns: tuple[int, ...]
+    values: tuple[int, ...]
     refused: tuple[Refused, ...] = ()
+    unit: Unit = TIME
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        if any(sample < 0 for sample in self.ns):
-            raise ValueError(f"a latency of {min(self.ns)} ns")
+        for value in self.values:
+            if not self.unit.holds(value):
+                says = (
+                    f"a latency of {value} ns"
+                    if self.unit.is_time
+                    else f"no count of {self.unit.name}: {value}"
+                )
+                raise ValueError(says)
+
+    @property
+    def ns(self) -> tuple[int, ...]:
+        """Latencies in nanoseconds; none where the samples are no times."""
+        return self.values if self.unit.is_time else ()
+
+    @property
+    def figure(self) -> float:
+        """What stands for the samples: the median of times, else the least; there must be a sample."""
+        return self.unit.figure(self.values)
 
     @property
     def median_ns(self) -> float:
-        """Median latency in nanoseconds; there must be a sample."""
+        """Median latency in nanoseconds; there must be a latency."""
         return statistics.median(self.ns)
 
-
-MOST_INSTRUCTIONS = 2**63  # a counter that is not there reads 2**64 - 1
-
-
-def is_count(reading: int) -> bool:
-    """Tell a count of instructions from what a counter reads that does not count.
-
-    Example:
-        >>> is_count(46_104), is_count(0), is_count(2**64 - 1)
-        (True, False, False)
-    """
-    return 0 < reading < MOST_INSTRUCTIONS
-
-
-@dataclass(frozen=True)
-class Instructions:
-    """Instructions of all calls of one state that were proved to be in it.
-
-    Args:
-        state: the state they were proved to be in.
-        counts: of each call, in the order they were taken.
-        refused: what was taken for this state and not recorded.
-
-    Raises:
-        ValueError: a count is 0, or one that no program reaches.
-
-    Example:
-        >>> hits = Instructions(State.HIT, (46_104, 46_110, 46_104))
-        >>> hits.least, hits.spread
-        (46104, 6)
-    """
-
-    state: State
-    counts: tuple[int, ...]
-    refused: tuple[Refused, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not all(map(is_count, self.counts)):
-            raise ValueError(f"no count of instructions: {next(n for n in self.counts if not is_count(n))}")
-
     @property
-    def least(self) -> int:
-        """The least count, which gates compare; there must be one."""
-        return min(self.counts)
-
-    @property
-    def spread(self) -> int:
-        """How many instructions the greatest count has more than the least."""
-        return max(self.counts) - self.least
+    def span(self) -> int:
+        """How much greater the greatest sample is than the least."""
+        return max(self.values) - min(self.values)
 
 
 @dataclass(frozen=True)
@@ -136,17 +116,12 @@ class Figures:
         samples: one entry for each state that was tried.
         notes: what every reader must know: why there are no figures, what was done differently.
         remarks: what explains the figures to who asks: why there is no local row.
-        instructions: one entry for each state that was tried, where instructions were counted; then there
-            are no samples.
-        profiles: where the instructions of a call in each state went, if that was asked for.
     """
 
     rounds: int = 0
     samples: tuple[Samples, ...] = ()
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    instructions: tuple[Instructions, ...] = ()
-    profiles: tuple[Profile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,33 +168,33 @@ class Measurement:
 
     def of(self, state: State) -> Samples | None:
         """Samples of one state, or nothing where none was recorded."""
-        return next((s for s in self.samples if s.state is state and s.ns), None)
+        return next((s for s in self.samples if s.state is state and s.values), None)
+
+    def figure(self, state: State) -> float | None:
+        """What stands for one state, or nothing where none was recorded."""
+        samples = self.of(state)
+        return samples.figure if samples else None
 
     def median_ns(self, state: State) -> float | None:
-        """Median of one state in nanoseconds, or nothing where none was recorded."""
+        """Median of one state in nanoseconds, or nothing where no time was recorded."""
         samples = self.of(state)
-        return samples.median_ns if samples else None
+        return samples.median_ns if samples and samples.ns else None
+
+    @property
+    def steady(self) -> Samples | None:
+        """Samples of calls in the steady state: hits, else unpropagated calls."""
+        return self.of(State.HIT) or self.of(State.CALL)
 
     @property
     def steady_ns(self) -> float | None:
         """Median latency in nanoseconds of a call in the steady state: a hit, else an unpropagated call."""
-        hit = self.median_ns(State.HIT)
-        return hit if hit is not None else self.median_ns(State.CALL)
+        return self.median_ns(self.steady.state) if self.steady else None
 
     @property
     def overhead_ns(self) -> float | None:
         """What dispatch adds to the op on the local shards, in nanoseconds: steady minus local."""
         steady, local = self.steady_ns, self.median_ns(State.LOCAL)
         return steady - local if steady is not None and local is not None else None
-
-    def instructions_of(self, state: State) -> Instructions | None:
-        """Counts of one state, or nothing where none was recorded."""
-        return next((one for one in self.figures.instructions if one.state is state and one.counts), None)
-
-    @property
-    def steady_instructions(self) -> Instructions | None:
-        """Counts of calls in the steady state: hits, else unpropagated calls."""
-        return self.instructions_of(State.HIT) or self.instructions_of(State.CALL)
 
     @property
     def miss_over_hit(self) -> float | None:
@@ -230,11 +205,10 @@ class Measurement:
     @property
     def proof(self) -> str:
         """One phrase that says what the cache counters proved of these samples."""
-        tried: tuple[Samples | Instructions, ...] = (*self.samples, *self.figures.instructions)
-        refused = [refusal for one in tried for refusal in one.refused]
+        refused = [refusal for samples in self.samples for refusal in samples.refused]
         if refused:
             return ", ".join(str(refusal) for refusal in refused)
-        recorded = {*(one.state for one in self.recorded()), *(one.state for one in self.counted())}
+        recorded = {samples.state for samples in self.recorded()}
         if self.contains is Contains.COMPILED:
             return "proved" if recorded else "not measured"
         if State.CALL in recorded:
@@ -242,9 +216,9 @@ class Measurement:
         return "proved" if recorded & {State.MISS, State.HIT} else "not measured"
 
     def recorded(self) -> Iterator[Samples]:
-        """Every state that has samples: the rows of this measurement."""
-        return (samples for samples in self.samples if samples.ns)
+        """Every state that has samples."""
+        return (samples for samples in self.samples if samples.values)
 
-    def counted(self) -> Iterator[Instructions]:
-        """Every state whose instructions were counted."""
-        return (one for one in self.figures.instructions if one.counts)
+    def times(self) -> Iterator[Samples]:
+        """Every state that has latencies: the rows of this measurement."""
+        return (samples for samples in self.samples if samples.ns)

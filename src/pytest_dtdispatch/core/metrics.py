@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_dtdispatch.core.measurement import Instructions, Measurement, State
-
-# What a metric is of a signature or a named call; nothing where it was not measured.
-CALL_METRICS: dict[str, Callable[[Measurement], float | None]] = {
-    "instruction_count": lambda measurement: _least(measurement.steady_instructions),
-    "instruction_count_miss": lambda measurement: _least(measurement.instructions_of(State.MISS)),
-    "compile_time_instruction_count": lambda measurement: _compile_alone(measurement),
-    "dispatch_hit_ns": lambda measurement: measurement.median_ns(State.HIT),
-    "dispatch_miss_ns": lambda measurement: measurement.median_ns(State.MISS),
-}
-INSTRUCTION_METRICS = tuple(metric for metric in CALL_METRICS if "instruction_count" in metric)
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.units import TIME
 
 
 @dataclass(frozen=True)
@@ -54,9 +45,8 @@ class MetricValue:
 
 def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int]]:
     """Give every metric of a row, with its value."""
-    for metric, of in CALL_METRICS.items():
-        value = of(measurement)
-        if value is not None:
+    for metric, value in _figures(measurement).items():
+        if metric and value is not None:
             yield metric, round(value)
 
 
@@ -70,11 +60,18 @@ def plain_name(name: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
 
 
-def _least(counted: Instructions | None) -> int | None:
-    return counted.least if counted else None
+def _figures(measurement: Measurement) -> dict[str, float | None]:
+    """Name the figures of a row, by the names that their unit gives."""
+    unit = next((samples.unit for samples in measurement.recorded()), TIME)
+    return {
+        unit.steady: measurement.steady.figure if measurement.steady else None,
+        unit.hit: measurement.figure(State.HIT),
+        unit.miss: measurement.figure(State.MISS),
+        unit.compile: _compile_alone(measurement),
+    }
 
 
-def _compile_alone(measurement: Measurement) -> int | None:
+def _compile_alone(measurement: Measurement) -> float | None:
     """Take one steady call from the first one, which compiles and then runs once as they do."""
-    first, call = (measurement.instructions_of(state) for state in (State.COMPILE_COLD, State.CALL))
-    return first.least - call.least if first and call else None
+    first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
+    return None if first is None or call is None else first - call

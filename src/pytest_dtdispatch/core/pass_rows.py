@@ -41,7 +41,7 @@ class PassRows:
         """Add what was found in the pass that just ended."""
         for results in found:
             for measurement in results.measurements():
-                for samples in measurement.recorded():
+                for samples in measurement.times():
                     row = f"{results.test}::{measurement.label}::{samples.state}"
                     self._medians.setdefault(row, []).append(statistics.median(samples.ns))
                     self._quietest[row] = min(self._quietest.get(row, math.inf), quietest_block(samples.ns))

@@ -41,11 +41,13 @@ class SavedRun:
         where: its file.
         machine: what must be equal before figures may be compared: names and texts.
         rows: ours; those of other benchmarks are left out.
+        metric: that its rows are of, as ``--dtdispatch-metric`` names it.
     """
 
     where: str
     machine: tuple[tuple[str, str], ...]
     rows: tuple[StateRow, ...]
+    metric: str = "time"
 
 
 def read_run(path: Path) -> SavedRun:
@@ -78,13 +80,14 @@ def parse_run(text: str, where: str) -> SavedRun:
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}: {error.msg}") from None
     benchmarks = _member(run, "benchmarks", list, "the file")
-    machine = machine_of(_member(run, "machine_info", dict, "the file"))
+    info = _member(run, "machine_info", dict, "the file")
     rows = tuple(_rows(benchmarks))
     names = [row.name for row in rows]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice!r} is there twice")
-    return SavedRun(where, machine, rows)
+    metric = _mapping(info.get("dtdispatch")).get("metric") or "time"
+    return SavedRun(where, machine_of(info), rows, str(metric))
 
 
 def machine_of(info: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

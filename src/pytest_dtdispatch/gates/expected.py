@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.core.metrics import INSTRUCTION_METRICS, MetricValue
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
 
@@ -112,7 +113,7 @@ def _judge_row(row: ExpectedRow, value: int | None) -> RowVerdict:
 
 
 def _remedy(missing: ExpectedRow) -> str:
-    return NOT_COUNTED if missing.metric in INSTRUCTION_METRICS else GONE
+    return NOT_COUNTED if missing.metric in INSTRUCTIONS.metrics else GONE
 
 
 def _place(row: ExpectedRow, value: int) -> tuple[Verdict, str]:

@@ -16,7 +16,7 @@ from pytest_dtdispatch.instructions.client_requests import (
     ClientRequests,
 )
 from pytest_dtdispatch.instructions.probe import check
-from pytest_dtdispatch.measuring.timing import Meter
+from pytest_dtdispatch.measuring.sampler import Meter
 
 NAME = "callgrind"
 LOG, DUMP = "valgrind.log", "callgrind.out"

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.probe import check
-from pytest_dtdispatch.measuring.timing import Meter
+from pytest_dtdispatch.measuring.sampler import Meter
 from pytest_dtdispatch.torchapi.build import instruction_counter
 
 NAME = "the hardware counter"

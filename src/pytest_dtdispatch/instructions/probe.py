@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.core.measurement import is_count
+from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.errors import MeterError
-from pytest_dtdispatch.measuring.timing import Meter
+from pytest_dtdispatch.measuring.sampler import Meter
 
 SHORT, LONG = 1_000, 11_000
 FEWEST, MOST = 1, 1_000  # instructions that Python takes for a turn of an empty loop
@@ -22,7 +22,7 @@ def check(meter: Meter, name: str) -> None:
         count_loop(meter, turns)
     short, long = count_loop(meter, SHORT), count_loop(meter, LONG)
     for reading in (short, long):
-        if not is_count(reading):
+        if not INSTRUCTIONS.holds(reading):
             raise MeterError(f"{name} reads {reading}")
     per_turn = (long - short) / (LONG - SHORT)
     if not FEWEST <= per_turn <= MOST:

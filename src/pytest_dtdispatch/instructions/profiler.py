@@ -1,19 +1,21 @@
-"""Which functions the instructions of a call go to."""
+"""Which functions the instructions of a call go to, of machine code and of Python."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.profile import Profile, Share
 from pytest_dtdispatch.instructions.callgrind import Callgrind
-from pytest_dtdispatch.instructions.model import Profile, greatest, parse_dump
 
 Prepare = Callable[[], "tuple[Any, ...]"]
+LISTED = 20  # functions of each kind
+RECURSION = re.compile(r"'\d+$")
 OUTSIDE = "what is called directly"
 
 
@@ -24,16 +26,14 @@ class CallProfiler:
         self._callgrind = callgrind
         self._cost_of_event = 0
         _, of_nothing, _ = self._by_python_function(lambda: _calls_nothing(100))
-        self._cost_of_event = of_nothing[_name(_nothing.__code__)] // 100
+        self._cost_of_event = of_nothing[_code_name(_nothing.__code__)] // 100
 
-    def __call__(
-        self, state: State, fn: Callable[..., Any], prepare: Prepare, kwargs: dict[str, Any]
-    ) -> Profile:
+    def __call__(self, fn: Callable[..., Any], prepare: Prepare, kwargs: dict[str, Any]) -> Profile:
         """Make a call twice: once for functions of machine code, and once for those of Python."""
         machine = self._by_machine_function(fn, prepare(), kwargs)
         args = prepare()
         total, python, _ = self._by_python_function(lambda: fn(*args, **kwargs))
-        return Profile(state, greatest(machine), sum(machine.values()), greatest(python), total)
+        return Profile(greatest(machine), sum(machine.values()), greatest(python), total)
 
     def _by_machine_function(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -68,7 +68,7 @@ class CallProfiler:
                 costs[stack[-1]] += now - last
                 last = now
                 if event == "call":
-                    stack.append(_name(frame.f_code))
+                    stack.append(_code_name(frame.f_code))
                 elif len(stack) > 1:
                     stack.pop()
             toggle()
@@ -94,7 +94,59 @@ def _nothing() -> None:
     pass
 
 
-def _name(code: CodeType) -> str:
+def _code_name(code: CodeType) -> str:
     path = Path(code.co_filename)
     name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 and later know the class
     return f"{name} ({'/'.join(path.parts[-2:])}:{code.co_firstlineno})"
+
+
+def greatest(costs: Mapping[str, int]) -> tuple[Share, ...]:
+    """Pick the functions with most instructions, the greatest first.
+
+    Example:
+        >>> greatest({"f": 1, "g": 3, "h": 0})
+        (Share(function='g', instructions=3), Share(function='f', instructions=1))
+    """
+    shares = [Share(function, count) for function, count in costs.items() if count > 0]
+    return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:LISTED])
+
+
+def parse_dump(lines: Iterable[str]) -> dict[str, int]:
+    """Read how many instructions each function has in a dump of callgrind's, without those it calls.
+
+    Source: "Callgrind Format Specification", in valgrind's manual.
+
+    Example:
+        >>> parse_dump(["fn=(1) eval", "16 400", "cfn=(2) add", "calls=1 5", "16 70", "fn=(2)", "5 70"])
+        {'eval': 400, 'add': 70}
+    """
+    names: dict[str, str] = {}
+    costs: dict[str, int] = {}
+    function = ""
+    rest = iter(lines)
+    for line in rest:
+        key, separator, value = line.rstrip("\n").partition("=")
+        if separator and key in ("fn", "cfn"):
+            name = _read_name(value, names)
+            function = name if key == "fn" else function
+        elif separator and key == "calls":
+            next(rest, "")  # what the call cost, which belongs to the function that is called
+        elif line[:1] in "0123456789+-*" and (cost := _cost(line)):
+            costs[function] = costs.get(function, 0) + cost
+    return costs
+
+
+def _read_name(value: str, names: dict[str, str]) -> str:
+    """Read ``(7) name``, which names function 7, or ``(7)``, which was named before.
+
+    A function that calls itself is told apart as ``name'2``: here it is one function.
+    """
+    number, _, name = value.partition(" ")
+    if name:
+        names[number] = RECURSION.sub("", name)
+    return names.get(number, value)
+
+
+def _cost(line: str) -> int:
+    fields = line.split()
+    return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0

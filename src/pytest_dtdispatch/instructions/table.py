@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.measurement import Instructions, Measurement, State
-from pytest_dtdispatch.instructions.model import Share
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.core.profile import Share
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -23,18 +23,18 @@ MACHINE = "machine code, without what it calls"
 PYTHON = "Python, with the machine code that it calls"
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "hit+", "miss+")
 LEGEND = (
-    "Instructions: the least of the calls that were counted. miss: first call after the sharding caches were "
+    "{units}: the least of the calls that were counted. miss: first call after the sharding caches were "
     "cleared; hit: a later call; local: the same op on plain local shards; miss+, hit+: how many more the "
     "greatest count has. samples: misses + hits counted, each of them proved by the cache counters. More "
     "columns and notes with -v."
 )
-COLUMNS: tuple[tuple[str, Callable[[Measurement], int | None]], ...] = (
-    ("cold", lambda m: _least(m.instructions_of(State.COLD))),
-    ("miss", lambda m: _least(m.instructions_of(State.MISS))),
-    ("miss+", lambda m: _spread(m.instructions_of(State.MISS))),
-    ("hit", lambda m: _least(m.steady_instructions)),
-    ("hit+", lambda m: _spread(m.steady_instructions)),
-    ("local", lambda m: _least(m.instructions_of(State.LOCAL))),
+COLUMNS: tuple[tuple[str, Callable[[Measurement], float | None]], ...] = (
+    ("cold", lambda m: m.figure(State.COLD)),
+    ("miss", lambda m: m.figure(State.MISS)),
+    ("miss+", lambda m: _spread(m.of(State.MISS))),
+    ("hit", lambda m: m.steady.figure if m.steady else None),
+    ("hit+", lambda m: _spread(m.steady)),
+    ("local", lambda m: m.figure(State.LOCAL)),
 )
 
 
@@ -49,17 +49,18 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
 
     titles = [*(title for title, _ in columns), "miss/hit", "samples"]
     table = lay_out([*map(Column, titles)], measured, cells, EXPENDABLE, view)
-    return Document((table, *_profiles(measured)), LEGEND)
+    return Document((table, *_profiles(measured)), LEGEND.format(units=view.counted.capitalize()))
 
 
 def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
     for test, of_test in measured.items():
         for measurement in of_test:
-            for profile in measurement.figures.profiles:
-                title = f"profile of a {profile.state}: {test}::{measurement.label}"
-                yield one_line(Span(title, Tone.STRONG))
-                yield _listing(MACHINE, profile.machine, profile.machine_total)
-                yield _listing(PYTHON, profile.python, profile.python_total)
+            for samples in measurement.samples:
+                if (profile := samples.profile) is not None:
+                    title = f"profile of a {samples.state}: {test}::{measurement.label}"
+                    yield one_line(Span(title, Tone.STRONG))
+                    yield _listing(MACHINE, profile.machine, profile.machine_total)
+                    yield _listing(PYTHON, profile.python, profile.python_total)
 
 
 def _listing(kind: str, shares: Sequence[Share], total: int) -> Listing:
@@ -70,23 +71,19 @@ def _listing(kind: str, shares: Sequence[Share], total: int) -> Listing:
     return Listing(("instructions", "part", "function"), tuple(entries))
 
 
-def _least(counted: Instructions | None) -> int | None:
-    return counted.least if counted else None
+def _spread(samples: Samples | None) -> int | None:
+    return samples.span if samples else None
 
 
-def _spread(counted: Instructions | None) -> int | None:
-    return counted.spread if counted else None
-
-
-def _text(count: int | None) -> str:
+def _text(count: float | None) -> str:
     return "-" if count is None else f"{count:,}"
 
 
 def _ratio(measurement: Measurement) -> str:
-    miss, hit = measurement.instructions_of(State.MISS), measurement.instructions_of(State.HIT)
-    return f"{miss.least / hit.least:,.1f}" if miss and hit else "-"
+    miss, hit = measurement.figure(State.MISS), measurement.figure(State.HIT)
+    return f"{miss / hit:,.1f}" if miss and hit else "-"
 
 
 def _samples(measurement: Measurement) -> str:
-    misses, steady = measurement.instructions_of(State.MISS), measurement.steady_instructions
-    return f"{len(misses.counts) if misses else 0}+{len(steady.counts) if steady else 0}"
+    misses, steady = measurement.of(State.MISS), measurement.steady
+    return f"{len(misses.values) if misses else 0}+{len(steady.values) if steady else 0}"

@@ -13,15 +13,15 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.signature import place_text
-from pytest_dtdispatch.instructions.counted_rounds import rounds_of
 from pytest_dtdispatch.measuring.contents import NoCopyError
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall
-from pytest_dtdispatch.measuring.ops import figures_of, synchronizer
-from pytest_dtdispatch.measuring.repeating import Repetitions
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeating import Repetitions, synchronizer
 from pytest_dtdispatch.measuring.replay import CallReplay
-from pytest_dtdispatch.measuring.rounds import Plan, Subject
+from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.setup import Setup, given_arguments
+from pytest_dtdispatch.measuring.timing import Subject
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode, without_outer_modes
 from pytest_dtdispatch.torchapi.op_schemas import is_op, returns_alias, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -134,8 +134,8 @@ class RanCall:
 
         with Repetitions(self._replay, None if plan.agreement else once_more) as repetitions:
             signals = repetitions.signals
-            rounds = rounds_of(self._subject, caches, plan, None, synchronizer(), signals)
-            repetitions.figures = figures_of(rounds.take())
+            rounds = Rounds(self._subject, caches, plan, None, synchronizer(), signals)
+            repetitions.figures = rounds.take().figures()
         return repetitions.figures
 
 
@@ -155,7 +155,7 @@ def run_and_measure_call(
     """
     __tracebackhide__ = True
     result, ran = run_call(fn, args, setup)
-    if not ran.once and plan.counting is None:
+    if not ran.once and not plan.sampler.is_exact:
         calls = plan.foretold_calls(ran.took_ns)
         foretell(calls, calls * ran.took_ns / 1e9)
     return result, ran.place, ran.measure(caches, plan)

@@ -22,7 +22,7 @@ from pytest_dtdispatch.measuring.describe import signature_of
 from pytest_dtdispatch.measuring.exclusive import Measuring
 from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
-from pytest_dtdispatch.measuring.rounds import Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode, open_modes
 from pytest_dtdispatch.torchapi.op_schemas import op_name

@@ -1,19 +1,18 @@
-"""Run one op for the program, once, and measure it."""
+"""Run one op for the program, once, and measure it, and what it runs on its local shards."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.instructions.counted_rounds import rounds_of
 from pytest_dtdispatch.measuring.op_call import OpCall, local_call_of
-from pytest_dtdispatch.measuring.repeating import Repetitions
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeating import Repetitions, synchronizer
 from pytest_dtdispatch.measuring.replay import OpReplay
-from pytest_dtdispatch.measuring.rounds import Plan, Propagation, Subject, Taken
-from pytest_dtdispatch.measuring.timing import nothing_to_do
+from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.timing import Subject
 from pytest_dtdispatch.torchapi.modes import with_own_warnings, without_outer_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
@@ -50,21 +49,10 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
         signals = repetitions.signals
         local, why_no_local = with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
         local_subject = _subject(local, replay) if local else None
-        rounds = rounds_of(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
+        rounds = Rounds(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
         taken = with_own_warnings(rounds.take)
-        repetitions.figures = figures_of(taken, () if local else (f"no local row: {why_no_local}",))
+        repetitions.figures = taken.figures(*(() if local else (f"no local row: {why_no_local}",)))
     return result, repetitions.figures
-
-
-def figures_of(taken: Taken, remarks: tuple[str, ...] = ()) -> Figures:
-    """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
-    notes: tuple[str, ...] = ()
-    remarks = (*remarks, *taken.remarks)
-    if taken.propagation is Propagation.NEVER_CACHED:
-        notes = ("never hits: propagation runs on every call",)
-    if taken.propagation is Propagation.NONE:
-        remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
-    return Figures(taken.rounds, taken.samples, notes, remarks, taken.instructions, taken.profiles)
 
 
 def _subject(call: OpCall, replay: OpReplay) -> Subject:
@@ -77,11 +65,6 @@ def _subject(call: OpCall, replay: OpReplay) -> Subject:
         return args
 
     return Subject(call.func, rewound, call.kwargs)
-
-
-def synchronizer() -> Any:
-    """Return what waits for the device, where this process uses one."""
-    return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_do
 
 
 def has_dtensor(leaves: list[Any]) -> bool:

@@ -10,9 +10,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from traceback import clear_frames
 from typing import Any, Protocol
 
+import torch
+
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.interrupts import Signals
+from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.torchapi.modes import without_outer_modes
 
 REGISTRY = "__warningregistry__"
@@ -138,3 +141,8 @@ def _put_back(seen: list[tuple[dict[Any, Any], dict[Any, Any]]], version: int, n
             registry.update(before)
             if before.get("version") == version:
                 registry["version"] = now
+
+
+def synchronizer() -> Any:
+    """Return what waits for the device, where this process uses one."""
+    return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_do

@@ -2,171 +2,38 @@
 
 from __future__ import annotations
 
-import math
-import sys
-import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.measurement import Instructions, Samples, State
-from pytest_dtdispatch.instructions.model import Profile
-from pytest_dtdispatch.measuring.effort import MIN_ROUNDS, SLOW_NS, Effort, fitted, foretold_calls
+from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough
-from pytest_dtdispatch.measuring.tally import Tally
-from pytest_dtdispatch.measuring.timing import (
-    Clock,
-    Meter,
+from pytest_dtdispatch.measuring.plan import Plan, Propagation, Schedule, Taken
+from pytest_dtdispatch.measuring.proofs import (
+    NO_COUNTER_MOVED,
+    NOT_PROPAGATED,
+    PROPAGATED_AGAIN,
+    Caches,
+    ProvedCall,
     Reader,
-    Row,
-    TimedCall,
-    gc_paused,
+    Recorder,
     moved,
-    nothing_to_do,
-    time_row,
 )
+from pytest_dtdispatch.measuring.sampler import Meter
+from pytest_dtdispatch.measuring.timing import Row, Subject, gc_paused, nothing_to_do, time_row
 
-if TYPE_CHECKING:
-    from pytest_dtdispatch.instructions.counted_rounds import Counting
-
-WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 WARMUP_LOCALS = 2
 REHEARSAL_CALLS = 3
-ROUNDS_TOGETHER = 10  # on ranks that repeat a collective, where rounds are to be enough: they stop as one
-
-NOT_PROPAGATED = "propagation did not run"
-PROPAGATED_AGAIN = "propagation ran again"
-NO_COUNTER_MOVED = "no cache counter moved"
-A_COUNTER_MOVED = "a cache counter moved"
-NOT_COLD = "a cache was not empty"
-
+UNREAD = Meter(int, int)  # to read callgrind takes as long as 10 to 50 calls
 
 T = TypeVar("T")
 # Asks for rows to be timed, is sent what that gave, and returns something at its end.
 Rows = Generator[Row, "list[tuple[int, Sequence[Any], Sequence[Any]]] | None", T]
 
 
-class Caches(Protocol):
-    """What the rounds ask of the sharding-propagation caches."""
-
-    def clear(self) -> None:
-        """Empty what a miss must find empty."""
-
-    def clear_cold(self) -> None:
-        """Empty what a cold call must find empty as well."""
-
-    def cold_entries(self) -> int:
-        """How many entries the caches hold that a cold call must find empty."""
-
-    def readers(self) -> tuple[Reader, ...]:
-        """Readers of this thread's counters, one for each cache."""
-
-    def counting_uncached(self) -> AbstractContextManager[list[int]]:
-        """Count propagations that ask no cache, in the one element of the list."""
-
-
-class Agreement(Protocol):
-    """What the rounds ask of the other ranks, where they repeat a collective together."""
-
-    def come_to(self, subject: str) -> None:
-        """Meet them at what is measured next."""
-
-    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
-        """Settle each number; nothing where no rank waits for another."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much is measured, and of what.
-
-    Args:
-        rounds: proved misses for each signature.
-        repeat: hits recorded after each miss.
-        max_time_s: seconds after which no round is added, once five are done. Of what has slow hits fewer are
-            recorded and discarded, so that it ends in time.
-        cold: also take cold calls.
-        in_a_row: rounds that take their misses one after the other, each of a cleared cache, before their
-            hits, where that takes no more than a tenth of the time; else five. Hits between two misses
-            make the second one up to 20 % slower, as its code has gone cold.
-        counting: counts instructions, in place of looking at the clock.
-        agreement: settles rounds with other ranks, where there are any.
-        within: share of the median; no round is added once the median of each state is known that closely.
-        warmup: hits discarded before those of a row.
-    """
-
-    rounds: int = 20
-    repeat: int = 10
-    max_time_s: float = 1.0
-    cold: bool = False
-    in_a_row: int = 20
-    counting: Counting | None = None
-    agreement: Agreement | None = None
-    within: float | None = None
-    warmup: int = WARMUP_HITS
-
-    @property
-    def effort(self) -> Effort:
-        """The calls that are made of one subject, where there is time enough."""
-        return Effort(self.rounds, self.in_a_row, self.repeat, self.warmup)
-
-    def foretold_calls(self, call_ns: int) -> int:
-        """Foretell how many calls are made of what takes so long."""
-        return foretold_calls(self.effort, call_ns, self.max_time_s * 1e9)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is timed.
-
-    Args:
-        fn: the callable.
-        prepare: called before each call, untimed; returns the positional arguments.
-        kwargs: keyword arguments.
-        prepare_propagates: whether ``prepare`` may itself ask the caches.
-        release: is given each result before it is dropped, untimed, where results are not just dropped.
-    """
-
-    fn: Callable[..., Any]
-    prepare: Callable[[], tuple[Any, ...]]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    prepare_propagates: bool = False
-    release: Callable[[Any], object] | None = None
-
-    def row(self, prepare: Callable[[], tuple[Any, ...]], read: Reader, calls: int) -> Row:
-        """Make the row of so many calls, each prepared as is said here."""
-        return Row(self.fn, prepare, self.kwargs, read, calls, self.release)
-
-    def drop(self, result: Any) -> None:
-        """Release a result of a call that is not timed."""
-        if self.release is not None:
-            self.release(result)
-
-
-class Propagation(Enum):
-    """How a subject uses the sharding propagator, as its rehearsal showed."""
-
-    CACHED = "cached"
-    NEVER_CACHED = "never cached"
-    NONE = "none"
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What the rounds gave."""
-
-    propagation: Propagation
-    rounds: int
-    samples: tuple[Samples, ...] = ()
-    instructions: tuple[Instructions, ...] = ()
-    profiles: tuple[Profile, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-
 class Rounds:
-    """Take rounds of one subject, and time them."""
+    """Take rounds of one subject, and read each call by the sampler of the plan."""
 
     def __init__(
         self,
@@ -174,26 +41,21 @@ class Rounds:
         caches: Caches,
         plan: Plan,
         local: Subject | None = None,
-        clock: Clock = time.perf_counter_ns,
         synchronize: Callable[[], None] = nothing_to_do,
         signals: Signals | None = None,
     ) -> None:
         self._subject = subject
         self._caches = caches
-        self._plan = plan
         self._local = local
-        self._clock = clock
-        self._meter = Meter(clock, clock)
         self._synchronize = synchronize
         self._signals = signals or Signals()
+        self._sampler = plan.sampler
+        self._meter = plan.sampler.meter
+        self._schedule = Schedule(plan, has_local=local is not None)
+        self._recorder = Recorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
-        self._effort = plan.effort
-        self._affordable = plan.rounds
-        self._within = plan.within
-        self._miss_ns = self._hit_ns = 0  # of the rehearsal, with all that is done around a call
         self._why_no_miss = NOT_PROPAGATED
-        self._tally = Tally()
 
     def take(self) -> Taken:
         """Run the rounds."""
@@ -209,12 +71,13 @@ class Rounds:
                     return taken
                 try:
                     self._signals.let_in()
-                    raw = time_row(row, self._meter)
+                    raw = time_row(row)
                 finally:
                     self._signals.is_open = False
 
     def _rows(self) -> Rows[Taken]:
-        start = self._clock()
+        self._sampler.refresh()
+        self._schedule.begin()
         with gc_paused():
             propagation = yield from self._rehearse()
         some_rounds = {
@@ -222,31 +85,35 @@ class Rounds:
             Propagation.NEVER_CACHED: self._never_cached_rounds,
             Propagation.NONE: self._unpropagated_rounds,
         }[propagation]
-        deadline = start + self._plan.max_time_s * 1e9
-        self._fit(propagation, deadline)
-        planned, deadline = self._settled(propagation, deadline)
-        began, done = self._clock(), 0
-        while count := self._next_rounds(done, planned, began, deadline):
+        self._schedule.settle(propagation)
+        done = 0
+        while count := self._schedule.next_rounds(done):
             self._synchronize()
             taken = yield from some_rounds(count)
             done += taken
             if taken < count:  # they are enough
                 break
-        return self._taken(propagation, done)
+        return Taken(propagation, done, self._profiled(), self._sampler.remarks())
 
-    def _next_rounds(self, done: int, planned: int, began: int, deadline: float) -> int:
-        """How many rounds are taken next; 0 where there is no time for more."""
-        count = min(self._effort.in_a_row, planned - done)
-        if done < MIN_ROUNDS:
-            return count
-        if (now := self._clock()) >= deadline:
-            return 0
-        if not self._effort.is_paced:
-            return count
-        return min(count, int((deadline - now) * done / max(now - began, 1)))
+    def _profiled(self) -> tuple[Samples, ...]:
+        """Give the samples, each state that was recorded with a profile of one call more, if asked for."""
+        samples, profiler, subject = self._recorder.samples(), self._sampler.profiler, self._subject
+        if profiler is None:
+            return samples
 
-    def _taken(self, propagation: Propagation, done: int) -> Taken:
-        return Taken(propagation, done, self._tally.recorded(Samples))
+        def cleared() -> tuple[Any, ...]:
+            args = subject.prepare()
+            self._clear()
+            return args
+
+        prepares = {State.MISS: cleared, State.HIT: subject.prepare, State.CALL: subject.prepare}
+        with gc_paused():
+            return tuple(
+                replace(one, profile=profiler(subject.fn, prepares[one.state], subject.kwargs))
+                if one.values and one.state in prepares
+                else one
+                for one in samples
+            )
 
     def _rehearse(self) -> Rows[Propagation]:
         """Discard a first round, and learn from it which cache answers."""
@@ -266,17 +133,18 @@ class Rounds:
                 before[:] = [reader()[0] for reader in self._readers]
                 return args
 
-            began = self._clock()
-            [first] = yield from self._timed(subject.row(miss, self._read_all, 1))
-            self._miss_ns = self._clock() - began
+            began = self._schedule.clock()
+            [first] = yield from self._read(subject.row(self._meter, miss, self._read_all, 1))
+            self._schedule.rehearsed_miss(began)
             asked_at_first = first.hits or first.misses or uncached[0]
-            last = yield from self._rehearse_hits(subject.row(hit, self._read_all, 1), uncached)
+            row = subject.row(self._meter, hit, self._read_all, 1)
+            last = yield from self._rehearse_hits(row, uncached)
             after = [reader()[0] for reader in self._readers]
-        self._rehearsed(first.figure, last.figure)
+        self._schedule.rehearsed(first.sample, last.sample)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
-            self._refuse(State.HIT, PROPAGATED_AGAIN)
+            self._recorder.refuse(State.HIT, PROPAGATED_AGAIN)
             if not last.misses:  # it propagates, and asks no cache that could count it
                 self._why_no_miss = NO_COUNTER_MOVED
             return Propagation.NEVER_CACHED
@@ -286,106 +154,70 @@ class Rounds:
                     self._hit_reader = reader
         return Propagation.CACHED
 
-    def _rehearse_hits(self, row: Row, uncached: Sequence[int]) -> Rows[TimedCall]:
+    def _rehearse_hits(self, row: Row, uncached: Sequence[int]) -> Rows[ProvedCall]:
         """Make a few hits; where there is no time for them, end at the first that is one."""
         for _ in range(REHEARSAL_CALLS):
-            began = self._clock()
-            [last] = yield from self._timed(row)
-            self._hit_ns = min(self._clock() - began, self._hit_ns or sys.maxsize)
-            least_ns = MIN_ROUNDS * (self._miss_ns + self._hit_ns)
-            has_time = self._hit_ns < SLOW_NS or least_ns <= self._plan.max_time_s * 1e9
-            # Ranks must make the same number of calls, whatever the time each of them takes.
-            if not (has_time or last.misses or uncached[0] or self._plan.agreement):
+            began = self._schedule.clock()
+            [last] = yield from self._read(row)
+            if not (self._schedule.has_time_to_rehearse(began) or last.misses or uncached[0]):
                 break
         return last
-
-    def _fit(self, propagation: Propagation, deadline: float) -> None:
-        """Cut what is planned, where the rehearsal showed that it would not end in time."""
-        miss_ns = 0 if propagation is Propagation.NONE else self._miss_ns * (2 if self._plan.cold else 1)
-        hit_ns = 0 if propagation is Propagation.NEVER_CACHED else self._hit_ns * (2 if self._local else 1)
-        left_ns, budget_ns = deadline - self._clock(), self._plan.max_time_s * 1e9
-        self._effort = fitted(self._effort, miss_ns, hit_ns, left_ns, budget_ns)
-        self._affordable = min(self._affordable, self._effort.rounds)
-
-    def _settled(self, propagation: Propagation, deadline: float) -> tuple[int, float]:
-        """How many rounds are taken, and until when: with other ranks a number alone, the same on all."""
-        if self._plan.agreement is not None:
-            rounds = self._affordable if self._within is None else min(self._affordable, ROUNDS_TOGETHER)
-            effort = self._effort
-            numbers = (rounds, effort.in_a_row, effort.repeat, effort.warmup)
-            settled = self._plan.agreement.rounds(numbers, propagation.value)
-            if settled is not None:
-                rounds, in_a_row, repeat, warmup = settled
-                self._effort, self._within = Effort(rounds, in_a_row, repeat, warmup), None
-                return rounds, math.inf
-        return self._plan.rounds, deadline
-
-    def _affordable_rounds(self, miss_ns: int, hit_ns: int) -> int:
-        """Rounds that the time is enough for, by the figures of the rehearsal."""
-        misses = 2 if self._plan.cold else 1
-        round_ns = misses * miss_ns + (self._plan.repeat + 1) * hit_ns
-        affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / max(round_ns, 1))
-        return min(self._plan.rounds, max(affordable, MIN_ROUNDS))
-
-    def _rehearsed(self, miss: int, hit: int) -> None:
-        """Plan by what a first miss and a later call took."""
-        self._affordable = self._affordable_rounds(miss, hit)
-        affordable = int(min(self._plan.max_time_s, 1e9) * 1e9 / 10 / max(miss, 1))
-        self._effort = self._effort._replace(in_a_row=min(self._plan.in_a_row, max(affordable, MIN_ROUNDS)))
 
     def _cached_rounds(self, count: int) -> Rows[int]:
         taken = yield from self._propagating_calls(count)
         with gc_paused():
             yield from self._steady(taken, self._hits)
             yield from self._until_enough(State.HIT, taken, count, self._hits)
-            yield from self._locals(taken * self._effort.repeat)
+            yield from self._locals(taken)
         return taken
 
     def _never_cached_rounds(self, count: int) -> Rows[int]:
         taken = yield from self._propagating_calls(count)
         with gc_paused():
-            yield from self._locals(taken * self._effort.repeat)
+            yield from self._locals(taken)
         return taken
 
     def _unpropagated_rounds(self, count: int) -> Rows[int]:
-        taken = self._at_first(State.CALL, count)
+        taken = self._schedule.at_first(count, len(self._recorder.recorded(State.CALL)))
         with gc_paused():
             yield from self._steady(taken, self._unpropagated_calls)
             taken = yield from self._until_enough(State.CALL, taken, count, self._unpropagated_calls)
-            yield from self._locals(taken * self._effort.repeat)
+            yield from self._locals(taken)
         return taken
 
-    def _at_first(self, state: State, count: int) -> int:
-        """How many of so many rounds are taken before it is looked whether they are enough."""
-        if self._within is None:
-            return count
-        return min(count, max(ENOUGH_TO_TRY - len(self._tally.figures(state)), 1))
-
     def _is_enough(self, state: State) -> bool:
-        return self._within is not None and is_enough(self._tally.figures(state), self._within)
+        return self._schedule.is_enough(self._recorder.recorded(state))
 
     def _until_enough(
         self, state: State, taken: int, most: int, take: Callable[[int], Rows[None]]
     ) -> Rows[int]:
         """Add calls, a round's at a time, to those of the rounds taken; give the rounds there are then."""
-        while self._within is not None and taken < most and not self._is_enough(state):
-            yield from take(self._effort.repeat)
+        while self._schedule.within is not None and taken < most and not self._is_enough(state):
+            yield from take(self._schedule.effort.repeat)
             taken += 1
         return taken
 
     def _steady(self, count: int, take: Callable[[int], Rows[None]]) -> Rows[None]:
         """Take the calls of so many rounds, once the state is steady."""
-        yield from self._calls(self._subject, self._effort.warmup)
-        yield from take(count * self._effort.repeat)
+        effort, pace = self._schedule.effort, self._schedule.pace
+        if pace is None:
+            yield from self._calls(self._subject, self._meter, effort.warmup)
+            yield from take(count * effort.repeat)
+            return
+        for block in range(pace.blocks):
+            if block:
+                self._sampler.refresh()
+            yield from self._calls(self._subject, UNREAD, pace.warmup)
+            yield from take(pace.repeat)
 
     def _propagating_calls(self, count: int) -> Rows[int]:
-        if self._plan.cold:
+        if self._schedule.plan.cold:
             yield from self._after_clearing(State.COLD, self._clear_all, count)
         return (yield from self._after_clearing(State.MISS, self._clear, count))
 
     def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> Rows[int]:
         """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
-        subject = self._subject
+        subject, schedule = self._subject, self._schedule
         taken = 0
         is_clear: list[bool] = []
         with gc_paused() as collect:
@@ -397,27 +229,15 @@ class Rounds:
                 return args
 
             while taken < count and not (taken and self._is_enough(state)):
-                more = self._at_first(state, count - taken)
-                warmup = 0 if taken else self._warmup_of_misses(more)
-                row = subject.row(prepare, self._read_all, warmup + more)
-                calls = yield from self._timed(row)
-                self._enter_cleared(state, calls[warmup:], is_clear[warmup:])
+                more = schedule.at_first(count - taken, len(self._recorder.recorded(state)))
+                warmup = 0 if taken else schedule.warmup_misses(more)
+                row = subject.row(self._meter, prepare, self._read_all, warmup + more)
+                calls = yield from self._read(row)
+                for call, was_clear in zip(calls[warmup:], is_clear[warmup:], strict=True):
+                    self._recorder.record(state, call.sample, call.why_no_miss(was_clear, self._why_no_miss))
                 is_clear.clear()
                 taken += more
         return taken
-
-    def _enter_cleared(self, state: State, calls: Sequence[TimedCall], is_clear: Sequence[bool]) -> None:
-        for call, was_clear in zip(calls, is_clear, strict=True):
-            if not was_clear:
-                self._refuse(state, NOT_COLD)
-            elif not call.misses:
-                self._refuse(state, self._why_no_miss)
-            else:
-                self._record(state, call.figure)
-
-    def _warmup_of_misses(self, count: int) -> int:
-        """Discard the first of a long row, which are slow; a short one has calls that take long anyway."""
-        return count // 4 if self._effort.in_a_row == self._plan.in_a_row else 0
 
     def _clear(self) -> bool:
         self._caches.clear()
@@ -435,44 +255,31 @@ class Rounds:
         hit 2 % if they were read as often: they are read around the block, and can only refuse it whole.
         """
         before = self._read_all()
-        calls = yield from self._calls(self._subject, count)
+        calls = yield from self._calls(self._subject, self._meter, count)
         misses = moved(before, self._read_all())[1]
         others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
         for call in calls:
-            if others_missed or call.misses:
-                self._refuse(State.HIT, PROPAGATED_AGAIN)
-            elif not call.hits:
-                self._refuse(State.HIT, NO_COUNTER_MOVED)
-            else:
-                self._record(State.HIT, call.figure)
+            self._recorder.record(State.HIT, call.sample, call.why_no_hit(others_missed))
 
     def _unpropagated_calls(self, count: int) -> Rows[None]:
-        for call in (yield from self._calls(self._subject, count)):
-            if call.hits or call.misses:
-                self._refuse(State.CALL, A_COUNTER_MOVED)
-            else:
-                self._record(State.CALL, call.figure)
+        for call in (yield from self._calls(self._subject, self._meter, count)):
+            self._recorder.record(State.CALL, call.sample, call.why_not_unpropagated())
 
-    def _locals(self, count: int) -> Rows[None]:
+    def _locals(self, rounds: int) -> Rows[None]:
         if self._local is None:
             return
-        yield from self._calls(self._local, WARMUP_LOCALS)
-        for call in (yield from self._calls(self._local, count)):
-            self._record(State.LOCAL, call.figure)
+        meter, count = self._sampler.local_meter, rounds * self._schedule.effort.repeat
+        yield from self._calls(self._local, meter, WARMUP_LOCALS)
+        for call in (yield from self._calls(self._local, meter, count)):
+            self._recorder.record(State.LOCAL, call.sample)
 
-    def _calls(self, subject: Subject, count: int) -> Rows[list[TimedCall]]:
+    def _calls(self, subject: Subject, meter: Meter, count: int) -> Rows[list[ProvedCall]]:
         read = self._hit_reader or self._read_all
-        return (yield from self._timed(subject.row(subject.prepare, read, count)))
+        return (yield from self._read(subject.row(meter, subject.prepare, read, count)))
 
-    def _timed(self, row: Row) -> Rows[list[TimedCall]]:
+    def _read(self, row: Row) -> Rows[list[ProvedCall]]:
         raw = yield row
-        return [TimedCall(figure, *moved(before, after)) for figure, before, after in raw or ()]
+        return [ProvedCall(sample, *moved(before, after)) for sample, before, after in raw or ()]
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
-
-    def _record(self, state: State, figure: int) -> None:
-        self._tally.enter(state, figure)
-
-    def _refuse(self, state: State, reason: str) -> None:
-        self._tally.refuse(state, reason)

@@ -5,24 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NamedTuple
-
-Clock = Callable[[], int]
-# A cache's counters: hits first, misses second, and whatever else its owner appends.
-Reader = Callable[[], Sequence[Any]]
-
-
-class Meter(NamedTuple):
-    """What is asked right before and right after each call; the difference is the call's figure.
-
-    Args:
-        begin: begins to count, and returns what to subtract.
-        end: ends it, and returns what was counted.
-    """
-
-    begin: Clock
-    end: Clock
 
 
 class Row(NamedTuple):
@@ -35,36 +20,65 @@ class Row(NamedTuple):
         read: reads counters right before and right after each call.
         calls: how many.
         release: is given each result before it is dropped, untimed, where results are not just dropped.
+        begin: is asked right before each call, and between it and the call nothing is done.
+        end: is asked right after it; what it returns less what ``begin`` returned is the sample.
     """
 
     fn: Callable[..., Any]
     prepare: Callable[[], tuple[Any, ...]]
     kwargs: dict[str, Any]
-    read: Reader
+    read: Callable[[], Sequence[Any]]
     calls: int
+    release: Callable[[Any], object] | None
+    begin: Callable[[], int]
+    end: Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured.
+
+    Args:
+        fn: the callable.
+        prepare: called before each call, untimed; returns the positional arguments.
+        kwargs: keyword arguments.
+        prepare_propagates: whether ``prepare`` may itself ask the caches.
+        release: is given each result before it is dropped, untimed, where results are not just dropped.
+    """
+
+    fn: Callable[..., Any]
+    prepare: Callable[[], tuple[Any, ...]]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    prepare_propagates: bool = False
     release: Callable[[Any], object] | None = None
 
+    def row(
+        self,
+        meter: tuple[Callable[[], int], Callable[[], int]],
+        prepare: Callable[[], tuple[Any, ...]],
+        read: Callable[[], Sequence[Any]],
+        calls: int,
+    ) -> Row:
+        """Make the row of so many calls, each prepared as is said here."""
+        return Row(self.fn, prepare, self.kwargs, read, calls, self.release, *meter)
 
-class TimedCall(NamedTuple):
-    """Figure of one call in the meter's unit, and how far the counters moved during it."""
-
-    figure: int
-    hits: int
-    misses: int
+    def drop(self, result: Any) -> None:
+        """Release a result of a call that is not timed."""
+        if self.release is not None:
+            self.release(result)
 
 
 def nothing_to_do() -> None:
     """Stand in for a device to wait for, on a CPU, or for garbage that nobody wants collected."""
 
 
-def _time_row(row: Row, meter: Meter) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
+def _time_row(row: Row) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
     """Time the calls of a row.
 
-    Nothing but the call stands between two looks at the meter, and next to nothing between two calls: what
+    Nothing but the call stands between two readings, and next to nothing between two calls: what
     runs there makes the next call slower. What the counters said is looked at when all are done.
     """
-    fn, prepare, kwargs, read, calls, release = row
-    begin_call, end_call = meter
+    fn, prepare, kwargs, read, calls, release, begin_call, end_call = row
     timed = []
     for _ in range(calls):
         args = prepare()
@@ -83,17 +97,9 @@ def _time_row(row: Row, meter: Meter) -> list[tuple[int, Sequence[Any], Sequence
 # CPython keeps frames in chunks of 16 KiB. Where a chunk ends, every call maps a new one and frees it on
 # return, and a hit there takes two to three times as long as one a few frames above or below. This function
 # asks for a frame of 32 KiB: it gets a chunk of its own, with as much room again for what it calls.
-time_row: Callable[[Row, Meter], list[tuple[int, Sequence[Any], Sequence[Any]]]] = FunctionType(
+time_row: Callable[[Row], list[tuple[int, Sequence[Any], Sequence[Any]]]] = FunctionType(
     _time_row.__code__.replace(co_stacksize=4200), {"__builtins__": __builtins__}, "time_row"
 )
-
-
-def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
-    """How far hits and misses moved, between two readings of one cache or of several."""
-    if isinstance(before[0], int):
-        return after[0] - before[0], after[1] - before[1]
-    each = [moved(old, new) for old, new in zip(before, after, strict=True)]
-    return sum(hits for hits, _ in each), sum(misses for _, misses in each)
 
 
 @contextmanager

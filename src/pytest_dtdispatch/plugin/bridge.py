@@ -14,6 +14,7 @@ from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, S
 from pytest_dtdispatch.core.signature import shorten
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin.flags import METRICS
 from pytest_dtdispatch.plugin.kinds import kinds
 from pytest_dtdispatch.ranks.merge import RankSamples
 
@@ -64,7 +65,7 @@ class Bridge:
         from pytest_benchmark.stats import Metadata
 
         for measurement in results.measurements():
-            for samples in measurement.recorded():
+            for samples in measurement.times():
                 entry = Metadata(
                     _row(item, results.test, measurement, samples),
                     iterations=1,
@@ -99,9 +100,14 @@ class Bridge:
             asked = self._settings
             try:
                 environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
-                machine_info["dtdispatch"] = environment.as_dict()
+                machine_info["dtdispatch"] = {**environment.as_dict(), **self._own_metric()}
             except DtDispatchError as error:
                 raise pytest.UsageError(str(error)) from None
+
+    def _own_metric(self) -> dict[str, str]:
+        """Name a metric of the user's own: rows of another are not comparable."""
+        metric = self._settings.metric
+        return {} if metric in METRICS else {"metric": metric}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
@@ -131,7 +137,7 @@ class Bridge:
     def _options(self, measurement: Measurement) -> dict[str, Any]:
         return {
             "disable_gc": True,
-            "timer": "perf_counter_ns",
+            "timer": self._own_metric().get("metric", "perf_counter_ns"),
             "rounds": measurement.rounds,
             "repeat": self._settings.repeat,
             "max_time": self._settings.max_time,

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.rerun import measuring_settings, refuse_questions, same_command, uncaptured
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.instructions.counted_rounds import Counting
+    from pytest_dtdispatch.instructions.sampler import Counter
 
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
 HARDWARE, CALLGRIND = "hardware counter", "callgrind"
@@ -55,15 +54,16 @@ class Choice:
         return f"instructions are counted by {self.meter} ({self.why})"
 
 
-_CHOICE = pytest.StashKey[tuple[Choice, Path]]()
+_CHOICE = pytest.StashKey[Choice]()
 
 
 def rerun(config: pytest.Config) -> int | None:
     """Run the command line again in a process whose instructions can be counted, and wait for it."""
-    if folder := os.environ.pop(FOLDER, ""):
-        config.stash[_CHOICE] = _read_choice(Path(folder)), Path(folder)
-        return None
     settings = measuring_settings(config)
+    if folder := os.environ.pop(FOLDER, ""):
+        config.stash[_CHOICE] = choice = _read_choice(Path(folder))
+        _register(choice, Path(folder), profile=settings is not None and settings.profile)
+        return None
     if settings is None or settings.metric != "instructions":
         return None
     refuse_questions(config, options.COUNT_INSTRUCTIONS)
@@ -110,27 +110,29 @@ def find_callgrind() -> tuple[str, str]:
 
 def choice_of(config: pytest.Config) -> Choice | None:
     """Tell which meter this process has, if it has one."""
-    return config.stash[_CHOICE][0] if _CHOICE in config.stash else None
+    return config.stash.get(_CHOICE, None)
 
 
-def begin_to_count(config: pytest.Config, profile: bool) -> Counting:
-    """Begin to count with the meter that this process has."""
-    if _CHOICE not in config.stash:
-        raise MeterError("instructions are counted in a process that pytest starts for it: this is none")
-    from pytest_dtdispatch.instructions.counted_rounds import Counting
-    from pytest_dtdispatch.instructions.method_cache import MethodCache
+def _register(choice: Choice, folder: Path, profile: bool) -> None:
+    """Let the rounds count instructions by the meter that this process has."""
+    from pytest_dtdispatch.instructions.sampler import InstructionSampler
+    from pytest_dtdispatch.measuring.sampler import register
 
-    choice, folder = config.stash[_CHOICE]
-    forget = MethodCache().forget
+    register(InstructionSampler(lambda: _counter(choice, folder, profile)))
+
+
+def _counter(choice: Choice, folder: Path, profile: bool) -> Counter:
+    from pytest_dtdispatch.instructions.sampler import Counter
+
     if choice.meter == HARDWARE:
         from pytest_dtdispatch.instructions.hardware import hardware_meter
 
-        return Counting(hardware_meter(), forget)
+        return Counter(hardware_meter())
     from pytest_dtdispatch.instructions.callgrind import Callgrind
     from pytest_dtdispatch.instructions.profiler import CallProfiler
 
     callgrind = Callgrind(folder)
-    return Counting(callgrind.meter, forget, CallProfiler(callgrind) if profile else None)
+    return Counter(callgrind.meter, CallProfiler(callgrind) if profile else None)
 
 
 def _read_choice(folder: Path) -> Choice:

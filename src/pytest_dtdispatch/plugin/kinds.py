@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.compiled.kind import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.metrics import CALL_METRICS, MetricNames
+from pytest_dtdispatch.core.metrics import MetricNames
 from pytest_dtdispatch.core.results import NamedCall
+from pytest_dtdispatch.core.units import UNITS
 from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
 from pytest_dtdispatch.report.document import Document, View
@@ -21,7 +22,7 @@ def _document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docu
     """Lay out rows of ops and named calls: of many ranks, of instructions, or of times."""
     if view.is_many:
         return of_ranks(measured, view)
-    return of_instructions(measured, view) if view.metric == "instructions" else of_times(measured, view)
+    return of_instructions(measured, view) if view.counted else of_times(measured, view)
 
 
 MEASURED = Kind(NamedCall.kind, _document)
@@ -46,4 +47,5 @@ def kind_of(name: str) -> Kind:
 def metric_names() -> MetricNames:
     """Give every metric that files of results may have."""
     exact = tuple(metric for kind in kinds() for metric in kind.metrics)
-    return MetricNames(tuple(CALL_METRICS), exact)
+    of_rows = tuple(metric for unit in UNITS for metric in unit.metrics)
+    return MetricNames(of_rows, exact)

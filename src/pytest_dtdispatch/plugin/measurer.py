@@ -22,6 +22,7 @@ from pytest_dtdispatch.api import (
 from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import Finding, TestResults
+from pytest_dtdispatch.core.units import Unit
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import kind_of
 from pytest_dtdispatch.plugin.waiting import Waiting
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-    from pytest_dtdispatch.measuring.rounds import Plan
+    from pytest_dtdispatch.measuring.plan import Plan
     from pytest_dtdispatch.measuring.setup import Setup
 
 T = TypeVar("T")
@@ -236,7 +237,7 @@ class MeasuringDtDispatch(DtDispatch):
 
 
 class UntimedDtDispatch(MeasuringDtDispatch):
-    """Measure what is no time: instructions, as the plan says."""
+    """Measure counts, such as instructions, in place of times."""
 
     def scaling(
         self,
@@ -301,11 +302,11 @@ class CountingDtDispatch(UntimedDtDispatch):
         self.record(Steps(name, (), (counts,)))
 
 
-KINDS: dict[str, type[MeasuringDtDispatch]] = {
-    "time": MeasuringDtDispatch,
-    "counts": CountingDtDispatch,
-    "instructions": UntimedDtDispatch,
-}
+def measurer_type(metric: str, unit: Unit) -> type[MeasuringDtDispatch]:
+    """Choose what is behind the fixture by what ``--dtdispatch-metric`` reads."""
+    if metric == "counts":
+        return CountingDtDispatch
+    return MeasuringDtDispatch if unit.is_time else UntimedDtDispatch
 
 
 def _refuse_elsewhere() -> None:

@@ -109,7 +109,16 @@ class Settings:
     @property
     def stops_when_enough(self) -> bool:
         """Whether no round is added once the median is known closely."""
-        return self.rounds == AUTO and self.metric == "time"
+        return self.rounds == AUTO and self.metric not in ("counts", "instructions")
+
+
+def _read_metric(value: Any) -> str:
+    """Read the name of a metric: a built-in one, or that of a sampler that was registered."""
+    if value in flags.METRICS:
+        return str(value)
+    from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
+    return read_choice(value, tuple(dict.fromkeys((*flags.METRICS, *SAMPLERS))))
 
 
 def with_role(*roles: str) -> tuple[Option, ...]:
@@ -165,12 +174,24 @@ def _of_ranks(config: pytest.Config, given: Mapping[str, Any]) -> dict[str, Any]
             f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {given['nproc']}"
         )
     is_many = world.is_many or given.get("nproc", 1) > 1
-    if is_many and given.get("measure") and given.get("metric") == "instructions":
-        raise pytest.UsageError(
-            f"{COUNT_INSTRUCTIONS}: instructions are counted in one process, not on ranks"
-        )
+    if given.get("measure") and (why_not := _why_no_metric(given.get("metric", "time"), is_many)):
+        raise pytest.UsageError(f"--dtdispatch-metric {given['metric']}: {why_not}")
     has_real_mesh = world.is_many and given.get("backend") not in ("fake", "local")
     return {"mesh": (world.size,)} if has_real_mesh else {}
+
+
+def _why_no_metric(metric: str, is_many: bool) -> str:
+    """Say why a metric cannot be had in this run; empty where it can."""
+    if metric in ("time", "counts"):
+        return ""
+    if metric == "instructions":
+        return "instructions are counted in one process, not on ranks" if is_many else ""
+    from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
+    sampler = SAMPLERS[metric]
+    if is_many and not sampler.unit.is_time:
+        return f"{sampler.unit.name} are taken in one process, as only times are merged over ranks"
+    return sampler.why_not() or (sampler.why_not_on_ranks if is_many else "")
 
 
 def test_settings(item: pytest.Item) -> Settings:
@@ -263,6 +284,8 @@ def _given(config: pytest.Config, option: Option) -> Any:
 
 
 def _read(option: Option, value: Any) -> Any:
+    if option.kind == "metric":
+        return _read_metric(value)
     return read_choice(value, option.choices) if option.choices else READERS[option.kind](value)
 
 

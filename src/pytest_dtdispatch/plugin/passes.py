@@ -13,6 +13,8 @@ import pytest
 
 from pytest_dtdispatch.core.files import write_whole
 from pytest_dtdispatch.core.pass_rows import OUTPUT, PASSES, PassRows
+from pytest_dtdispatch.measuring.sampler import SAMPLERS
+from pytest_dtdispatch.plugin.options import run_settings
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.session import Session
@@ -52,8 +54,18 @@ def _run_all(session: pytest.Session) -> None:
             raise session.Interrupted(session.shouldstop)
 
 
+def _refuse_counts(metric: str) -> None:
+    """Refuse a sampler whose samples are no times."""
+    sampler = SAMPLERS.get(metric)
+    if sampler is not None and not sampler.unit.is_time:
+        raise pytest.UsageError(
+            f"--dtdispatch-metric {metric}: A/B runs compare times, not {sampler.unit.name}"
+        )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Take part only in a process that was told where to write."""
     if output := os.environ.get(OUTPUT):
+        _refuse_counts(run_settings(config).metric)
         count = int(os.environ[PASSES])
         config.pluginmanager.register(Passes(count, Path(output)), "dtdispatch-passes")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PLUGIN = "dtdispatch-saved-run"
 NOT_NAMED = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
+ANOTHER_METRIC = "save a run with the same --dtdispatch-metric"
 SAVE_ONE = "save one with --benchmark-save=NAME or --benchmark-autosave"
 NONE_OF_OURS = "save a run in which the same tests were measured with --dtdispatch"
 
@@ -78,7 +79,7 @@ class SavedRunGate:
         self._rows.extend(
             StateRow(full_name(results.test, measurement, samples), samples.state, samples.ns)
             for measurement in results.measurements()
-            for samples in measurement.recorded()
+            for samples in measurement.times()
         )
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -121,6 +122,9 @@ class SavedRunGate:
             return not_judged(Verdict.MISSING, self._why_no_base, SAVE_ONE)
         if not self._base.rows:
             return not_judged(Verdict.MISSING, f"{self._base.where} has no row of ours", NONE_OF_OURS)
+        if self._base.metric != self._settings.metric:
+            metrics = f"metric: {self._base.metric} then, {self._settings.metric} now"
+            return not_judged(Verdict.MISMATCHED, metrics, ANOTHER_METRIC)
         if not self._settings.any_machine:
             bridge: Any = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
             if differ := differences(self._base, machine_of(bridge.machine_info())):
@@ -128,8 +132,11 @@ class SavedRunGate:
         return judge_run(self._base.rows, self._rows, self._thresholds)
 
     def _why_disabled(self) -> str:
+        from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
         metric = self._settings.metric
-        times_nothing = "" if metric == "time" else f"--dtdispatch-metric {metric} times nothing"
+        takes_times = metric in SAMPLERS and SAMPLERS[metric].unit.is_time
+        times_nothing = "" if takes_times else f"--dtdispatch-metric {metric} times nothing"
         return options.why_not_measured(self._config) or times_nothing
 
     def _thresholds(self, row: StateRow) -> tuple[Threshold, ...]:

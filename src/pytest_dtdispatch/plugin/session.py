@@ -23,7 +23,7 @@ from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.instructions.counted_rounds import Counting
+    from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.expected_gate import NamedResults
     from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.plugin.options import Settings
@@ -82,28 +82,27 @@ class Session:
                 yield choice.summary
 
     @functools.cached_property
-    def _counting(self) -> Counting | None:
-        """What counts instructions, from the first test that needs it; nothing where time is measured."""
-        if self._settings.metric != "instructions":
-            return None
-        from pytest_dtdispatch.plugin.instruction_run import begin_to_count
+    def _sampler(self) -> Sampler:
+        """What reads calls, ready from the first test that needs it; a run that counts reads none."""
+        from pytest_dtdispatch.measuring.sampler import start_sampler
 
-        return begin_to_count(self._config, self._settings.profile)
+        metric = self._settings.metric
+        return start_sampler("time" if metric == "counts" else metric)
 
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
         from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+        from pytest_dtdispatch.measuring.plan import Plan
         from pytest_dtdispatch.measuring.precision import WITHIN
-        from pytest_dtdispatch.measuring.rounds import Plan
-        from pytest_dtdispatch.plugin.measurer import KINDS
+        from pytest_dtdispatch.plugin.measurer import measurer_type
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         settings = options.test_settings(item)
         within = WITHIN if settings.stops_when_enough else None
         plan = Plan(settings.most_rounds, settings.repeat, settings.max_time, settings.cold, within=within)
         try:
-            plan = replace(plan, counting=self._counting)
+            plan = replace(plan, sampler=self._sampler)
             if self._ranks is not None:
                 plan = replace(plan, agreement=self._ranks.agreement())
             ShardingCaches().clear_all()
@@ -115,13 +114,15 @@ class Session:
             settings.compile_rounds,
             max(1, settings.most_rounds * settings.repeat // settings.compile_rounds),
             settings.fake_tensor_cache or (),
-            plan.counting.meter if plan.counting else None,
+            plan.sampler,
         )
         if settings.metric == "counts":
             compile_plan = replace(compile_plan, rounds=1, calls=1)
         waiting = self._waits.of(item.nodeid, settings)
         test = row_nodeid(item)
-        measurer = KINDS[settings.metric](plan, settings.ops, limits, compile_plan, waiting, test)
+        measurer = measurer_type(settings.metric, plan.sampler.unit)(
+            plan, settings.ops, limits, compile_plan, waiting, test
+        )
         self.results[test] = measurer.results
         try:
             yield measurer
@@ -226,9 +227,12 @@ class Session:
             section.print(Document((one_line(Span(f"failed: {idle}", Tone.BAD)),)))
 
     def _view(self) -> View:
+        from pytest_dtdispatch.measuring.sampler import SAMPLERS
         from pytest_dtdispatch.report.document import View
 
-        return View(self._config.get_verbosity() > 0, self._settings.metric, self._ranks is not None)
+        sampler = SAMPLERS.get(self._settings.metric)
+        counted = "" if sampler is None or sampler.unit.is_time else sampler.unit.name
+        return View(self._config.get_verbosity() > 0, counted, self._ranks is not None)
 
     def _summaries(self) -> list[str]:
         """Say on what the figures stand."""

@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.world import ranks_text
 class RankSamples(Samples):
     """Samples of one state on several ranks.
 
-    ``ns`` are those that stand for all ranks where one list is wanted: of the rank whose median is the
+    ``values`` are those that stand for all ranks where one list is wanted: of the rank whose median is the
     statistic, or of the two between which it lies.
 
     Args:
@@ -24,7 +24,7 @@ class RankSamples(Samples):
 
     Example:
         >>> from pytest_dtdispatch.core.measurement import State
-        >>> hits = RankSamples(State.HIT, (7, 9), (), ((0, (7,)), (1, (9,))), "median")
+        >>> hits = RankSamples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
         >>> hits.median_ns, hits.slowest, hits.spread
         (8.0, (1, 9), 0.25)
     """
@@ -55,9 +55,14 @@ class RankSamples(Samples):
         return (self.slowest[1] - min(self.medians.values())) / self.middle_ns if self.middle_ns else 0.0
 
     @property
-    def median_ns(self) -> float:
+    def figure(self) -> float:
         """What stands for all ranks, in nanoseconds."""
         return self.slowest[1] if self.stat == "max" else self.middle_ns
+
+    @property
+    def median_ns(self) -> float:
+        """What stands for all ranks, in nanoseconds."""
+        return self.figure
 
 
 def merge_ranks(by_rank: Mapping[int, Sequence[Measurement]], stat: str) -> tuple[Measurement, ...]:
@@ -110,7 +115,8 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> list[Samples]:
             refused.update({one.reason: one.count for one in samples.refused})
         reasons = tuple(Refused(reason, count) for reason, count in refused.items())
         ns = representative(by_rank, stat) if by_rank else ()
-        merged.append(RankSamples(state, ns, reasons, by_rank, stat))
+        unit = next(iter(tried.values())).unit
+        merged.append(RankSamples(state, ns, reasons, unit, by_rank=by_rank, stat=stat))
     return merged
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import (
-    Contains,
-    Figures,
-    Measurement,
-    Refused,
-    Samples,
-    State,
-)
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.units import Unit
 
 
 def plain_measurement(measurement: Measurement) -> dict[str, Any]:
-    """Turn a measurement of times into plain data.
+    """Turn a measurement into plain data.
 
     Example:
         >>> one = Measurement("a", "a", "a", "4", Contains.DISPATCH, 1, Figures())
@@ -32,7 +27,7 @@ def plain_measurement(measurement: Measurement) -> dict[str, Any]:
         "calls": measurement.calls,
         "rounds": figures.rounds,
         "samples": [
-            [str(one.state), list(one.ns), [[refused.reason, refused.count] for refused in one.refused]]
+            [str(one.state), list(one.values), _plain_refusals(one), asdict(one.unit)]
             for one in figures.samples
         ],
         "notes": list(figures.notes),
@@ -61,9 +56,13 @@ def read_measurement(plain: Any) -> Measurement:
         raise ValueError(f"no measurement: {error}") from None
 
 
-def _samples(state: Any, ns: Any, refused: Any) -> Samples:
+def _plain_refusals(samples: Samples) -> list[list[Any]]:
+    return [[refused.reason, refused.count] for refused in samples.refused]
+
+
+def _samples(state: Any, values: Any, refused: Any, unit: Any) -> Samples:
     reasons = tuple(Refused(_text(reason), _whole(count)) for reason, count in refused)
-    return Samples(State(state), tuple(map(_whole, ns)), reasons)
+    return Samples(State(state), tuple(map(_whole, values)), reasons, Unit(**unit))
 
 
 def _text(value: Any) -> str:

@@ -34,12 +34,12 @@ class View:
 
     Args:
         verbose: with every column and note.
-        metric: what the run measured.
+        counted: what its samples count; empty where they are times.
         is_many: whether it ran on many ranks.
     """
 
     verbose: bool = False
-    metric: str = "time"
+    counted: str = ""
     is_many: bool = False
 
     def listed(self, notes: Sequence[str]) -> list[str]:

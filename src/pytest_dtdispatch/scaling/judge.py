@@ -80,7 +80,8 @@ def _merge_state(state: State, every: Iterable[Samples]) -> Samples:
     for refusal in (refusal for samples in of_state for refusal in samples.refused):
         refused[refusal.reason] += refusal.count
     ns = tuple(ns for samples in of_state for ns in samples.ns)
-    return Samples(state, ns, tuple(Refused(reason, count) for reason, count in refused.items()))
+    reasons = tuple(Refused(reason, count) for reason, count in refused.items())
+    return Samples(state, ns, reasons, of_state[0].unit)
 
 
 def _fit_state(state: State, taken: Mapping[int, Sequence[Figures]], merged: Mapping[int, Figures]) -> Fit:

@@ -6,21 +6,26 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import Instructions, State
-from pytest_dtdispatch.instructions.counted_rounds import (
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.profile import Profile
+from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.instructions.sampler import (
     AFFORDABLE,
     AFFORDABLE_MISSES,
     IN_ONE_LAYOUT,
     LEAST_CALLS,
+    MOST_LAYOUTS,
     WARMUP_CALLS,
     WARMUP_MISSES,
-    Counting,
-    rounds_of,
+    Counter,
+    InstructionSampler,
+    MethodCache,
 )
-from pytest_dtdispatch.instructions.model import Profile
-from pytest_dtdispatch.measuring.rounds import Plan, Rounds, Subject, Taken
-from pytest_dtdispatch.measuring.tally import NOT_COUNTED
-from pytest_dtdispatch.measuring.timing import Meter
+from pytest_dtdispatch.measuring.plan import Plan, Taken
+from pytest_dtdispatch.measuring.proofs import NOT_COUNTED
+from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.sampler import Meter
+from pytest_dtdispatch.measuring.timing import Subject
 from tests.scripted_bench import Bench
 
 REHEARSAL = 4  # calls that are made before the first round
@@ -57,33 +62,30 @@ class Script:
         return self.readings.get(number, self.instructions + number)
 
     def take(self, rounds: int, repeat: int, **more: object) -> Taken:
-        counting = Counting(Meter(lambda: 0, self.end), self.forget, **more)  # type: ignore[arg-type]
-        plan = Plan(rounds, repeat, max_time_s=0.0, counting=counting)
-        return rounds_of(Subject(self.bench.op, tuple), self.bench.caches, plan).take()
+        counter = Counter(Meter(lambda: 0, self.end), **more)  # type: ignore[arg-type]
+        sampler = InstructionSampler(lambda: counter, self.forget)
+        sampler.start()
+        plan = Plan(rounds, repeat, max_time_s=0.0, sampler=sampler)
+        return Rounds(Subject(self.bench.op, tuple), self.bench.caches, plan).take()
 
     def calls_of(self, taken: Taken, state: State) -> list[int]:
         """Numbers of the calls whose counts were recorded."""
-        [counted] = [one for one in taken.instructions if one.state is state]
-        return [count - self.instructions for count in counted.counts]
-
-
-def test_a_plan_without_counting_is_timed(bench: Bench) -> None:
-    rounds = rounds_of(Subject(bench.op, tuple), bench.caches, Plan())
-    assert type(rounds) is Rounds
+        [counted] = [one for one in taken.samples if one.state is state]
+        return [count - self.instructions for count in counted.values]
 
 
 def test_rounds_are_counted_without_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, pytest_dtdispatch.instructions.counted_rounds; sys.exit('torch' in sys.modules)"
+    code = "import sys, pytest_dtdispatch.instructions.sampler; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_many_misses_are_discarded_and_the_rest_is_counted(bench: Bench) -> None:
     script = Script(bench)
     taken = script.take(rounds=3, repeat=2)
-    assert taken.samples == ()
+    assert {one.unit for one in taken.samples} == {INSTRUCTIONS}
     assert taken.rounds == 3
     assert script.calls_of(taken, State.MISS) == [FIRST_MISS, FIRST_MISS + 1, FIRST_MISS + 2]
 
@@ -138,8 +140,8 @@ def test_what_a_counter_reads_that_does_not_count_is_never_recorded(bench: Bench
     first_hit = FIRST_MISS + 1 + WARMUP_CALLS
     script.readings = {FIRST_MISS: reading, first_hit: reading}
     taken = script.take(rounds=1, repeat=5)
-    by_state = {one.state: one for one in taken.instructions}
-    assert by_state[State.MISS].counts == ()
+    by_state = {one.state: one for one in taken.samples}
+    assert by_state[State.MISS].values == ()
     assert script.calls_of(taken, State.HIT) == [first_hit + n for n in range(1, 5)]
     for counted in by_state.values():
         assert [str(why) for why in counted.refused] == [f"{NOT_COUNTED} (1x)"]
@@ -150,7 +152,7 @@ def test_a_counter_that_never_counts_gives_no_figure(bench: Bench, reading: int)
     script = Script(bench)
     script.end = lambda: reading  # type: ignore[method-assign]
     taken = script.take(rounds=2, repeat=2)
-    assert [one.counts for one in taken.instructions] == [(), ()]
+    assert [one.values for one in taken.samples] == [(), ()]
 
 
 def test_a_process_that_can_forget_no_more_says_so(bench: Bench) -> None:
@@ -161,20 +163,18 @@ def test_a_process_that_can_forget_no_more_says_so(bench: Bench) -> None:
 
 
 def test_each_state_that_was_counted_is_profiled(bench: Bench) -> None:
-    seen: list[tuple[State, int]] = []
+    seen: list[int] = []
 
-    def profile(
-        state: State, fn: Callable[..., None], prepare: Callable[[], tuple[()]], kwargs: object
-    ) -> Profile:
+    def profile(fn: Callable[..., None], prepare: Callable[[], tuple[()]], kwargs: object) -> Profile:
         args = prepare()
         misses = bench.caches.native.misses
         fn(*args)
-        seen.append((state, bench.caches.native.misses - misses))
-        return Profile(state, (), 1)
+        seen.append(bench.caches.native.misses - misses)
+        return Profile((), 1)
 
     taken = Script(bench).take(rounds=1, repeat=1, profiler=profile)
-    assert seen == [(State.MISS, 1), (State.HIT, 0)]
-    assert [each.state for each in taken.profiles] == [State.MISS, State.HIT]
+    assert seen == [1, 0]
+    assert [each.state for each in taken.samples if each.profile] == [State.MISS, State.HIT]
 
 
 def test_methods_that_share_a_slot_are_forgotten(bench: Bench) -> None:
@@ -183,6 +183,44 @@ def test_methods_that_share_a_slot_are_forgotten(bench: Bench) -> None:
     even: Callable[[], int] = lambda: 36_000 + 600 * (len(script.forgotten_at) % 2)  # noqa: E731
     script.end = even  # type: ignore[method-assign]
     taken = script.take(rounds=4, repeat=2)
-    [hits] = [one for one in taken.instructions if one.state is State.HIT]
-    assert isinstance(hits, Instructions)
-    assert (hits.least, hits.spread) == (36_000, 600)
+    [hits] = [one for one in taken.samples if one.state is State.HIT]
+    assert (hits.figure, hits.span) == (36_000, 600)
+
+
+# CPython's method cache
+
+
+class Base:
+    def method(self) -> str:
+        return "base"
+
+
+class Derived(Base):
+    pass
+
+
+def test_methods_are_found_as_before() -> None:
+    derived = Derived()
+    for _ in range(3):
+        assert MethodCache().forget()
+        assert derived.method() == "base"
+        assert isinstance(derived, Base)
+        assert str(1) + repr([2]) == "1[2]"
+
+
+def test_a_class_that_changes_is_still_noticed() -> None:
+    derived = Derived()
+    assert derived.method() == "base"
+    MethodCache().forget()
+    Derived.method = lambda self: "derived"  # type: ignore[method-assign]
+    try:
+        assert derived.method() == "derived"
+    finally:
+        del Derived.method
+    assert derived.method() == "base"
+
+
+def test_it_ends_before_cpython_runs_out_of_versions() -> None:
+    cache = MethodCache(most_layouts=2)
+    assert [cache.forget() for _ in range(4)] == [True, True, False, False]
+    assert 0 < MOST_LAYOUTS < 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.measuring.effort import MIN_ROUNDS, SLOW_NS, Effort, fitted
+from pytest_dtdispatch.measuring.plan import MIN_ROUNDS, SLOW_NS, Effort, fitted
 
 ASKED = Effort(20, 20, 10, 10)
 SECOND, MS = 10**9, 10**6

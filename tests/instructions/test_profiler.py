@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.instructions.model import LISTED, Share, greatest, parse_dump
+from pytest_dtdispatch.core.profile import Share
+from pytest_dtdispatch.instructions.profiler import LISTED, greatest, parse_dump
 
 DUMP = """\
 # callgrind format

@@ -1,0 +1,266 @@
+"""How much is measured of one subject, so that it fits into the time. Without torch."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from pytest_dtdispatch.core.measurement import Figures, Samples
+from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
+
+MIN_ROUNDS = 5
+WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
+ROUNDS_TOGETHER = 10  # on ranks that repeat a collective, where rounds are to be enough: they stop as one
+SLOW_NS = 3_000_000  # hits of less are never cut: 20 rounds of them fit into a second
+# The first hit after a miss takes up to 0.5 ms more, however many ops it runs, and later ones do not: where
+# a hit takes 50 ms that is 1 %, and no hit is discarded.
+WARMUP_NS = 50_000_000
+SHARE_OF_HITS = 0.1  # of the time, where misses alone take more than there is
+
+
+class Effort(NamedTuple):
+    """Calls that are made of one subject.
+
+    Args:
+        rounds: the most that are taken.
+        in_a_row: rounds that take their misses one after the other.
+        repeat: hits recorded for each round.
+        warmup: hits discarded before those of a row.
+        is_paced: whether a round that would end too late is not begun.
+    """
+
+    rounds: int
+    in_a_row: int
+    repeat: int
+    warmup: int
+    is_paced: bool = False
+
+    def calls(self) -> int:
+        """Count the calls of all rounds."""
+        rows = -(-self.rounds // self.in_a_row)
+        return self.rounds * (1 + self.repeat) + rows * self.warmup
+
+    def ns(self, miss_ns: float, hit_ns: float) -> float:
+        """Foretell how long all rounds take."""
+        return self.rounds * miss_ns + (self.calls() - self.rounds) * hit_ns
+
+
+def foretold_calls(asked: Effort, call_ns: int, budget_ns: float) -> int:
+    """Foretell how many calls are made of what takes so long, whether it misses or hits.
+
+    Example:
+        >>> foretold_calls(Effort(20, 20, 10, 10), 140_000_000, 1e9)
+        12
+    """
+    rehearsal = 2
+    return rehearsal + fitted(asked, call_ns, call_ns, budget_ns, budget_ns).calls()
+
+
+def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
+    """Cut what is asked so that it ends in time, where it can: the warm-up, then hits, then rounds.
+
+    Five rounds are left in any case, with one hit each. What has fast hits is left as it is: there misses
+    take the time, and the rounds look at the clock.
+
+    Example:
+        >>> fitted(Effort(20, 20, 10, 10), 145_000_000, 140_000_000, 715e6, 1e9)
+        Effort(rounds=5, in_a_row=5, repeat=1, warmup=0, is_paced=True)
+        >>> fitted(Effort(20, 20, 10, 10), 1_000_000, 10_000, 0.0, 1e9)
+        Effort(rounds=20, in_a_row=20, repeat=10, warmup=10, is_paced=False)
+    """
+    if hit_ns < SLOW_NS or asked.ns(miss_ns, hit_ns) <= left_ns:
+        return asked
+    least = min(asked.rounds, MIN_ROUNDS)
+    room = max(left_ns - least * (miss_ns + hit_ns), SHARE_OF_HITS * budget_ns)
+    warmup = min(asked.warmup, WARMUP_NS // hit_ns, int(room / hit_ns))
+    left_ns -= warmup * hit_ns
+    for_hits = max(left_ns - least * miss_ns, SHARE_OF_HITS * budget_ns)
+    repeat = max(1, min(asked.repeat, int(for_hits / (least * hit_ns))))
+    rounds = max(least, min(asked.rounds, int(left_ns / (miss_ns + repeat * hit_ns))))
+    return Effort(rounds, min(asked.in_a_row, rounds), repeat, warmup, is_paced=True)
+
+
+class Propagation(Enum):
+    """How a subject uses the sharding propagator, as its rehearsal showed."""
+
+    CACHED = "cached"
+    NEVER_CACHED = "never cached"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the rounds gave."""
+
+    propagation: Propagation
+    rounds: int
+    samples: tuple[Samples, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def figures(self, *remarks: str) -> Figures:
+        """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
+        notes: tuple[str, ...] = ()
+        remarks = (*remarks, *self.remarks)
+        if self.propagation is Propagation.NEVER_CACHED:
+            notes = ("never hits: propagation runs on every call",)
+        if self.propagation is Propagation.NONE:
+            remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
+        return Figures(self.rounds, self.samples, notes, remarks)
+
+
+class Agreement(Protocol):
+    """What the rounds ask of the other ranks, where they repeat a collective together."""
+
+    def come_to(self, subject: str) -> None:
+        """Meet them at what is measured next."""
+
+    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
+        """Settle each number; nothing where no rank waits for another."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured, and of what.
+
+    Args:
+        rounds: proved misses for each signature.
+        repeat: hits recorded after each miss.
+        max_time_s: seconds after which no round is added, once five are done. Of what has slow hits fewer are
+            recorded and discarded, so that it ends in time.
+        cold: also take cold calls.
+        in_a_row: rounds that take their misses one after the other, each of a cleared cache, before their
+            hits, where that takes no more than a tenth of the time; else five. Hits between two misses
+            make the second one up to 20 % slower, as its code has gone cold.
+        sampler: reads each call.
+        agreement: settles rounds with other ranks, where there are any.
+        within: share of the median; no round is added once the median of each state is known that closely.
+        warmup: hits discarded before those of a row.
+    """
+
+    rounds: int = 20
+    repeat: int = 10
+    max_time_s: float = 1.0
+    cold: bool = False
+    in_a_row: int = 20
+    sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
+    agreement: Agreement | None = None
+    within: float | None = None
+    warmup: int = WARMUP_HITS
+
+    @property
+    def effort(self) -> Effort:
+        """The calls that are made of one subject, where there is time enough."""
+        return Effort(self.rounds, self.in_a_row, self.repeat, self.warmup)
+
+    def foretold_calls(self, call_ns: int) -> int:
+        """Foretell how many calls are made of what takes so long."""
+        return foretold_calls(self.effort, call_ns, self.max_time_s * 1e9)
+
+
+class Schedule:
+    """Decides how many calls are made of one subject, by what its rehearsal took.
+
+    Attributes:
+        plan: what was asked for; without an end in time where a sampler reads every call alike.
+        effort: the calls that are made.
+        pace: how they are made steady, where times' own warm-ups are not enough.
+        within: share of the median that ends the rounds; nothing where all are taken.
+    """
+
+    def __init__(self, plan: Plan, has_local: bool) -> None:
+        if plan.sampler.is_exact:
+            # A number of rounds that depended on the time would move the least count.
+            plan = replace(plan, max_time_s=math.inf, in_a_row=plan.rounds)
+        self.plan = plan
+        self.clock = plan.sampler.clock
+        self.effort = plan.effort
+        self.pace: Pace | None = None
+        self.within = plan.within
+        self._has_local = has_local
+        self._affordable = self._planned = plan.rounds
+        self._miss_ns = self._hit_ns = 0  # of the rehearsal, with all that is done around a call
+        self._began = 0
+        self._deadline = 0.0
+
+    def begin(self) -> None:
+        """Start the time that there is."""
+        self._deadline = self.clock() + self.plan.max_time_s * 1e9
+
+    def rehearsed_miss(self, began: int) -> None:
+        """Note how long the first miss took."""
+        self._miss_ns = self.clock() - began
+
+    def has_time_to_rehearse(self, began: int) -> bool:
+        """Note how long a call after the first took, and tell whether there is time for another."""
+        self._hit_ns = min(self.clock() - began, self._hit_ns or sys.maxsize)
+        least_ns = MIN_ROUNDS * (self._miss_ns + self._hit_ns)
+        # Ranks must make the same number of calls, whatever the time each of them takes.
+        is_free = self.plan.agreement is not None or self._hit_ns < SLOW_NS
+        return is_free or least_ns <= self.plan.max_time_s * 1e9
+
+    def rehearsed(self, miss: int, hit: int) -> None:
+        """Plan by what was read of a first miss and a later call."""
+        plan = self.plan
+        self.pace = plan.sampler.pace(miss, hit, plan.rounds, plan.repeat)
+        if self.pace is not None:
+            return
+        if not plan.sampler.unit.is_time:
+            miss, hit = self._miss_ns, self._hit_ns
+        budget_ns = min(plan.max_time_s, 1e9) * 1e9
+        round_ns = (2 if plan.cold else 1) * miss + (plan.repeat + 1) * hit
+        self._affordable = min(plan.rounds, max(int(budget_ns / max(round_ns, 1)), MIN_ROUNDS))
+        in_a_row = max(int(budget_ns / 10 / max(miss, 1)), MIN_ROUNDS)
+        self.effort = self.effort._replace(in_a_row=min(plan.in_a_row, in_a_row))
+
+    def settle(self, propagation: Propagation) -> None:
+        """Cut what is planned where it would not end in time; with other ranks take what all can."""
+        self._fit(propagation)
+        agreement = self.plan.agreement
+        if agreement is not None:
+            rounds = self._affordable if self.within is None else min(self._affordable, ROUNDS_TOGETHER)
+            _, in_a_row, repeat, warmup, _ = self.effort
+            settled = agreement.rounds((rounds, in_a_row, repeat, warmup), propagation.value)
+            if settled is not None:
+                self._planned, in_a_row, repeat, warmup = settled
+                self.effort, self.within = Effort(self._planned, in_a_row, repeat, warmup), None
+                self._deadline = math.inf
+        self._began = self.clock()
+
+    def next_rounds(self, done: int) -> int:
+        """How many rounds are taken next; 0 where there is no time for more."""
+        count = min(self.effort.in_a_row, self._planned - done)
+        if done < MIN_ROUNDS:
+            return count
+        if (now := self.clock()) >= self._deadline:
+            return 0
+        if not self.effort.is_paced:
+            return count
+        return min(count, int((self._deadline - now) * done / max(now - self._began, 1)))
+
+    def warmup_misses(self, count: int) -> int:
+        """Discard the first of a long row, which are slow; a short one has calls that take long anyway."""
+        if self.pace is not None:
+            return self.pace.warmup_misses
+        return count // 4 if self.effort.in_a_row == self.plan.in_a_row else 0
+
+    def at_first(self, count: int, taken: int) -> int:
+        """How many of so many samples are taken before it is looked whether they are enough."""
+        return count if self.within is None else min(count, max(ENOUGH_TO_TRY - taken, 1))
+
+    def is_enough(self, samples: Sequence[int]) -> bool:
+        """Whether the median of a state is known closely enough, where that ends the rounds."""
+        return self.within is not None and is_enough(samples, self.within)
+
+    def _fit(self, propagation: Propagation) -> None:
+        miss_ns = 0 if propagation is Propagation.NONE else self._miss_ns * (2 if self.plan.cold else 1)
+        hit_ns = (
+            0 if propagation is Propagation.NEVER_CACHED else self._hit_ns * (2 if self._has_local else 1)
+        )
+        left_ns, budget_ns = self._deadline - self.clock(), self.plan.max_time_s * 1e9
+        self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
+        self._affordable = min(self._affordable, self.effort.rounds)

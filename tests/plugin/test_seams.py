@@ -1,0 +1,151 @@
+"""What a user adds of their own, in one file and with one registration, goes everywhere that ours goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.core.units import UNITS
+from pytest_dtdispatch.measuring.sampler import SAMPLERS
+from tests.plugin_runs import IMPORTS, benchmarks_of, measure, run, text_of
+
+pytestmark = pytest.mark.torch
+
+SAMPLER = """
+    import time
+
+    from pytest_dtdispatch.core.units import Unit
+    from pytest_dtdispatch.measuring.sampler import Sampler, register
+
+    class ThreadTime(Sampler):
+        name = "thread-cpu"
+        unit = Unit(hit="thread_cpu_hit_ns", miss="thread_cpu_miss_ns")
+        begin = end = time.thread_time_ns
+
+    register(ThreadTime())
+"""
+# Twenty milliseconds of sleep, which the thread has no processor in.
+TESTS = (
+    IMPORTS
+    + """
+import time
+
+def test_mul(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+
+    def mul():
+        time.sleep(0.02)
+        return a * a
+
+    dtdispatch.call(mul, name="mul")
+"""
+)
+MUL = "test_own.py::test_mul::mul"
+METRIC = "--dtdispatch-metric=thread-cpu"
+SLEEP_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> Iterator[None]:
+    monkeypatch.setenv("COLUMNS", "200")
+    pytester.makeconftest(SAMPLER)
+    pytester.makepyfile(test_own=TESTS)
+    samplers, units = dict(SAMPLERS), list(UNITS)
+    yield
+    SAMPLERS.clear()
+    SAMPLERS.update(samplers)
+    UNITS[:] = units
+
+
+def test_a_sampler_goes_to_the_table_the_files_and_the_expected_results(pytester: pytest.Pytester) -> None:
+    result = measure(pytester, METRIC, "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["dtdispatch: * metric=thread-cpu)", "  signature *miss *hit *", "  mul *proved"]
+    )
+    saved = json.loads((pytester.path / "rows.json").read_text())
+    assert saved["machine_info"]["dtdispatch"]["metric"] == "thread-cpu"
+    rows = {row["fullname"]: row for row in saved["benchmarks"]}
+    assert rows.keys() == {f"{MUL}::miss", f"{MUL}::hit"}
+    assert 0 < rows[f"{MUL}::hit"]["stats"]["median"] < SLEEP_S
+    assert rows[f"{MUL}::hit"]["options"]["timer"] == "thread-cpu"
+    results = (pytester.path / "results.csv").read_text().splitlines()
+    assert [line.rpartition(",")[0] for line in results] == [
+        f"{MUL},thread_cpu_hit_ns",
+        f"{MUL},thread_cpu_miss_ns",
+    ]
+    expected = pytester.path / "expected.csv"
+    expected.write_text(f"{MUL},thread_cpu_hit_ns,1,0.1\n")
+    result = measure(pytester, METRIC, "--dtdispatch-expected=expected.csv")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert f"regressed {MUL}" in text_of(result)
+    assert "thread_cpu_hit_ns 1 +-10 %: found" in text_of(result)
+    expected.write_text(f"{MUL},thread_cpu_hit_ns,{10**7},0.999\n")
+    assert measure(pytester, METRIC, "--dtdispatch-expected=expected.csv").ret == pytest.ExitCode.OK
+
+
+def test_a_sampler_is_judged_against_a_saved_run_of_its_own_alone(pytester: pytest.Pytester) -> None:
+    rounds = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=1", "--dtdispatch-max-time=9")
+    saving = ("--benchmark-save=base", "--benchmark-save-data")
+    gate = ("--benchmark-compare=0001", "--dtdispatch-fail=median:10000%")
+    assert run(pytester, *rounds, METRIC, *saving).ret == pytest.ExitCode.OK
+    result = run(pytester, *rounds, METRIC, *gate)
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    assert "gate: passed against " in text_of(result)
+    for flags in ((), ("--dtdispatch-any-machine",)):
+        result = run(pytester, *rounds, *gate, *flags)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        assert "mismatched metric: thread-cpu then, time now" in text_of(result)
+
+
+def test_a_sampler_that_cannot_be_had_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
+    why_not = '    why_not = lambda self: "this kernel has no such clock"\n'
+    pytester.makeconftest(SAMPLER.replace("        begin = end", f"    {why_not}        begin = end"))
+    result = measure(pytester, METRIC)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: --dtdispatch-metric thread-cpu: this kernel has no such clock" in text_of(result)
+
+
+def test_a_sampler_that_works_in_one_process_alone_is_refused_on_ranks(pytester: pytest.Pytester) -> None:
+    alone = '        why_not_on_ranks = "it reads one process"\n        begin = end'
+    pytester.makeconftest(SAMPLER.replace("        begin = end", alone))
+    result = measure(pytester, METRIC, "--dtdispatch-nproc=2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: --dtdispatch-metric thread-cpu: it reads one process" in text_of(result)
+
+
+def test_a_name_that_nothing_registered_lists_those_that_are(pytester: pytest.Pytester) -> None:
+    result = measure(pytester, "--dtdispatch-metric=cpu")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "'cpu' is not one of time, counts, instructions, thread-cpu" in text_of(result)
+
+
+COUNTS = """
+    import itertools
+
+    from pytest_dtdispatch.core.units import Unit
+    from pytest_dtdispatch.measuring.sampler import Sampler, register
+
+    class Readings(Sampler):
+        name = "readings"
+        unit = Unit("readings", is_time=False, steady="readings")
+        begin = end = itertools.count().__next__
+
+    register(Readings())
+"""
+
+
+def test_a_sampler_of_counts_has_whole_numbers_and_no_rows_of_times(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(COUNTS)
+    flags = ("--dtdispatch-metric=readings", "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
+    result = measure(pytester, *flags)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["  mul * 1 *proved"])
+    assert "Readings: the least of the calls that were counted." in text_of(result)
+    assert Path("results.csv").read_text() == f"{MUL},readings,1\n"
+    assert benchmarks_of(Path("rows.json")) == []
+    result = run(pytester, "--dtdispatch", *flags[:1], "--dtdispatch-nproc=2")
+    assert "readings are taken in one process, as only times are merged over ranks" in text_of(result)
