@@ -65,7 +65,7 @@ def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
     pytester.makeconftest(TELL_OURS)
     pytester.makepyfile("def test_nothing(tmp_path): pass")
     result = pytester.runpytest_subprocess(*FAST, *args)
-    result.stdout.fnmatch_lines(["ours: plugin plugin.fixtures plugin.flags plugin.hooks end"])
+    result.stdout.fnmatch_lines(["ours: plugin plugin.flags plugin.hooks end"])
 
 
 @pytest.mark.parametrize("args", [(), ("--dtdispatch",), ("--dtdispatch-all", "--benchmark-only")])
