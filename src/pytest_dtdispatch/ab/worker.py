@@ -13,6 +13,7 @@ from pytest_dtdispatch.ab.model import ProcessSample, RowSample, row_samples
 from pytest_dtdispatch.ab.passes import FORMAT, OUTPUT, PASSES
 from pytest_dtdispatch.ab.process import Ended, run_to_end
 from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, last_lines
+from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.errors import ProcessError
 
 # 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors, which are the control.
@@ -92,9 +93,7 @@ def sample(arm: Arm, job: Job, stage: str) -> ProcessSample:
 
 def _read(arm: Arm, output: Path, log: Path) -> tuple[Mapping[str, RowSample], Mapping[str, float]]:
     try:
-        if output.stat().st_size > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES:,} bytes")
-        content = json.loads(output.read_text(encoding="utf-8"))
+        content = json.loads(read_text(output, MOST_BYTES, f"more than {MOST_BYTES:,} bytes"))
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         misses = {str(name): float(count) for name, count in content["misses_per_step"].items()}
