@@ -99,6 +99,17 @@ def test_torch_is_imported_by_a_run_that_measures(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["imported: torch *pytest_dtdispatch.measuring *"])
 
 
+@pytest.mark.parametrize("name", ["pytest_dtdispatch.plugin", "pytest_dtdispatch.plugin.hooks"])
+def test_the_plugin_is_found_by_the_name_of_its_package_too(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_subprocess("-p", name, "--dtdispatch", "--co")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["dtdispatch: *(mesh=4 *"])
+
+
 def test_help_lists_every_flag_and_every_ini_twin_with_its_default(pytester: pytest.Pytester) -> None:
     result = run_alone(pytester, "--help")
     assert result.ret == pytest.ExitCode.OK
