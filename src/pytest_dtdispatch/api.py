@@ -134,7 +134,7 @@ class DtDispatch:
         """Measure how the cost of a callable grows with a size, on a miss and on a hit.
 
         Callables are made and called from the largest size down, each once for the test; then each of them
-        again for each sample, in several passes over all sizes, as of :meth:`call`. Each pass gives an
+        again for each sample, in several passes over all sizes, as :meth:`call` does. Each pass gives an
         exponent of ``cost = constant * size**exponent`` by least squares on logarithms. The result has their
         median, and their least and greatest as its interval. Every size is a row of its own, ``name[8]``.
 
@@ -193,16 +193,16 @@ class DtDispatch:
 
         It is called once for the test, uncompiled. Then it is compiled in each round: cold (compiled programs
         forgotten, every cache empty), and warm (compiled programs forgotten, caches of compiled code filled);
-        and called, compiled and uncompiled. What the first call left behind is left behind, as of
-        :meth:`call`. Programs that were compiled before are forgotten: they compile again when called.
+        and called, compiled and uncompiled. What the first call left behind is left behind, as
+        :meth:`call` does. Programs that were compiled before are forgotten: they compile again when called.
 
         Args:
             fn: the function, not compiled yet.
             *args: its positional arguments.
             backend: of torch.compile: a name, or a function that compiles a graph; by default that of marker,
                 flag or ini file, else ``inductor``.
-            dynamic: as of torch.compile.
-            fullgraph: as of torch.compile; a graph break then fails the test.
+            dynamic: as torch.compile takes it.
+            fullgraph: as torch.compile takes it; a graph break then fails the test.
             fake_tensor_cache: whether torch's FakeTensor cache is on; ``[False, True]`` measures both in
                 turn, as rows of their own. By default as torch is set.
             name: names the rows; by default the function's own name.

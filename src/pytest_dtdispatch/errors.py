@@ -58,5 +58,16 @@ def first_line(error: BaseException) -> str:
         >>> first_line(ValueError("no such op"))
         'ValueError: no such op'
     """
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    name = type(error).__name__
+    return f"{name}: {first_said(error)}" if str(error).strip() else name
+
+
+def first_said(error: BaseException) -> str:
+    r"""Take the first line of what an error says; its type where it says nothing.
+
+    Example:
+        >>> first_said(OSError("disk full\\nretry")), first_said(OSError())
+        ('disk full', 'OSError')
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.files import checked_target, read_text, write_whole
 from pytest_dtdispatch.errors import DtDispatchError
 
 
@@ -41,6 +41,14 @@ def test_a_read_only_file_is_refused_as_root_too(tmp_path: Path) -> None:
     path.chmod(0o444)
     with pytest.raises(DtDispatchError, match=r"page\.md is read-only$"):
         checked_target(path)
+
+
+def test_a_file_is_read_up_to_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("née", encoding="utf-8")
+    assert read_text(path, 4, "too large") == "née"
+    with pytest.raises(ValueError, match=r"^too large$"):
+        read_text(path, 3, "too large")
 
 
 def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

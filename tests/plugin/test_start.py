@@ -65,7 +65,7 @@ def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
     pytester.makeconftest(TELL_OURS)
     pytester.makepyfile("def test_nothing(tmp_path): pass")
     result = pytester.runpytest_subprocess(*FAST, *args)
-    result.stdout.fnmatch_lines(["ours: plugin plugin.fixtures plugin.flags plugin.hooks end"])
+    result.stdout.fnmatch_lines(["ours: plugin plugin.flags plugin.hooks end"])
 
 
 @pytest.mark.parametrize("args", [(), ("--dtdispatch",), ("--dtdispatch-all", "--benchmark-only")])
@@ -97,6 +97,17 @@ def test_torch_is_imported_by_a_run_that_measures(pytester: pytest.Pytester) -> 
     result = run_alone(pytester, "--dtdispatch")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["imported: torch *pytest_dtdispatch.measuring *"])
+
+
+@pytest.mark.parametrize("name", ["pytest_dtdispatch.plugin", "pytest_dtdispatch.plugin.hooks"])
+def test_the_plugin_is_found_by_the_name_of_its_package_too(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_subprocess("-p", name, "--dtdispatch", "--co")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["dtdispatch: *(mesh=4 *"])
 
 
 def test_help_lists_every_flag_and_every_ini_twin_with_its_default(pytester: pytest.Pytester) -> None:

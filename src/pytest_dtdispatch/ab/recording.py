@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from pytest_dtdispatch.ab.model import ProcessSample, Run, Side, as_json, read_json
-from pytest_dtdispatch.core.files import write_whole
+from pytest_dtdispatch.core.files import read_text, write_whole
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
 
@@ -46,9 +46,7 @@ def _plain(verdict: RowVerdict) -> dict[str, object]:
 def read_run(flag: str, path: Path, command: str) -> Run:
     """Read the file of an earlier run."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"larger than {MOST_BYTES:,} bytes")
-        run = read_json(path.read_text(encoding="utf-8"))
+        run = read_json(read_text(path, MOST_BYTES, f"larger than {MOST_BYTES:,} bytes"))
     except OSError as error:
         raise DtDispatchError(f"{flag} {path}: cannot be read: {error.strerror}") from None
     except ValueError as error:  # of decoding, too

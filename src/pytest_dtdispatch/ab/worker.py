@@ -17,6 +17,7 @@ from pytest_dtdispatch.ab.model import BASE, HEAD, ProcessSample, Request, RowSa
 from pytest_dtdispatch.ab.process import ProcessEnd, run_to_end
 from pytest_dtdispatch.ab.recording import Recorder
 from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, import_path, interpreter, last_lines, worktrees
+from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.pass_rows import FORMAT, OUTPUT, PASSES
 from pytest_dtdispatch.errors import ProcessError
 
@@ -197,9 +198,7 @@ def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Seque
 
 def _read(arm: Arm, output: Path, log: Path) -> tuple[Mapping[str, RowSample], Mapping[str, float]]:
     try:
-        if output.stat().st_size > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES:,} bytes")
-        content = json.loads(output.read_text(encoding="utf-8"))
+        content = json.loads(read_text(output, MOST_BYTES, f"more than {MOST_BYTES:,} bytes"))
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         misses = {str(name): float(count) for name, count in content["misses_per_step"].items()}

@@ -1,4 +1,4 @@
-"""Write a file whole, or leave the one that is there."""
+"""Read a file of a bounded size; write a file whole, or leave the one that is there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ import tempfile
 from pathlib import Path
 
 from pytest_dtdispatch.errors import DtDispatchError
+
+
+def read_text(path: Path, most_bytes: int, too_large: str) -> str:
+    """Read a file from anywhere; a ValueError with these words refuses a larger one."""
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise ValueError(too_large)
+    return data.decode("utf-8")
 
 
 def checked_target(path: Path) -> None:

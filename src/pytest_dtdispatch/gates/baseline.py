@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.measurement import State
 
 MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
@@ -53,11 +54,8 @@ class SavedRun:
 def read_run(path: Path) -> SavedRun:
     """Read a saved run."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES // 2**20} MiB")
-        return parse_run(data.decode("utf-8"), str(path))
+        too_large = f"it has more than {MOST_BYTES // 2**20} MiB"
+        return parse_run(read_text(path, MOST_BYTES, too_large), str(path))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.metrics import MetricNames, MetricValue, plain_name
 
 MOST_BYTES = 4 * 2**20  # some 20,000 rows
@@ -157,17 +158,13 @@ def read_margin(text: str) -> float:
 
 
 def _text(path: Path) -> str:
+    too_large = f"{path}: it has more than {MOST_BYTES // 2**20} MiB, and is no file of rows"
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        text = read_text(path, MOST_BYTES, too_large)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{path}: it has more than {MOST_BYTES // 2**20} MiB, and is no file of rows")
-    try:
-        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}:{line}: this is no text in UTF-8") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1

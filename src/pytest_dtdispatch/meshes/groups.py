@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_dtdispatch.core.signature import mesh_text
-from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.errors import MeshError, first_said
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
 from pytest_dtdispatch.meshes.reach import Reach
 from pytest_dtdispatch.torchapi.process_groups import (
@@ -71,7 +71,7 @@ class ProcessGroupOwner:
         try:
             start_rpc(world.rank, world.size, str(file), self._reach.timeout_s)
         except RuntimeError as error:
-            raise MeshError(f"RPC did not start: {str(error).splitlines()[0]}") from None
+            raise MeshError(f"RPC did not start: {first_said(error)}") from None
         self._rpc_file = file
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class ProcessGroupOwner:
             )
         except RuntimeError as error:
             forget_group_that_failed()
-            raise MeshError(f"no {backend} process group: {str(error).splitlines()[0]}") from None
+            raise MeshError(f"no {backend} process group: {first_said(error)}") from None
 
     def _check_open_group(self, place: Place, backend_is_chosen: bool) -> None:
         size = dist.get_world_size()

@@ -1,27 +1,30 @@
-"""What tests ask for. Torch is imported when a fixture is used, and not before."""
+"""What fixtures give: imported when the first of them is used. Torch is imported where a mesh is made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pytest_dtdispatch.errors import DevicesError, DtDispatchError
+from pytest_dtdispatch.plugin import options
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.errors import DtDispatchError
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.plugin.session import Session
 
 MeshFactory = Callable[..., "DeviceMesh"]
 
 
-@pytest.fixture
-def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
-    """Measure DTensor dispatch: ``capture()``, ``call(fn, *args)``. Without --dtdispatch all runs once."""
+def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
+    """Give what a test measures with."""
     session: Session | None = request.config.pluginmanager.get_plugin("dtdispatch-session")
     if session is None or session.why_not:
         from pytest_dtdispatch.api import DtDispatch
@@ -32,38 +35,22 @@ def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
         yield measurer
 
 
-@pytest.fixture
-def process_group(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGroupOwner) -> ProcessGroup:
-    """A process group with a rank for each place in the mesh; one that is open already is used."""
-    from pytest_dtdispatch.errors import DtDispatchError
+def open_group(request: pytest.FixtureRequest, groups: ProcessGroupOwner) -> ProcessGroup:
+    """Open the process group of a test, or use the one that is open."""
     from pytest_dtdispatch.meshes.place import choose_place
-    from pytest_dtdispatch.plugin import options
 
     settings = options.test_settings(request.node)
-    try:
+    with _told():
         place = choose_place(settings.mesh, settings.device, settings.backend)
-        group: ProcessGroup = _dtdispatch_groups.group(place, settings.backend != "auto")
+        group: ProcessGroup = groups.group(place, settings.backend != "auto")
         if settings.rpc:
-            _dtdispatch_groups.start_rpc()
-    except DtDispatchError as error:
-        raise _outcome_of(error) from None
+            groups.start_rpc()
     return group
 
 
-@pytest.fixture
-def device_mesh(mesh_factory: MeshFactory) -> DeviceMesh:
-    """A mesh: shape, names, backend and device from the marker, else the flags, else the ini file."""
-    return mesh_factory()
-
-
-@pytest.fixture
-def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGroupOwner) -> MeshFactory:
-    """Make meshes: ``mesh_factory((2, 4), dim_names=("dp", "tp"), backend=..., device=...)``."""
-    from math import prod
-
-    from pytest_dtdispatch.errors import DtDispatchError
+def factory(request: pytest.FixtureRequest, groups: ProcessGroupOwner) -> MeshFactory:
+    """Give what makes the meshes of a test."""
     from pytest_dtdispatch.meshes.place import choose_place
-    from pytest_dtdispatch.plugin import options
 
     settings = options.test_settings(request.node)
     in_marker = options.marker_values(request.node).get("mesh", (1,))
@@ -77,7 +64,7 @@ def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGrou
         backend = backend or settings.backend
         if dim_names is None and shape is None:
             dim_names = settings.dim_names
-        try:
+        with _told():
             names = None if dim_names is None else options.checked("dim_names", dim_names)
             place = choose_place(
                 options.checked("mesh", settings.mesh if shape is None else shape),
@@ -85,34 +72,30 @@ def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGrou
                 options.checked("backend", backend),
             )
             room = prod(in_marker) if place.backend == "fake" else None
-            return _dtdispatch_groups.mesh(place, names, backend != "auto", room)
-        except DtDispatchError as error:
-            raise _outcome_of(error) from None
+            return groups.mesh(place, names, backend != "auto", room)
 
     return make
 
 
-@pytest.fixture(name="_dtdispatch_groups")
-def dispatch_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
+def owned_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
     """Own the process group of a test."""
-    from pytest_dtdispatch.errors import DtDispatchError
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.plugin.rank_run import reach_of
 
-    try:
+    with _told():
         owner = ProcessGroupOwner(reach_of(request.config))
-    except DtDispatchError as error:
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
     try:
         yield owner
     finally:
         owner.close()
 
 
-def _outcome_of(error: DtDispatchError) -> BaseException:
+@contextmanager
+def _told() -> Iterator[None]:
     """Skip where devices are missing, and fail where what was asked for makes no sense."""
-    from pytest_dtdispatch.errors import DevicesError
-
-    if isinstance(error, DevicesError):
-        return pytest.skip.Exception(str(error))
-    return pytest.fail.Exception(str(error), pytrace=False)
+    try:
+        yield
+    except DevicesError as error:
+        raise pytest.skip.Exception(str(error)) from None
+    except DtDispatchError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -1,30 +1,26 @@
-"""pytest's hooks, a few lines each.
+"""pytest's hooks and our fixtures, a few lines each.
 
-Nothing here imports torch. A run that does not measure imports no more of ours than this and its two tables.
+Nothing here imports torch. A run that does not measure imports this and the table of options, and no more.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_dtdispatch.plugin import flags
-from pytest_dtdispatch.plugin.fixtures import (
-    device_mesh,
-    dispatch_groups,
-    dtdispatch,
-    mesh_factory,
-    process_group,
-)
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.plugin.session import Session
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
-# pytest finds fixtures by looking at what this module holds.
-__all__ = ["device_mesh", "dispatch_groups", "dtdispatch", "mesh_factory", "process_group"]
+    from pytest_dtdispatch.api import DtDispatch
+    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+    from pytest_dtdispatch.plugin.fixtures import MeshFactory
+    from pytest_dtdispatch.plugin.session import Session
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -149,3 +145,41 @@ def _selects_benchmarks(config: pytest.Config) -> bool:
 def _may_be_rank() -> bool:
     """Whether a launcher may have started this process: what else it wrote is read where that is so."""
     return "RANK" in os.environ
+
+
+@pytest.fixture
+def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
+    """Measure DTensor dispatch: ``capture()``, ``call(fn, *args)``. Without --dtdispatch all runs once."""
+    from pytest_dtdispatch.plugin.fixtures import measuring
+
+    yield from measuring(request)
+
+
+@pytest.fixture
+def process_group(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGroupOwner) -> ProcessGroup:
+    """A process group with a rank for each place in the mesh; one that is open already is used."""
+    from pytest_dtdispatch.plugin.fixtures import open_group
+
+    return open_group(request, _dtdispatch_groups)
+
+
+@pytest.fixture
+def device_mesh(mesh_factory: MeshFactory) -> DeviceMesh:
+    """A mesh: shape, names, backend and device from the marker, else the flags, else the ini file."""
+    return mesh_factory()
+
+
+@pytest.fixture
+def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGroupOwner) -> MeshFactory:
+    """Make meshes: ``mesh_factory((2, 4), dim_names=("dp", "tp"), backend=..., device=...)``."""
+    from pytest_dtdispatch.plugin.fixtures import factory
+
+    return factory(request, _dtdispatch_groups)
+
+
+@pytest.fixture(name="_dtdispatch_groups")
+def dispatch_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
+    """Own the process group of a test."""
+    from pytest_dtdispatch.plugin.fixtures import owned_groups
+
+    yield from owned_groups(request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -25,15 +24,15 @@ from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.core.units import Unit
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import kind_of
+from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions, place_of_caller
 from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import fit_scaling, merge
 from pytest_dtdispatch.scaling.model import Scaling, row_name
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+    from pytest_dtdispatch.measuring.exclusive import Measuring
     from pytest_dtdispatch.measuring.plan import Plan
     from pytest_dtdispatch.measuring.setup import Setup
 
@@ -64,19 +63,17 @@ class MeasuringDtDispatch(DtDispatch):
         self._ops = ops
         self._limits = limits
         self._compile_plan = compile_plan
-        self._open: list[Capture] = []
-        self._counting = ""
+        self._open = OpenRegions()
 
     def capture(self) -> AbstractContextManager[TestResults]:
         """See :meth:`DtDispatch.capture`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.capture import SignatureCapture
 
-        _refuse_elsewhere()
-        self._refuse_inside("a capture")
+        self._open.refuse("a capture")
         self.waiting.begin_capture()
         capture = SignatureCapture(self.results, self._plan, self._ops, self.waiting.measured)
-        return Capture(capture, self.results, _place_of_caller(), self._open)
+        return OpenCapture(capture, self.results, place_of_caller(), self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -84,13 +81,11 @@ class MeasuringDtDispatch(DtDispatch):
         """See :meth:`DtDispatch.call`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.calls import run_and_measure_call
-        from pytest_dtdispatch.measuring.exclusive import Measuring
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("call(fn, name=...)", fn, name)
-        self._begin_rows(name)
         foretell = partial(self.waiting.begin_call, name)
-        with Measuring(f"the call {name!r} is measured"):
+        with self._measuring("call", name):
             result, place, figures = run_and_measure_call(
                 fn, args, setup, ShardingCaches(), self._plan, foretell
             )
@@ -106,17 +101,16 @@ class MeasuringDtDispatch(DtDispatch):
         from pytest_dtdispatch.steps.measure import run_and_count_steps
 
         check_steps(step_fn, warmup, steps)
-        _refuse_elsewhere()
-        if self._open:
-            raise CaptureError("steps() inside a capture would count what the capture does: close it first")
-        self._refuse_inside("steps()")
+        self._open.refuse(
+            "steps()", "steps() inside a capture would count what the capture does: close it first"
+        )
         name = name or step_name(step_fn)
         self._refuse_taken(name)
-        self._counting = name
+        self._open.step = name
         try:
             counted = run_and_count_steps(step_fn, warmup, steps, name)
         finally:
-            self._counting = ""
+            self._open.step = ""
         self.record(counted)
         return counted
 
@@ -130,15 +124,13 @@ class MeasuringDtDispatch(DtDispatch):
     ) -> Scaling:
         """See :meth:`DtDispatch.scaling`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.exclusive import Measuring
         from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         checked, limit = checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
-        self._begin_rows(name, *(row_name(name, size) for size in checked))
         foretell = partial(self.waiting.begin_call, name)
-        with Measuring(f"the scaling {name!r} is measured"):
+        with self._measuring("scaling", name, *(row_name(name, size) for size in checked)):
             taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
         for size, at_size in taken.items():
             self.results.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
@@ -161,16 +153,15 @@ class MeasuringDtDispatch(DtDispatch):
         """See :meth:`DtDispatch.compile`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
-        from pytest_dtdispatch.measuring.exclusive import Measuring
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         settings = checked_cache_settings(fake_tensor_cache)
         plan = self._compile_plan
         plan = plan if settings is None else replace(plan, fake_tensor_cache=settings)
         name = self._row_name("compile(fn, name=...)", fn, name)
-        self._begin_rows(name, *(variant_name(name, is_on) for is_on in plan.fake_tensor_cache))
+        variants = (variant_name(name, is_on) for is_on in plan.fake_tensor_cache)
         compilation = Compilation(fn, args, tuple(others), setup, backend or plan.backend, dynamic, fullgraph)
-        with Measuring(f"the compile {name!r} is measured"):
+        with self._measuring("compile", name, *variants):
             compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
         self.record(*map(self._kept, compiled.variants))
         return compiled
@@ -181,13 +172,7 @@ class MeasuringDtDispatch(DtDispatch):
 
     def close(self) -> None:
         """Close captures that were entered and never left."""
-        left_open = list(self._open)
-        for capture in reversed(left_open):
-            capture.__exit__(None, None, None)
-        if left_open:
-            raise CaptureError(
-                f"{left_open[0].where}: this capture was entered and never left; use it in a with"
-            )
+        self._open.close()
 
     def record(self, *results: Finding) -> None:
         """See :meth:`DtDispatch.record`."""
@@ -199,18 +184,15 @@ class MeasuringDtDispatch(DtDispatch):
                 raise GateError(against)
 
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
-        """Name what a method measures, where it may be measured now."""
+        """Name what a method measures, where it may be measured now and the name is free."""
         __tracebackhide__ = True
         method = usage.partition("(")[0]
-        _refuse_elsewhere()
-        if self._open:
-            raise CaptureError(
-                f"{method}(name={name!r}) inside a capture would be measured twice: close the capture"
-            )
-        self._refuse_inside(f"{method}(name={name!r})")
+        what = f"{method}(name={name!r})"
+        self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
         name = name or own_name(fn)
         if name.startswith("<"):
             raise CaptureError(f"a {method} of {name} needs a name: dtdispatch.{usage}")
+        self._refuse_taken(name)
         return name
 
     def _refuse_taken(self, *names: str) -> None:
@@ -220,20 +202,15 @@ class MeasuringDtDispatch(DtDispatch):
                 f"the name {names[0]!r} is taken by another call of this test: give another name="
             )
 
-    def _begin_rows(self, name: str, *rows: str) -> None:
-        """Take names for rows, and meet other ranks, where there are any, at what is measured next."""
+    def _measuring(self, method: str, name: str, *rows: str) -> Measuring:
+        """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
         __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.exclusive import Measuring
+
         self._refuse_taken(name, *rows)
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(name)
-
-    def _refuse_inside(self, what: str) -> None:
-        __tracebackhide__ = True
-        if self._counting:
-            raise CaptureError(
-                f"{what} inside {self._counting!r}, which is being counted, would change its counts: "
-                "take it out of the step"
-            )
+        return Measuring(f"the {method} {name!r} is measured")
 
 
 class UntimedDtDispatch(MeasuringDtDispatch):
@@ -265,13 +242,12 @@ class CountingDtDispatch(UntimedDtDispatch):
         __tracebackhide__ = True
         from pytest_dtdispatch.steps.measure import CountedRegion
 
-        _refuse_elsewhere()
-        self._refuse_inside("a capture")
-        if self._open:
-            raise CaptureError("a capture is open already: captures cannot be nested, close the outer one")
+        self._open.refuse(
+            "a capture", "a capture is open already: captures cannot be nested, close the outer one"
+        )
         name = f"capture {len(self.results.counts()) + 1}"
         region = CountedRegion(lambda counts: self._judge_region(name, counts))
-        return Capture(region, self.results, _place_of_caller(), self._open)
+        return OpenCapture(region, self.results, place_of_caller(), self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -282,9 +258,8 @@ class CountingDtDispatch(UntimedDtDispatch):
         from pytest_dtdispatch.steps.measure import CountedRegion
 
         name = self._row_name("call(fn, name=...)", fn, name)
-        self._refuse_taken(name)
         given = given_arguments(args, setup)
-        with CountedRegion(lambda counts: self._judge_one(name, counts)):
+        with CountedRegion(lambda counts: self.record(Steps(name, (), (counts,)))):
             return fn(*given)
 
     def _kept(self, variant: CompiledVariant) -> CompiledVariant:
@@ -295,11 +270,7 @@ class CountingDtDispatch(UntimedDtDispatch):
     def _judge_region(self, name: str, counts: StepCounts) -> None:
         __tracebackhide__ = True
         if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
-            self._judge_one(name, counts)
-
-    def _judge_one(self, name: str, counts: StepCounts) -> None:
-        __tracebackhide__ = True
-        self.record(Steps(name, (), (counts,)))
+            self.record(Steps(name, (), (counts,)))
 
 
 def measurer_type(metric: str, unit: Unit) -> type[MeasuringDtDispatch]:
@@ -307,48 +278,3 @@ def measurer_type(metric: str, unit: Unit) -> type[MeasuringDtDispatch]:
     if metric == "counts":
         return CountingDtDispatch
     return MeasuringDtDispatch if unit.is_time else UntimedDtDispatch
-
-
-def _refuse_elsewhere() -> None:
-    """Refuse, before all else, what another thread or asyncio task keeps from measuring."""
-    __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.exclusive import refuse_elsewhere
-
-    refuse_elsewhere()
-
-
-def _place_of_caller() -> str:
-    caller = sys._getframe(2)
-    return f"{caller.f_code.co_filename}:{caller.f_lineno}"
-
-
-class Capture(AbstractContextManager[TestResults]):
-    """A dispatch mode, or a counted region, that is open between enter and exit."""
-
-    def __init__(
-        self,
-        mode: AbstractContextManager[Any],
-        results: TestResults,
-        where: str,
-        open_captures: list[Capture],
-    ) -> None:
-        self.where = where
-        self._mode = mode
-        self._results = results
-        self._open_captures = open_captures
-
-    def __enter__(self) -> TestResults:
-        __tracebackhide__ = True
-        self._mode.__enter__()
-        self._open_captures.append(self)
-        return self._results
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        __tracebackhide__ = True
-        self._open_captures.remove(self)
-        self._mode.__exit__(kind, error, traceback)

@@ -144,6 +144,14 @@ def run_settings(config: pytest.Config) -> Settings:
     return config.stash[_SETTINGS]
 
 
+def valid_settings(config: pytest.Config) -> Settings | None:
+    """Resolve what holds for the run; None where there is a mistake, which is told when it is configured."""
+    try:
+        return run_settings(config)
+    except pytest.UsageError:
+        return None
+
+
 def _resolve(config: pytest.Config) -> Settings:
     read = ((option.field, _given(config, option)) for option in WITH_FLAG)
     given: dict[str, Any] = {field: value for field, value in read if value is not None}

@@ -76,9 +76,8 @@ class Rank:
             for dest in WRITES:
                 if getattr(config.option, dest, None):
                     setattr(config.option, dest, None)
-        try:
-            settings = options.run_settings(config)
-        except pytest.UsageError:  # which is told where the run is configured, on every rank
+        settings = options.valid_settings(config)
+        if settings is None:
             return None
         from pytest_dtdispatch.ranks.exchange import join
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.rerun import measuring_settings, refuse_questions, runs_nothing
@@ -82,7 +83,7 @@ def reach_of(config: pytest.Config) -> Reach:
 def _measures(config: pytest.Config) -> bool:
     flags = config.known_args_namespace
     asked = (
-        getattr(flags, name, None) or str(config.getini(name) or "").lower() in ("1", "true", "yes", "on")
+        getattr(flags, name, None) or str(config.getini(name) or "").lower() in ON
         for name in ("dtdispatch", "dtdispatch_all")
     )
     return any(asked)

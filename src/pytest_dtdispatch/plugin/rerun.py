@@ -27,11 +27,8 @@ def measuring_settings(config: pytest.Config) -> options.Settings | None:
     """
     if runs_nothing(config.option) or options.why_not_measured(config):
         return None
-    try:
-        settings = options.run_settings(config)
-    except pytest.UsageError:
-        return None
-    return settings if settings.measure else None
+    settings = options.valid_settings(config)
+    return settings if settings and settings.measure else None
 
 
 def refuse_questions(config: pytest.Config, because: str) -> None:

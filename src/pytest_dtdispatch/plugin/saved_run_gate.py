@@ -34,9 +34,8 @@ def prepare(config: pytest.Config) -> None:
         return
     if not read_world(os.environ).is_first:  # so does the first rank
         return
-    try:
-        settings = options.run_settings(config)
-    except pytest.UsageError:  # which is told where the run is configured
+    settings = options.valid_settings(config)
+    if settings is None:
         return
     is_asked = config.getoption(options.SAVED_RUN_GATE.dest) is not None
     if is_asked and (why := _why_idle(config, settings)):

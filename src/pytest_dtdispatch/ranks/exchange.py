@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.world import ENDED_ITS_RUN, World, lost_text, ranks_text
-from pytest_dtdispatch.errors import RanksError
+from pytest_dtdispatch.errors import RanksError, first_said
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
 PART = 1 << 20  # characters; torch refuses values of 8 MiB
@@ -143,7 +143,7 @@ def join(world: World, timeout_s: float) -> Exchange:
                 f"rank {world.rank} cannot open a store: the port of {where} is in use"
             ) from None
         raise RanksError(
-            f"rank {world.rank} finds no store at {where} within {timeout_s:g} s: {_first_line(error)}"
+            f"rank {world.rank} finds no store at {where} within {timeout_s:g} s: {first_said(error)[:200]}"
         ) from None
     return Exchange(store, world, timeout_s)
 
@@ -154,10 +154,5 @@ def _store_is_there() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RanksError(
-            f"the store by which ranks exchange results went away: {_first_line(error)}"
+            f"the store by which ranks exchange results went away: {first_said(error)[:200]}"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

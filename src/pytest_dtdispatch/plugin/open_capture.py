@@ -1,0 +1,84 @@
+"""What is open in a test: captures between their entry and their exit, and a step that is counted."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.errors import CaptureError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class OpenRegions:
+    """What is open in a test, and so keeps other things from being measured.
+
+    Attributes:
+        captures: open captures, the outermost first.
+        step: name of the step that is counted; empty where none is.
+    """
+
+    def __init__(self) -> None:
+        self.captures: list[OpenCapture] = []
+        self.step = ""
+
+    def refuse(self, what: str, in_capture: str = "") -> None:
+        """Refuse what cannot be measured here: beside a measuring thread, in a counted step, in a capture."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.exclusive import refuse_elsewhere
+
+        refuse_elsewhere()
+        if self.captures and in_capture:
+            raise CaptureError(in_capture)
+        if self.step:
+            raise CaptureError(
+                f"{what} inside {self.step!r}, which is being counted, would change its counts: "
+                "take it out of the step"
+            )
+
+    def close(self) -> None:
+        """Close captures that were entered and never left."""
+        left_open = list(self.captures)
+        for capture in reversed(left_open):
+            capture.__exit__(None, None, None)
+        if left_open:
+            raise CaptureError(
+                f"{left_open[0].where}: this capture was entered and never left; use it in a with"
+            )
+
+
+class OpenCapture(AbstractContextManager[TestResults]):
+    """A dispatch mode, or a counted region, that is open between enter and exit."""
+
+    def __init__(
+        self, mode: AbstractContextManager[Any], results: TestResults, where: str, regions: OpenRegions
+    ) -> None:
+        self.where = where
+        self._mode = mode
+        self._results = results
+        self._regions = regions
+
+    def __enter__(self) -> TestResults:
+        __tracebackhide__ = True
+        self._mode.__enter__()
+        self._regions.captures.append(self)
+        return self._results
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        __tracebackhide__ = True
+        self._regions.captures.remove(self)
+        self._mode.__exit__(kind, error, traceback)
+
+
+def place_of_caller() -> str:
+    """Name the line that called what calls this."""
+    caller = sys._getframe(2)
+    return f"{caller.f_code.co_filename}:{caller.f_lineno}"
