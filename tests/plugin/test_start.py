@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+
 import pytest
 
 from pytest_dtdispatch.plugin.flags import OPTIONS, WITH_FLAG
@@ -11,7 +13,7 @@ TELL = """
 import sys
 
 def pytest_unconfigure():
-    ours = (f"pytest_dtdispatch.{floor}" for floor in ("torchapi", "measuring", "meshes", "ranks.exchange"))
+    ours = (f"pytest_dtdispatch.{floor}" for floor in ("torchapi", "measuring.capture", "meshes", "ranks.exchange"))
     heavy = ("torch", "numpy", *ours)
     print("imported:", *(name for name in heavy if name in sys.modules), "end")
 """
@@ -69,12 +71,18 @@ def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
 
 
 @pytest.mark.parametrize("args", [(), ("--dtdispatch",), ("--dtdispatch-all", "--benchmark-only")])
-def test_collecting_does_not_import_torch(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
+def test_collecting_does_not_import_torch_and_only_measuring_has_a_header(
+    pytester: pytest.Pytester, args: tuple[str, ...]
+) -> None:
     pytester.makeini(INI)
     pytester.makepyfile(TESTS, test_fixtures=WITH_FIXTURES)
     result = run_alone(pytester, "--co", *args)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*3 tests collected*", "imported: end"])
+    headers = [line for line in result.outlines if line.startswith("dtdispatch:")]
+    says = "dtdispatch: *(mesh=2x4 device=auto backend=fake rounds=5 repeat=10 max_time=1s ops=add[*])"
+    assert len(headers) == (1 if args else 0)
+    assert all(fnmatch.fnmatchcase(header, says) for header in headers)
 
 
 def test_a_mistake_in_a_flag_does_not_import_torch(pytester: pytest.Pytester) -> None:
@@ -137,12 +145,3 @@ def test_fixtures_are_listed_with_what_they_give(pytester: pytest.Pytester) -> N
     for fixture in ("dtdispatch", "device_mesh", "mesh_factory", "process_group"):
         result.stdout.fnmatch_lines([f"{fixture} -- *", "    [A-Z]*"])
     result.stdout.fnmatch_lines(["imported: end"])
-
-
-def test_the_header_is_there_only_when_measuring(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TESTS)
-    assert not any(line.startswith("dtdispatch:") for line in run_alone(pytester, "--co").outlines)
-    measuring = run_alone(pytester, "--co", "--dtdispatch")
-    measuring.stdout.fnmatch_lines(
-        ["dtdispatch: *(mesh=4 device=auto backend=auto rounds=20 repeat=10 max_time=1s)"]
-    )
