@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -34,8 +35,10 @@ def leaves_torch_out(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let ``-m "not torch"`` run as on a machine without torch."""
+    """Let ``-m "not torch"`` run as on a machine without torch, and on fewer examples, as it is run often."""
     if leaves_torch_out(config):
+        settings.register_profile("few", max_examples=20)
+        settings.load_profile("few")
         sys.meta_path.insert(0, NoTorch())
 
 

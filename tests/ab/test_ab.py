@@ -17,6 +17,7 @@ from pytest_dtdispatch.cli import main
 from tests.ab.fakes import ROW, calls, fake_python, processes_in
 
 PAIRS = 5
+FEW = ("--pairs", "4", "--confirm", "6")
 
 
 def compare(base: Path, head: Path, *more: str) -> int:
@@ -72,22 +73,22 @@ def test_a_slower_head_is_confirmed_on_fresh_processes_and_judged_again_from_its
 
 
 def test_a_faster_head_is_improved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", miss=0.5)) == 0
+    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", miss=0.5), *FEW) == 0
     assert "1 passed, 1 improved" in capsys.readouterr().out
 
 
 def test_other_plain_tensors_contaminate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", local=1.2)
-    assert compare(base, head) == 4
+    assert compare(base, head, *FEW) == 4
     assert "--control off" in capsys.readouterr().out
-    assert compare(base, head, "--control", "off") == 0
+    assert compare(base, head, "--control", "off", *FEW) == 0
 
 
 def test_a_noisy_head_is_inconclusive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noise = (
         "count = open(told['calls']).read().count('new'); told['factors'] = {'hit': (0.8, 1.3)[count % 2]}"
     )
-    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", does=noise)) == 3
+    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", does=noise), *FEW) == 3
     assert "1 inconclusive" in capsys.readouterr().out
 
 

@@ -99,11 +99,11 @@ def refused(result: pytest.RunResult, line: str) -> None:
 @pytest.mark.parametrize("flag", ["--pdb", "--trace"])
 def test_a_debugger_is_refused_in_one_line(pytester: pytest.Pytester, flag: str) -> None:
     pytester.makepyfile(TESTS)
-    refused(pytester.runpytest_subprocess(*FAST, *COUNT, flag), f"{flag}: not with --dtdispatch-metric *")
+    refused(pytester.runpytest_inprocess(*FAST, *COUNT, flag), f"{flag}: not with --dtdispatch-metric *")
 
 
 def test_a_profile_of_times_is_refused(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_subprocess(*FAST, "--dtdispatch", "--dtdispatch-profile")
+    result = pytester.runpytest_inprocess(*FAST, "--dtdispatch", "--dtdispatch-profile")
     refused(result, "--dtdispatch-profile: only instructions are profiled; add --dtdispatch-metric *")
 
 
