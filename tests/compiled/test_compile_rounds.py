@@ -18,7 +18,7 @@ from pytest_dtdispatch.compiled.compile_rounds import (
 )
 from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.core.units import INSTRUCTIONS
-from pytest_dtdispatch.instructions.sampler import Counter, InstructionSampler
+from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
 from pytest_dtdispatch.measuring.proofs import NOT_COUNTED
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
 from pytest_dtdispatch.measuring.timing import Subject

@@ -14,7 +14,7 @@ from pytest_dtdispatch.measuring.proofs import (
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
     ProvedCall,
-    Recorder,
+    SampleRecorder,
     moved,
 )
 
@@ -45,7 +45,7 @@ def test_counters_of_several_caches_add_up() -> None:
 
 
 def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:
-    recorder = Recorder(INSTRUCTIONS)
+    recorder = SampleRecorder(INSTRUCTIONS)
     for reading in (0, 46_104, 2**64 - 1):
         recorder.record(State.HIT, reading)
     [hits] = recorder.samples()

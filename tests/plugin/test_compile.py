@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch.instructions.sampler import Counter, InstructionSampler
+from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
 

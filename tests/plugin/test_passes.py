@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.instructions.sampler import Counter, InstructionSampler
+from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
 

@@ -20,8 +20,8 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     plain,
 )
-from pytest_dtdispatch.report.units import Unit, column_unit
-from pytest_dtdispatch.report.verdicts import verdict_counts
+from pytest_dtdispatch.report.judgements import verdict_counts
+from pytest_dtdispatch.report.scales import Scale, column_scale
 from pytest_dtdispatch.stats.resampling import rate_interval
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
@@ -97,7 +97,7 @@ def _name(asked: Request, side: str) -> str:
 
 def _table(verdicts: Sequence[RowVerdict]) -> Table:
     figures = {verdict.row: dict(verdict.figures) for verdict in verdicts}
-    unit = column_unit(each.get(name) for each in figures.values() for name in ("base_ns", "head_ns"))
+    unit = column_scale(each.get(name) for each in figures.values() for name in ("base_ns", "head_ns"))
     groups: dict[str, list[Line]] = {}
     for verdict in verdicts:
         # The last part is the state, the one before it the signature, and all before that the test.
@@ -125,7 +125,7 @@ def _table(verdicts: Sequence[RowVerdict]) -> Table:
     )
 
 
-def _cells(found: Mapping[str, float], unit: Unit) -> tuple[str, ...]:
+def _cells(found: Mapping[str, float], unit: Scale) -> tuple[str, ...]:
     low, high = (_percent(found.get(name), "+.1f") for name in ("low_percent", "high_percent"))
     return (
         unit.text(found.get("base_ns")),

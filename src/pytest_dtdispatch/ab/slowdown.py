@@ -7,18 +7,14 @@ take longer by that share, whatever they take. Plain tensors are left alone: the
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from pytest_dtdispatch.ab.model import SLOWER_BY
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Clock, Meter, Sampler, register
 
-if TYPE_CHECKING:
-    import pytest
-
 CALIBRATION_CALLS = 2000
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Slow whatever is timed in this process, where the environment says by how much."""
     share = float(os.environ.get(SLOWER_BY, "0"))
     if share:

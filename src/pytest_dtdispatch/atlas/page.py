@@ -26,7 +26,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     spans,
 )
-from pytest_dtdispatch.report.units import Unit, column_unit
+from pytest_dtdispatch.report.scales import Scale, column_scale
 
 MOST_EXPENSIVE = 10
 FOLD_ABOVE = 20  # lines of a table
@@ -44,7 +44,7 @@ class Times:
 
     title: str
     value_ns: Callable[[AtlasRow], float | None]
-    unit: Unit
+    unit: Scale
 
     @property
     def column(self) -> Column:
@@ -86,7 +86,7 @@ def _times(rows: Sequence[AtlasRow]) -> dict[str, Times]:
         "local": lambda row: row.median_ns(State.LOCAL),
         "overhead": lambda row: row.overhead_ns,
     }
-    return {title: Times(title, value, column_unit(map(value, rows))) for title, value in values.items()}
+    return {title: Times(title, value, column_scale(map(value, rows))) for title, value in values.items()}
 
 
 def _head(atlas: Atlas) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
-from pytest_dtdispatch.measuring.proofs import Reader, Recorder
+from pytest_dtdispatch.measuring.proofs import Reader, SampleRecorder
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.measuring.timing import Subject, gc_paused, nothing_to_do, time_row
 
@@ -91,7 +91,7 @@ class CompileRounds:
         self._meter = plan.sampler.meter
         self._synchronize = synchronize
         self._compiled: Callable[..., Any] = subject.fn
-        self._recorder = Recorder(plan.sampler.unit)
+        self._recorder = SampleRecorder(plan.sampler.unit)
         self._why_no_program = NO_GRAPH
         self._warm_look_ups = (0, 0)
         self._rounds = 0

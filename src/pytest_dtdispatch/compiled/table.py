@@ -19,7 +19,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.measurements import proof_tone
-from pytest_dtdispatch.report.units import column_unit
+from pytest_dtdispatch.report.scales import column_scale
 
 NOT_COUNTED = "?"
 STATES = (
@@ -106,7 +106,7 @@ def _texts(state: State, measurements: Sequence[Measurement]) -> tuple[str, dict
     figures = {id(measurement): measurement.figure(state) for measurement in measurements}
     if not any(samples.ns for measurement in measurements for samples in measurement.samples):
         return "", {key: "" if value is None else f"{value:,.0f}" for key, value in figures.items()}
-    unit = column_unit(figures.values())
+    unit = column_scale(figures.values())
     return unit.name, {key: "" if value is None else unit.text(value) for key, value in figures.items()}
 
 

@@ -72,11 +72,11 @@ def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
     return sum(hits for hits, _ in each), sum(misses for _, misses in each)
 
 
-class Recorder:
+class SampleRecorder:
     """Samples of one subject by state, in the order they were taken, and why others were refused.
 
     Example:
-        >>> recorder = Recorder()
+        >>> recorder = SampleRecorder()
         >>> recorder.record(State.CALL, 7)
         >>> recorder.record(State.CALL, 9, "it compiled")
         >>> [(samples.ns, str(samples.refused[0])) for samples in recorder.samples()]

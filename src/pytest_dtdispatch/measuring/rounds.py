@@ -17,11 +17,11 @@ from pytest_dtdispatch.measuring.proofs import (
     Caches,
     ProvedCall,
     Reader,
-    Recorder,
+    SampleRecorder,
     moved,
 )
 from pytest_dtdispatch.measuring.sampler import Meter
-from pytest_dtdispatch.measuring.timing import Row, Subject, gc_paused, nothing_to_do, time_row
+from pytest_dtdispatch.measuring.timing import CallBlock, Subject, gc_paused, nothing_to_do, time_row
 
 WARMUP_LOCALS = 2
 REHEARSAL_CALLS = 3
@@ -29,7 +29,7 @@ UNREAD = Meter(int, int)  # to read callgrind takes as long as 10 to 50 calls
 
 T = TypeVar("T")
 # Asks for rows to be timed, is sent what that gave, and returns something at its end.
-Rows = Generator[Row, "list[tuple[int, Sequence[Any], Sequence[Any]]] | None", T]
+Blocks = Generator[CallBlock, "list[tuple[int, Sequence[Any], Sequence[Any]]] | None", T]
 
 
 class Rounds:
@@ -52,14 +52,14 @@ class Rounds:
         self._sampler = plan.sampler
         self._meter = plan.sampler.meter
         self._schedule = Schedule(plan, has_local=local is not None)
-        self._recorder = Recorder(plan.sampler.unit)
+        self._recorder = SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
         self._why_no_miss = NOT_PROPAGATED
 
     def take(self) -> Taken:
         """Run the rounds."""
-        # Rows are timed here and not where they are planned: a propagation walks the Python stack, and each
+        # Blocks are timed here and not where they are planned: a propagation walks the Python stack, and each
         # frame that stands between the program and its op makes a miss 0.3 % slower.
         raw = None
         with closing(self._rows()) as rows:
@@ -75,7 +75,7 @@ class Rounds:
                 finally:
                     self._signals.is_open = False
 
-    def _rows(self) -> Rows[Taken]:
+    def _rows(self) -> Blocks[Taken]:
         self._sampler.refresh()
         self._schedule.begin()
         with gc_paused():
@@ -115,7 +115,7 @@ class Rounds:
                 for one in samples
             )
 
-    def _rehearse(self) -> Rows[Propagation]:
+    def _rehearse(self) -> Blocks[Propagation]:
         """Discard a first round, and learn from it which cache answers."""
         subject, caches = self._subject, self._caches
         before: list[int] = []
@@ -154,7 +154,7 @@ class Rounds:
                     self._hit_reader = reader
         return Propagation.CACHED
 
-    def _rehearse_hits(self, row: Row, uncached: Sequence[int]) -> Rows[ProvedCall]:
+    def _rehearse_hits(self, row: CallBlock, uncached: Sequence[int]) -> Blocks[ProvedCall]:
         """Make a few hits; where there is no time for them, end at the first that is one."""
         for _ in range(REHEARSAL_CALLS):
             began = self._schedule.clock()
@@ -163,7 +163,7 @@ class Rounds:
                 break
         return last
 
-    def _cached_rounds(self, count: int) -> Rows[int]:
+    def _cached_rounds(self, count: int) -> Blocks[int]:
         taken = yield from self._propagating_calls(count)
         with gc_paused():
             yield from self._steady(taken, self._hits)
@@ -171,13 +171,13 @@ class Rounds:
             yield from self._locals(taken)
         return taken
 
-    def _never_cached_rounds(self, count: int) -> Rows[int]:
+    def _never_cached_rounds(self, count: int) -> Blocks[int]:
         taken = yield from self._propagating_calls(count)
         with gc_paused():
             yield from self._locals(taken)
         return taken
 
-    def _unpropagated_rounds(self, count: int) -> Rows[int]:
+    def _unpropagated_rounds(self, count: int) -> Blocks[int]:
         taken = self._schedule.at_first(count, len(self._recorder.recorded(State.CALL)))
         with gc_paused():
             yield from self._steady(taken, self._unpropagated_calls)
@@ -189,15 +189,15 @@ class Rounds:
         return self._schedule.is_enough(self._recorder.recorded(state))
 
     def _until_enough(
-        self, state: State, taken: int, most: int, take: Callable[[int], Rows[None]]
-    ) -> Rows[int]:
+        self, state: State, taken: int, most: int, take: Callable[[int], Blocks[None]]
+    ) -> Blocks[int]:
         """Add calls, a round's at a time, to those of the rounds taken; give the rounds there are then."""
         while self._schedule.within is not None and taken < most and not self._is_enough(state):
             yield from take(self._schedule.effort.repeat)
             taken += 1
         return taken
 
-    def _steady(self, count: int, take: Callable[[int], Rows[None]]) -> Rows[None]:
+    def _steady(self, count: int, take: Callable[[int], Blocks[None]]) -> Blocks[None]:
         """Take the calls of so many rounds, once the state is steady."""
         effort, pace = self._schedule.effort, self._schedule.pace
         if pace is None:
@@ -210,12 +210,12 @@ class Rounds:
             yield from self._calls(self._subject, UNREAD, pace.warmup)
             yield from take(pace.repeat)
 
-    def _propagating_calls(self, count: int) -> Rows[int]:
+    def _propagating_calls(self, count: int) -> Blocks[int]:
         if self._schedule.plan.cold:
             yield from self._after_clearing(State.COLD, self._clear_all, count)
         return (yield from self._after_clearing(State.MISS, self._clear, count))
 
-    def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> Rows[int]:
+    def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> Blocks[int]:
         """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
         subject, schedule = self._subject, self._schedule
         taken = 0
@@ -248,7 +248,7 @@ class Rounds:
         self._caches.clear_cold()
         return not self._caches.cold_entries()
 
-    def _hits(self, count: int) -> Rows[None]:
+    def _hits(self, count: int) -> Blocks[None]:
         """Time a block of hits.
 
         The counters of the cache that answers are read around every call. The others would cost a
@@ -261,11 +261,11 @@ class Rounds:
         for call in calls:
             self._recorder.record(State.HIT, call.sample, call.why_no_hit(others_missed))
 
-    def _unpropagated_calls(self, count: int) -> Rows[None]:
+    def _unpropagated_calls(self, count: int) -> Blocks[None]:
         for call in (yield from self._calls(self._subject, self._meter, count)):
             self._recorder.record(State.CALL, call.sample, call.why_not_unpropagated())
 
-    def _locals(self, rounds: int) -> Rows[None]:
+    def _locals(self, rounds: int) -> Blocks[None]:
         if self._local is None:
             return
         meter, count = self._sampler.local_meter, rounds * self._schedule.effort.repeat
@@ -273,11 +273,11 @@ class Rounds:
         for call in (yield from self._calls(self._local, meter, count)):
             self._recorder.record(State.LOCAL, call.sample)
 
-    def _calls(self, subject: Subject, meter: Meter, count: int) -> Rows[list[ProvedCall]]:
+    def _calls(self, subject: Subject, meter: Meter, count: int) -> Blocks[list[ProvedCall]]:
         read = self._hit_reader or self._read_all
         return (yield from self._read(subject.row(meter, subject.prepare, read, count)))
 
-    def _read(self, row: Row) -> Rows[list[ProvedCall]]:
+    def _read(self, row: CallBlock) -> Blocks[list[ProvedCall]]:
         raw = yield row
         return [ProvedCall(sample, *moved(before, after)) for sample, before, after in raw or ()]
 

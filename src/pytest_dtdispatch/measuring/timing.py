@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 
-class Row(NamedTuple):
+class CallBlock(NamedTuple):
     """Calls to time, one after the other.
 
     Args:
@@ -58,9 +58,9 @@ class Subject:
         prepare: Callable[[], tuple[Any, ...]],
         read: Callable[[], Sequence[Any]],
         calls: int,
-    ) -> Row:
+    ) -> CallBlock:
         """Make the row of so many calls, each prepared as is said here."""
-        return Row(self.fn, prepare, self.kwargs, read, calls, self.release, *meter)
+        return CallBlock(self.fn, prepare, self.kwargs, read, calls, self.release, *meter)
 
     def drop(self, result: Any) -> None:
         """Release a result of a call that is not timed."""
@@ -72,7 +72,7 @@ def nothing_to_do() -> None:
     """Stand in for a device to wait for, on a CPU, or for garbage that nobody wants collected."""
 
 
-def _time_row(row: Row) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
+def _time_row(row: CallBlock) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
     """Time the calls of a row.
 
     Nothing but the call stands between two readings, and next to nothing between two calls: what
@@ -97,7 +97,7 @@ def _time_row(row: Row) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
 # CPython keeps frames in chunks of 16 KiB. Where a chunk ends, every call maps a new one and frees it on
 # return, and a hit there takes two to three times as long as one a few frames above or below. This function
 # asks for a frame of 32 KiB: it gets a chunk of its own, with as much room again for what it calls.
-time_row: Callable[[Row], list[tuple[int, Sequence[Any], Sequence[Any]]]] = FunctionType(
+time_row: Callable[[CallBlock], list[tuple[int, Sequence[Any], Sequence[Any]]]] = FunctionType(
     _time_row.__code__.replace(co_stacksize=4200), {"__builtins__": __builtins__}, "time_row"
 )
 

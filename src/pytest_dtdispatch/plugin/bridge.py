@@ -35,7 +35,7 @@ NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's tab
 
 
 @dataclass
-class Row:
+class BenchmarkRow:
     """One signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
 
     name: str
@@ -167,12 +167,12 @@ def full_name(test: str, measurement: Measurement, samples: Samples) -> str:
     return f"{test}::{measurement.label}::{samples.state}"
 
 
-def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> Row:
+def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> BenchmarkRow:
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
     tail = f"{measurement.label}::{samples.state}"
     short = shorten(measurement.label, keep_end=len(measurement.mesh) + 1, limit=NAME_LENGTH)
-    return Row(
+    return BenchmarkRow(
         name=f"{item.name}::{short}::{samples.state}",
         fullname=full_name(test, measurement, samples),
         group=f"dtdispatch {samples.state}",

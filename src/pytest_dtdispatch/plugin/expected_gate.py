@@ -78,7 +78,7 @@ class NamedResults:
 
     def document(self) -> Document:
         """Say what was judged and written."""
-        from pytest_dtdispatch.report.verdicts import expected_document
+        from pytest_dtdispatch.report.judgements import expected_document
 
         judged = Document()
         if self._judgement is not None and self._expected is not None:

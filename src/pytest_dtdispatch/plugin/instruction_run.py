@@ -19,7 +19,7 @@ from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.rerun import measuring_settings, refuse_questions, same_command, uncaptured
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.instructions.sampler import Counter
+    from pytest_dtdispatch.instructions.instruction_sampler import Counter
 
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
 HARDWARE, CALLGRIND = "hardware counter", "callgrind"
@@ -115,14 +115,14 @@ def choice_of(config: pytest.Config) -> Choice | None:
 
 def _register(choice: Choice, folder: Path, profile: bool) -> None:
     """Let the rounds count instructions by the meter that this process has."""
-    from pytest_dtdispatch.instructions.sampler import InstructionSampler
+    from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
     from pytest_dtdispatch.measuring.sampler import register
 
     register(InstructionSampler(lambda: _counter(choice, folder, profile)))
 
 
 def _counter(choice: Choice, folder: Path, profile: bool) -> Counter:
-    from pytest_dtdispatch.instructions.sampler import Counter
+    from pytest_dtdispatch.instructions.instruction_sampler import Counter
 
     if choice.meter == HARDWARE:
         from pytest_dtdispatch.instructions.hardware import hardware_meter

@@ -96,7 +96,7 @@ class SavedRunGate:
     def document(self) -> Document:
         """Say what was judged, if there are thresholds."""
         from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
-        from pytest_dtdispatch.report.verdicts import saved_run_document
+        from pytest_dtdispatch.report.judgements import saved_run_document
 
         if self._judgement is not None:
             return saved_run_document(self._judgement, self._base.where if self._base else "no saved run")

@@ -8,7 +8,7 @@ from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
 from pytest_dtdispatch.report.measurements import lay_out
-from pytest_dtdispatch.report.units import column_unit
+from pytest_dtdispatch.report.scales import column_scale
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
 LEGEND = (
@@ -24,8 +24,8 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     states = [state for state in ("cold", "miss", "hit") if state != "cold" or _has_cold(everything)]
     of_states = [_StateColumns(state, everything) for state in states]
-    local = column_unit(_middle_ns(of_state(m, "local")) for m in everything)
-    overhead = column_unit(_overhead_ns(m) for m in everything)
+    local = column_scale(_middle_ns(of_state(m, "local")) for m in everything)
+    overhead = column_scale(_overhead_ns(m) for m in everything)
 
     def cells(measurement: Measurement) -> list[str]:
         return [
@@ -52,7 +52,7 @@ class _StateColumns:
 
     def __init__(self, state: str, measurements: Sequence[Measurement]) -> None:
         self._state = state
-        self._unit = column_unit(_middle_ns(of_state(m, state)) for m in measurements)
+        self._unit = column_scale(_middle_ns(of_state(m, state)) for m in measurements)
         self.columns = (Column(state, self._unit.name), Column("slowest"), Column("spread"))
 
     def cells(self, measurement: Measurement) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
-from pytest_dtdispatch.report.units import column_unit
+from pytest_dtdispatch.report.scales import column_scale
 
 LEGEND = (
     "Medians. miss: first call after the sharding caches were cleared; hit: a later call; local: the same op "
@@ -30,7 +30,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     """Lay out what was measured."""
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     times = [column for column in _time_columns() if _is_used(column, everything)]
-    units = [column_unit(column.value_ns(m) for m in everything) for column in times]
+    units = [column_scale(column.value_ns(m) for m in everything) for column in times]
 
     def cells(measurement: Measurement) -> list[str]:
         texts = [unit.text(column.value_ns(measurement)) for column, unit in zip(times, units, strict=True)]

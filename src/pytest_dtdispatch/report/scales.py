@@ -12,7 +12,7 @@ MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and 
 
 
 @dataclass(frozen=True)
-class Unit:
+class Scale:
     """A unit of time.
 
     Args:
@@ -29,23 +29,23 @@ class Unit:
         """Write a time given in nanoseconds; a dash where there is none.
 
         Example:
-            >>> Unit("us", 1e3, 1).text(6_940)
+            >>> Scale("us", 1e3, 1).text(6_940)
             '6.9'
         """
         return "-" if ns is None else f"{ns / self.ns:,.{self.decimals}f}"
 
 
-def column_unit(values_ns: Iterable[float | None]) -> Unit:
+def column_scale(values_ns: Iterable[float | None]) -> Scale:
     """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits.
 
     Example:
-        >>> column_unit([951, 6_940, 15_573])
-        Unit(name='us', ns=1000.0, decimals=3)
+        >>> column_scale([951, 6_940, 15_573])
+        Scale(name='us', ns=1000.0, decimals=3)
     """
     sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= MIN_NS)
     if not sizes:
-        return Unit("us", 1e3, 1)
+        return Scale("us", 1e3, 1)
     typical = sizes[len(sizes) // 2]
     name, ns = next(((name, ns) for name, ns in UNITS if typical >= ns), UNITS[-1])
     leading = math.floor(math.log10(sizes[0] / ns))
-    return Unit(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))
+    return Scale(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))

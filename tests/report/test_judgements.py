@@ -13,7 +13,7 @@ from pytest_dtdispatch.gates.expected import judge_results
 from pytest_dtdispatch.gates.expected import not_judged as not_compared
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
 from pytest_dtdispatch.gates.saved_run import Judgement, judge_run, not_judged
-from pytest_dtdispatch.report.verdicts import expected_document, saved_run_document
+from pytest_dtdispatch.report.judgements import expected_document, saved_run_document
 from tests.rendered import lines_of
 
 STEADY = tuple(10_000.0 + n for n in range(20))

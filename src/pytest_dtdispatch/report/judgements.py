@@ -21,7 +21,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.units import column_unit
+from pytest_dtdispatch.report.scales import column_scale
 
 TONES = {
     Verdict.PASSED: Tone.GOOD,
@@ -110,7 +110,7 @@ def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
 
 def _figures_text(row: RowVerdict) -> str:
     figures = dict(row.figures)
-    unit = column_unit([figures["base_ns"], figures["head_ns"]])
+    unit = column_scale([figures["base_ns"], figures["head_ns"]])
     percents = [f"{100 * (figures[name] - 1):+.1f} %" for name in ("ratio", "ratio_low", "ratio_high")]
     samples = (
         f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.report.units import Unit, column_unit
+from pytest_dtdispatch.report.scales import Scale, column_scale
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,30 +34,30 @@ TIMES = st.floats(0, 1e13, allow_nan=False)
     ],
 )
 def test_a_column_is_in_the_unit_of_its_median(values_ns: list[float | None], name: str) -> None:
-    assert column_unit(values_ns).name == name
+    assert column_scale(values_ns).name == name
 
 
 @pytest.mark.parametrize(
     ("unit", "ns", "text"),
     [
-        (Unit("ns", 1.0, 0), 749.4, "749"),
-        (Unit("ns", 1.0, 0), 12_345.0, "12,345"),
-        (Unit("us", 1e3, 1), 6_940, "6.9"),
-        (Unit("us", 1e3, 1), 1_211_040, "1,211.0"),
-        (Unit("us", 1e3, 1), -1_050, "-1.1"),
-        (Unit("ms", 1e6, 2), 370_128_000, "370.13"),
-        (Unit("ms", 1e6, 2), 0, "0.00"),
-        (Unit("ms", 1e6, 2), None, "-"),
+        (Scale("ns", 1.0, 0), 749.4, "749"),
+        (Scale("ns", 1.0, 0), 12_345.0, "12,345"),
+        (Scale("us", 1e3, 1), 6_940, "6.9"),
+        (Scale("us", 1e3, 1), 1_211_040, "1,211.0"),
+        (Scale("us", 1e3, 1), -1_050, "-1.1"),
+        (Scale("ms", 1e6, 2), 370_128_000, "370.13"),
+        (Scale("ms", 1e6, 2), 0, "0.00"),
+        (Scale("ms", 1e6, 2), None, "-"),
     ],
 )
-def test_a_time_is_written_in_its_unit(unit: Unit, ns: float | None, text: str) -> None:
+def test_a_time_is_written_in_its_unit(unit: Scale, ns: float | None, text: str) -> None:
     assert unit.text(ns) == text
 
 
 @unhurried
 @given(st.lists(st.one_of(st.none(), TIMES)))
 def test_what_is_written_is_the_time_up_to_its_last_digit(values_ns: list[float | None]) -> None:
-    unit = column_unit(values_ns)
+    unit = column_scale(values_ns)
     for value in values_ns:
         text = unit.text(value)
         if value is None:
@@ -70,7 +70,7 @@ def test_what_is_written_is_the_time_up_to_its_last_digit(values_ns: list[float 
 @unhurried
 @given(st.lists(st.floats(1, 1e13), min_size=1))
 def test_the_median_of_a_column_has_a_digit_before_the_point(values_ns: list[float]) -> None:
-    assert sorted(values_ns)[len(values_ns) // 2] / column_unit(values_ns).ns >= 1
+    assert sorted(values_ns)[len(values_ns) // 2] / column_scale(values_ns).ns >= 1
 
 
 @pytest.mark.parametrize(
@@ -86,5 +86,5 @@ def test_the_median_of_a_column_has_a_digit_before_the_point(values_ns: list[flo
 def test_the_smallest_time_of_a_column_has_three_digits_or_three_decimals(
     values_ns: list[float], texts: list[str]
 ) -> None:
-    unit = column_unit(values_ns)
+    unit = column_scale(values_ns)
     assert [unit.text(value) for value in values_ns] == texts

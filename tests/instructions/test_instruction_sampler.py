@@ -9,7 +9,7 @@ import pytest
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.profile import Profile
 from pytest_dtdispatch.core.units import INSTRUCTIONS
-from pytest_dtdispatch.instructions.sampler import (
+from pytest_dtdispatch.instructions.instruction_sampler import (
     AFFORDABLE,
     AFFORDABLE_MISSES,
     IN_ONE_LAYOUT,
@@ -78,7 +78,7 @@ def test_rounds_are_counted_without_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, pytest_dtdispatch.instructions.sampler; sys.exit('torch' in sys.modules)"
+    code = "import sys, pytest_dtdispatch.instructions.instruction_sampler; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
