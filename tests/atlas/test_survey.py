@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 Survey = Callable[..., list[AtlasRow]]
 OPS = ops_with_a_rule()
 QUICK = Plan(rounds=1, repeat=1, max_time_s=0.01)
-A_FEW = list(OPS)[::40]
+A_FEW = list(OPS)[::80]
 
 
 @pytest.fixture

@@ -133,14 +133,14 @@ def on(make: Callable[..., Program], name: str, *args: Any) -> Callable[[Process
 
 CASES = {
     "Transformer, FSDP2 and tensor parallelism": on(training_of_transformer, "fake 2x2"),
-    "Llama trained": on(training_of_llama, "fake", 2),
+    "Llama trained": on(training_of_llama, "fake", 1),
     "Llama trained on simulated ranks": on(training_of_llama, "local", 1),
     "Llama decoding": on(decoding_of_llama, "fake", 2),
     "Llama decoding on simulated ranks": on(decoding_of_llama, "local", 1),
 }
 
 
-SLOW = {"Llama trained on simulated ranks"}
+SLOW = {"Llama trained on simulated ranks", "Llama decoding on simulated ranks"}
 PARAMS = [
     pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long] if name in SLOW else []) for name in CASES
 ]
@@ -214,6 +214,8 @@ def test_a_model_looks_up_other_ids_after_its_embedding_alone_was_measured(
     assert_equal(plain, run(program, capturing))
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["Llama decoding"], indirect=True)
 def test_a_model_computes_when_each_of_its_calls_is_timed_what_it_computes_without(
     program: Program, plain: Watch

@@ -113,7 +113,9 @@ def test_every_step_with_an_extra_miss_is_seen_and_no_other(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
 ) -> None:
     monkeypatch.setenv("DTDISPATCH_AB_PASSES", "1")
-    result = measure(pytester, PLUGIN, "--pyargs", "pytest_dtdispatch.suite.extra_miss", "-k", "4 or 15")
+    result = measure(
+        pytester, PLUGIN, "--pyargs", "pytest_dtdispatch.suite.extra_miss", "-k", "15 and (add or eq)"
+    )
     assert result.ret == 0
     misses = read(answer)["misses_per_step"]
     assert {count for name, count in misses.items() if name.endswith("::clean")} == {0.0}
@@ -166,6 +168,7 @@ def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_real_process_that_collects_nothing(tmp_path: Path) -> None:
     words = ["ab", "--base", sys.executable, "--head", sys.executable, "--", "-k", "nothing_of_that_name"]
     (tmp_path / "test_it.py").write_text("def test_it(): pass")

@@ -234,6 +234,7 @@ def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(tmp_p
     assert int(row.rpartition(",")[2]) == pytest.approx(slowest, abs=1)
 
 
+@pytest.mark.long
 def test_fixtures_and_rpc_have_real_ranks_where_nothing_is_measured(tmp_path: Path) -> None:
     check = (
         "\ndef test_more(device_mesh):\n    assert (dist.get_backend(), device_mesh.size()) == ('gloo', 2)\n"

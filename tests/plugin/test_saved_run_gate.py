@@ -43,6 +43,7 @@ MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "
 SAVE = (*MEASURED, "--benchmark-save=base", "--benchmark-save-data")
 COMPARE = (*MEASURED, "--benchmark-compare=0001")
 GATE = (*COMPARE, "--dtdispatch-fail=median:10%")
+SAVED: dict[tuple[object, ...], tuple[Path, str]] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +64,17 @@ def write(pytester: pytest.Pytester, marker: str = "", **replaced: str) -> None:
 
 
 def save(pytester: pytest.Pytester, *flags: str, marker: str = "") -> Path:
-    """Save a run, and give its file."""
+    """Save a run, and give its file; on a scripted clock it is the same in each test, and made once."""
     write(pytester, marker)
-    assert run(pytester, *SAVE, *flags).ret == pytest.ExitCode.OK
-    [path] = (pytester.path / ".benchmarks").rglob("0001_base.json")
+    asked = (*flags, marker, sys.modules["scripted"].extra_ns)
+    if asked not in SAVED:
+        assert run(pytester, *SAVE, *flags).ret == pytest.ExitCode.OK
+        [path] = (pytester.path / ".benchmarks").rglob("0001_base.json")
+        SAVED[asked] = path.relative_to(pytester.path), path.read_text()
+    name, text = SAVED[asked]
+    path = pytester.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
     return path
 
 
@@ -269,6 +277,8 @@ def test_a_disabled_measurement_fails(pytester: pytest.Pytester) -> None:
     failed(run(pytester, *GATE, "--benchmark-disable"), "disabled --benchmark-disable is given")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_under_xdist_the_gate_fails_as_disabled(pytester: pytest.Pytester) -> None:
     path = save(pytester)
     pytester.makepyfile(test_gate="def test_plain(): pass")
