@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_dtdispatch.ab.judge import CONFIRM_LEVEL, SCREEN_LEVEL, Stage, compare_sides, judge
-from pytest_dtdispatch.ab.model import BASE, CONFIRM, HEAD, SCREEN, ProcessSample, Run, Side, abba
+from pytest_dtdispatch.ab.model import BASE, CONFIRM, HEAD, SCREEN, Run, Side, abba
 from pytest_dtdispatch.ab.recording import Recorder, check_asked, check_sides, read_run
 from pytest_dtdispatch.ab.sides import probe
 from pytest_dtdispatch.ab.worker import Workplace, run_processes
@@ -28,21 +28,19 @@ class ABResult:
 
     Args:
         run: every sample.
-        screen: the first stage.
-        confirmation: the second one, where something tripped.
+        stages: the screen, and the confirmation if something tripped, by name.
         verdicts: of every row.
     """
 
     run: Run
-    screen: Stage
-    confirmation: Stage | None
+    stages: Mapping[str, Stage]
     verdicts: Sequence[RowVerdict]
 
     @property
     def status(self) -> int:
         """Exit status: of the worst verdict. Nothing compared is no success."""
         found = {verdict.verdict for verdict in self.verdicts}
-        if not self.screen.comparisons and not found & {Verdict.MISSING}:
+        if not self.stages[SCREEN].comparisons and Verdict.MISSING not in found:
             return INCONCLUSIVE
         return next((status for verdicts, status in STATUS if found & verdicts), PASSED)
 
@@ -57,7 +55,7 @@ def resumed(path: Path, command: str, given: Mapping[str, object]) -> Run:
     return replace(run, processes=run.processes[: len(run.processes) // 2 * 2])
 
 
-def recorder_of(place: Workplace, known: Run, cpu: str, output: Path | None, resume: Path | None) -> Recorder:
+def recorder_of(place: Workplace, known: Run, output: Path | None, resume: Path | None) -> Recorder:
     """Ask both sides what they are, and begin or go on with a file."""
     target = output or resume
     if target is not None:
@@ -67,7 +65,7 @@ def recorder_of(place: Workplace, known: Run, cpu: str, output: Path | None, res
     for name, arm in place.arms.items():
         same = (arm.python, arm.import_path)
         if same not in answers:
-            answers[same] = probe(arm, cpu, place.job.workspace)
+            answers[same] = probe(arm, place.folder)
         sides[name] = answers[same]
     if resume is not None:
         check_sides(resume, known.sides, sides)
@@ -75,31 +73,27 @@ def recorder_of(place: Workplace, known: Run, cpu: str, output: Path | None, res
 
 
 def compare(place: Workplace, recorder: Recorder) -> ABResult:
-    """Measure and judge; confirm only where something tripped."""
-    screen = _run_screen(place, recorder)
-    tripped = screen.tripped()
-    confirmation = _run_confirmation(place, recorder, tripped) if tripped else None
-    verdicts = judge(screen, confirmation)
+    """Measure and judge; confirm only what tripped, if something did."""
+    asked = recorder.run.asked
+    screen = _run_stage(place, recorder, SCREEN, asked.pairs, SCREEN_LEVEL)
+    stages = {SCREEN: screen}
+    if tripped := screen.tripped():
+        stages[CONFIRM] = _run_stage(place, recorder, CONFIRM, asked.confirm, CONFIRM_LEVEL, tripped)
+    verdicts = judge(screen, stages.get(CONFIRM))
     recorder.finish(verdicts)
-    return ABResult(recorder.run, screen, confirmation, verdicts)
+    return ABResult(recorder.run, stages, verdicts)
 
 
-def _run_screen(place: Workplace, recorder: Recorder) -> Stage:
-    """Run what is missing of the screen, and compare."""
-    run_processes(place, recorder, SCREEN, abba(recorder.run.asked.pairs))
-    return _compare(recorder, SCREEN, SCREEN_LEVEL)
-
-
-def _run_confirmation(place: Workplace, recorder: Recorder, tripped: Sequence[str]) -> Stage:
-    """Run what is missing of the confirmation, and compare what tripped."""
-    run_processes(place, recorder, CONFIRM, abba(recorder.run.asked.confirm))
-    return _compare(recorder, CONFIRM, CONFIRM_LEVEL, tripped)
-
-
-def _compare(recorder: Recorder, stage: str, level: float, only: Sequence[str] | None = None) -> Stage:
+def _run_stage(
+    place: Workplace,
+    recorder: Recorder,
+    stage: str,
+    pairs: int,
+    level: float,
+    only: Sequence[str] | None = None,
+) -> Stage:
+    """Run what is missing of a stage, and compare."""
+    run_processes(place, recorder, stage, abba(pairs))
     processes = recorder.run.of(stage)
-    return compare_sides(_of(processes, BASE), _of(processes, HEAD), recorder.run.asked.floors, level, only)
-
-
-def _of(processes: Sequence[ProcessSample], side: str) -> list[dict[str, float]]:
-    return [process.quietest_ns for process in processes if process.side == side]
+    base, head = ([p.quietest_ns for p in processes if p.side == side] for side in (BASE, HEAD))
+    return compare_sides(base, head, recorder.run.asked, level, only)

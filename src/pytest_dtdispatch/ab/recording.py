@@ -29,18 +29,20 @@ class Recorder:
         self._write()
 
     def finish(self, verdicts: Iterable[RowVerdict]) -> None:
-        """Add what was found."""
-        self._write([_plain(verdict) for verdict in verdicts])
+        """Add what was found; an interval without an end is no number of JSON's."""
+        self._write(
+            {
+                "row": one.row,
+                "verdict": str(one.verdict),
+                "figures": {name: value if math.isfinite(value) else None for name, value in one.figures},
+                "remedy": one.remedy,
+            }
+            for one in verdicts
+        )
 
     def _write(self, verdicts: Iterable[Mapping[str, object]] = ()) -> None:
         if self.path is not None:
             write_whole(self.path, as_json(self.run, verdicts) + "\n")
-
-
-def _plain(verdict: RowVerdict) -> dict[str, object]:
-    # An interval without an end is no number of JSON's.
-    figures = {name: value if math.isfinite(value) else None for name, value in verdict.figures}
-    return {"row": verdict.row, "verdict": str(verdict.verdict), "figures": figures, "remedy": verdict.remedy}
 
 
 def read_run(flag: str, path: Path, command: str) -> Run:
