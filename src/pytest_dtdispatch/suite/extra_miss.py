@@ -5,16 +5,12 @@ The name of this file does not begin with ``test_``: the suite leaves it out, un
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.suite.models import rows_split
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
 
 OPS = {
     name: getattr(torch, name)
