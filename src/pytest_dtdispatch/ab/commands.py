@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.compare import compare, recorder_of, resumed
+from pytest_dtdispatch.ab.compare import compare, recorder_of
 from pytest_dtdispatch.ab.model import POOL, Request, Run
 from pytest_dtdispatch.ab.pool import SHARES, count_runs, extra_misses, false_alarms, inject, run_pool
 from pytest_dtdispatch.ab.process import stopped_by_signals
-from pytest_dtdispatch.ab.recording import Recorder, read_run
+from pytest_dtdispatch.ab.recording import Recorder, read_run, resumed
 from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
 from pytest_dtdispatch.ab.worker import Workplace, workplace
 from pytest_dtdispatch.core.parsing import read_count, read_seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_dtdispatch.ab.judge import CONFIRM_LEVEL, SCREEN_LEVEL, Stage, compare_sides, judge
 from pytest_dtdispatch.ab.model import BASE, CONFIRM, HEAD, SCREEN, Run, Side, abba
-from pytest_dtdispatch.ab.recording import Recorder, check_asked, check_sides, read_run
+from pytest_dtdispatch.ab.recording import Recorder, check_sides
 from pytest_dtdispatch.ab.sides import probe
 from pytest_dtdispatch.ab.worker import Workplace, run_processes
 from pytest_dtdispatch.core.files import checked_target
@@ -43,16 +43,6 @@ class ABResult:
         if not self.stages[SCREEN].comparisons and Verdict.MISSING not in found:
             return INCONCLUSIVE
         return next((status for verdicts, status in STATUS if found & verdicts), PASSED)
-
-
-def resumed(path: Path, command: str, given: Mapping[str, object]) -> Run:
-    """Read an interrupted run.
-
-    The half of a pair whose other half is missing is left out: halves of a pair run one after the other.
-    """
-    run = read_run("--resume", path, command)
-    check_asked(path, run, given)
-    return replace(run, processes=run.processes[: len(run.processes) // 2 * 2])
 
 
 def recorder_of(place: Workplace, known: Run, output: Path | None, resume: Path | None) -> Recorder:

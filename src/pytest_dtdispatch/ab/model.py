@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import State
 
-FORMAT, VERSION = "pytest-dtdispatch ab", 1
 BASE, HEAD = "base", "head"
 SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
 SLOWER_BY = "DTDISPATCH_AB_INJECT"  # tells a process of the self-test by what share to slow its calls
@@ -166,42 +164,6 @@ def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
     return sides[BASE], sides[HEAD]
 
 
-def as_json(run: Run, verdicts: Iterable[Mapping[str, Any]] = ()) -> str:
-    """Write a run as JSON.
-
-    Example:
-        >>> run = Run(Request(base="python3.12"), {})
-        >>> read_json(as_json(run)) == run
-        True
-    """
-    content = {"format": FORMAT, "version": VERSION, **asdict(run), "verdicts": list(verdicts)}
-    return json.dumps(content, indent=1)
-
-
-def read_json(text: str) -> Run:
-    """Read a run."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError("no JSON, or cut off") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{FORMAT}"')
-    if content.get("version") != VERSION:
-        raise ValueError(f"version {content.get('version')!r} of the format; this one reads {VERSION}")
-    try:
-        return Run(
-            _asked(content["asked"]),
-            {
-                name: Side(**{field: str(side[field]) for field in Side.__dataclass_fields__})
-                for name, side in content["sides"].items()
-                if name in (BASE, HEAD)
-            },
-            tuple(_process(process) for process in content["processes"]),
-        )
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise ValueError(f"not whole: {type(error).__name__}: {error}") from None
-
-
 def row_samples(rows: Mapping[str, Any]) -> dict[str, RowSample]:
     """Read rows of one process from plain data."""
     read = {}
@@ -211,16 +173,3 @@ def row_samples(rows: Mapping[str, Any]) -> dict[str, RowSample]:
             raise ValueError(f"medians of {medians!r} ns")
         read[str(name)] = RowSample(medians, float(row["quietest_ns"]), int(row["samples"]))
     return read
-
-
-def _process(process: Mapping[str, Any]) -> ProcessSample:
-    stage, side = process["stage"], process["side"]
-    if stage not in (SCREEN, CONFIRM, POOL) or side not in (BASE, HEAD):
-        raise ValueError(f"a process of {stage!r}, {side!r}")
-    return ProcessSample(stage, side, float(process["seconds"]), row_samples(process["rows"]))
-
-
-def _asked(given: Mapping[str, Any]) -> Request:
-    kinds = {name: type(value) for name, value in asdict(Request()).items()}
-    values = {name: kind(given[name]) for name, kind in kinds.items()}
-    return Request(**{**values, "arguments": tuple(str(word) for word in given["arguments"])})

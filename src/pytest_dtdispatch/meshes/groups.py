@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -68,13 +68,12 @@ class Reach:
 
     def shared_file(self, name: str) -> Path:
         """Name a file that is not there yet, the same on every rank."""
-        folder = Path(tempfile.gettempdir())
-        own = folder / f"dtdispatch-rpc-{os.getpid()}-{self.test}-{name}"
+        own = Path(tempfile.gettempdir(), f"dtdispatch-rpc-{os.getpid()}-{self.test}-{name}")
         if self.exchange is None:
             return own
-        key = f"file/{self.test}/{name}"
+        here = [socket.gethostname(), str(own)]
         try:
-            found = self.exchange.meet(key, [socket.gethostname(), str(own)], "start RPC")
+            found = self.exchange.meet(f"file/{self.test}/{name}", here, "start RPC")
         except RanksError as error:
             raise MeshError(str(error)) from None
         if len({host for host, _ in found.values()}) > 1:
@@ -93,7 +92,7 @@ class ProcessGroupOwner:
         self._reach = reach or Reach()
         self._ours: Any = None
         self._opened = 0
-        self._local: AbstractContextManager[Any] | None = None
+        self._local = ExitStack()
         self._rpc_file: Path | None = None
 
     def group(self, place: Place, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
@@ -135,9 +134,7 @@ class ProcessGroupOwner:
         """Destroy the group, if we made it and the test left it; every rank waits for the others first."""
         if self._ours is None:
             return
-        if self._local is not None:
-            self._local.__exit__(None, None, None)
-            self._local = None
+        self._local.close()
         if dist.is_initialized() and dist.group.WORLD is self._ours:
             self._destroy()
         self._ours = None
@@ -161,8 +158,7 @@ class ProcessGroupOwner:
             init_fake_group(world_size)
         self._ours = dist.group.WORLD
         if backend == "local":
-            self._local = local_mode(world_size)
-            self._local.__enter__()
+            self._local.enter_context(local_mode(world_size))
 
     def _open_real(self, backend: str) -> None:
         self._reach.meet_to_open(f"{self._opened}")

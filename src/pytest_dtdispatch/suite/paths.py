@@ -22,10 +22,6 @@ def _ones(mesh: DeviceMesh, placement: Placement, *local_shape: int, grad: bool 
     return DTensor.from_local(local, mesh, [placement])
 
 
-def _detach(mesh: DeviceMesh) -> Work:
-    return _ones(mesh, Replicate()).detach
-
-
 def _to_from_local(mesh: DeviceMesh) -> Work:
     a = _ones(mesh, Replicate())
     return lambda: DTensor.from_local(a.to_local(), mesh, [Replicate()])
@@ -66,10 +62,6 @@ def _view(mesh: DeviceMesh) -> Work:
     return lambda: a.view(100)
 
 
-def _random(mesh: DeviceMesh) -> Work:
-    return _ones(mesh, Replicate()).uniform_
-
-
 def _custom_handler(mesh: DeviceMesh) -> Work:
     a, b = _ones(mesh, Replicate()), _ones(mesh, Replicate())
     return lambda: torch.ops.aten.is_same_size(a, b)
@@ -77,12 +69,12 @@ def _custom_handler(mesh: DeviceMesh) -> Work:
 
 # By the name of their rows: each prepares tensors on a mesh, and returns the work that is measured.
 PATHS: Mapping[str, Callable[[DeviceMesh], Work]] = {
-    "dtensor_dispatch_detach": _detach,
+    "dtensor_dispatch_detach": lambda mesh: _ones(mesh, Replicate()).detach,
     "dtensor_dispatch_to_from_local": _to_from_local,
     "dtensor_dispatch_collectives": _collectives,
     "dtensor_dispatch_add_backward": _add_backward,
     "dtensor_dispatch_inplace": _inplace,
     "dtensor_dispatch_view": _view,
-    "dtensor_dispatch_random": _random,
+    "dtensor_dispatch_random": lambda mesh: _ones(mesh, Replicate()).uniform_,
     "dtensor_dispatch_custom_handler": _custom_handler,
 }
