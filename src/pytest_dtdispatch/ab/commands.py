@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.compare import compare, recorder_of
-from pytest_dtdispatch.ab.model import POOL, Request, Run
+from pytest_dtdispatch.ab.compare import compare, exit_status, recorder_of
+from pytest_dtdispatch.ab.model import POOL, SCREEN, Request, Run
 from pytest_dtdispatch.ab.pool import SHARES, count_runs, extra_misses, false_alarms, inject, run_pool
 from pytest_dtdispatch.ab.process import stopped_by_signals
 from pytest_dtdispatch.ab.recording import Recorder, read_run, resumed
@@ -27,6 +27,7 @@ from pytest_dtdispatch.report.terminal import document_lines
 TIME_LIMIT_S = 300.0
 AA_PROCESSES, SELFTEST_PROCESSES = 90, 40
 FAILED = 1
+RULE_FIELDS = ("floor_", "control", "pairs", "confirm")  # how names of fields of the rule begin
 LEAST_CAUGHT = {0.15: 0.95, 0.20: 0.99}
 COMMANDS = {
     "ab": "compare two interpreters, or two commits, in fresh processes",
@@ -135,9 +136,9 @@ def _go_on(given: argparse.Namespace) -> str:
 def _ab(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = resumed(given.resume, "ab", typed) if given.resume else Run(_sides_of(Request(**typed)), {})
     with _recorded(given, known) as (place, recorder):
-        result = compare(place, recorder)
-    _print(result_document(result.run, result.stages, result.verdicts))
-    return result.status
+        stages, verdicts = compare(place, recorder)
+    _print(result_document(recorder.run, stages, verdicts))
+    return exit_status(stages[SCREEN], verdicts)
 
 
 def _aa(given: argparse.Namespace, typed: dict[str, Any]) -> int:
@@ -190,7 +191,8 @@ def _known_pool(given: argparse.Namespace, typed: dict[str, Any], processes: int
         raise DtDispatchError("--pool and --resume: name one; a pool is read and not gone on with")
     if pool:
         run = read_run("--pool", pool, "aa")
-        asked = replace(run.asked, **_rule_only(typed), processes=len(run.processes))
+        rule = {name: typed[name] for name in typed if name.startswith(RULE_FIELDS)}
+        asked = replace(run.asked, **rule, processes=len(run.processes))
         _require_windows(f"--pool {pool}", asked)
         return replace(run, asked=asked)
     if given.resume:
@@ -234,10 +236,6 @@ def _typed(given: argparse.Namespace, arguments: tuple[str, ...]) -> dict[str, A
     if given.control is not None:
         typed["control"] = given.control
     return {**typed, "arguments": arguments} if arguments else typed
-
-
-def _rule_only(typed: dict[str, Any]) -> dict[str, Any]:
-    return {name: typed[name] for name in typed if name.startswith(("floor_", "control", "pairs", "confirm"))}
 
 
 def _told_by(reader: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -114,11 +114,6 @@ def compare_row(base: Sequence[float], head: Sequence[float], floor: float, leve
 
     Source: the shift of Hodges and Lehmann (1963) for its size, the rank test of Mann and Whitney (1947) for
     chance; both are asked, as a rank test alone calls differences that matter to nobody.
-
-    Example:
-        >>> c = compare_row([100, 101, 102, 103, 104], [120, 121, 122, 123, 124], 0.075, 0.05)
-        >>> f"{math.expm1(c.shift):+.1%}", round(c.p, 3), c.is_past_floor
-        ('+19.6%', 0.004, True)
     """
     before, after = [math.log(value) for value in base], [math.log(value) for value in head]
     low, high = shift_interval(before, after)
@@ -148,9 +143,8 @@ def compare_sides(
     rows = [r for r in {**before, **after} if state_of(r) != State.LOCAL and (only is None or r in only)]
     for row in rows:
         if before[row] == len(base) and after[row] == len(head):
-            comparisons[row] = compare_row(
-                [p[row] for p in base], [p[row] for p in head], asked.floor_of(row), level
-            )
+            before_ns, after_ns = ([process[row] for process in side] for side in (base, head))
+            comparisons[row] = compare_row(before_ns, after_ns, asked.floor_of(row), level)
         elif row in before and row in after:
             partial[row] = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
     control = control_shift(base, head)
@@ -231,10 +225,5 @@ def _judged(row: str, stage: Stage, verdict: Verdict, remedy: str = "") -> RowVe
 
 
 def percent(shift: float) -> float:
-    """Turn a shift of logarithms into percent; an infinite one stays infinite.
-
-    Example:
-        >>> round(percent(math.log(1.25)), 6)
-        25.0
-    """
+    """Turn a shift of logarithms into percent; an infinite one stays infinite."""
     return 100 * math.expm1(shift) if math.isfinite(shift) else shift

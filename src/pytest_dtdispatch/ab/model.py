@@ -1,4 +1,4 @@
-"""What the processes of an A/B run measured, and how it is kept in a file."""
+"""What the processes of an A/B run measured, and what was asked for."""
 
 from __future__ import annotations
 
@@ -151,12 +151,7 @@ def abba(pairs: int) -> tuple[str, ...]:
 
 
 def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
-    """Deal processes that ran one after the other to base and head, as :func:`abba` orders them.
-
-    Example:
-        >>> dealt([1, 2, 3, 4])
-        ([1, 4], [2, 3])
-    """
+    """Deal processes that ran one after the other to base and head, as :func:`abba` orders them."""
     order = abba(len(processes) // 2)
     sides: dict[str, list[T]] = {BASE: [], HEAD: []}
     for side, process in zip(order, processes, strict=True):

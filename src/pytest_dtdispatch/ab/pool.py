@@ -110,12 +110,7 @@ def extra_misses(place: Workplace) -> tuple[list[bool], list[bool]]:
 
 
 def slower(process: Values, by: float) -> dict[str, float]:
-    """Slow every row of a process but those of plain tensors.
-
-    Example:
-        >>> slower({"test_add::hit": 100.0, "test_add::local": 10.0}, 0.5)
-        {'test_add::hit': 150.0, 'test_add::local': 10.0}
-    """
+    """Slow every row of a process but those of plain tensors."""
     return {row: ns if state_of(row) == State.LOCAL else ns * (1 + by) for row, ns in process.items()}
 
 

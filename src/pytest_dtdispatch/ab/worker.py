@@ -114,8 +114,7 @@ class Progress:
     def close(self) -> None:
         """Leave an empty line where the next word goes."""
         if self._is_terminal:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._say("")
 
     def _left(self) -> str:
         remaining = self._total - self._done

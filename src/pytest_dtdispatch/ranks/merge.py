@@ -25,7 +25,6 @@ class RankSamples(Samples):
         stat: what stands for all ranks: the ``median`` of the rank medians, or the ``max``.
 
     Example:
-        >>> from pytest_dtdispatch.core.measurement import State
         >>> hits = RankSamples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
         >>> hits.median_ns, hits.slowest, hits.spread
         (8.0, (1, 9), 0.25)
@@ -61,10 +60,7 @@ class RankSamples(Samples):
         """What stands for all ranks, in nanoseconds."""
         return self.slowest[1] if self.stat == "max" else self.middle_ns
 
-    @property
-    def median_ns(self) -> float:
-        """What stands for all ranks, in nanoseconds."""
-        return self.figure
+    median_ns = figure
 
 
 def merge_ranks(by_rank: Mapping[int, Sequence[Measurement]], stat: str) -> tuple[Measurement, ...]:
