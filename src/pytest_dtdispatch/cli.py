@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_dtdispatch.ab.commands import NAMES as AB_NAMES
+from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
 from pytest_dtdispatch.ab.commands import add_parsers, obey
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
@@ -49,7 +49,7 @@ def _obey(words: list[str]) -> int:
             "a subcommand is needed: ab, aa, selftest, atlas, expected; "
             "measure tests with: pytest --dtdispatch"
         )
-    if given.command in AB_NAMES:
+    if given.command in AB_COMMANDS:
         return obey(given, arguments)
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")

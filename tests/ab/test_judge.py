@@ -18,11 +18,11 @@ from pytest_dtdispatch.ab.judge import (
     past,
     percent,
 )
-from pytest_dtdispatch.ab.model import Floors, ProcessSample, RowSample
+from pytest_dtdispatch.ab.model import ProcessSample, Request, RowSample
 from pytest_dtdispatch.core.verdicts import Verdict
 
 HIT, MISS, LOCAL = "t.py::test_add::add@4::hit", "t.py::test_add::add@4::miss", "t.py::test_add::add@4::local"
-FLOORS = Floors()
+ASKED = Request()
 factors = st.floats(0.7, 1.5)
 
 
@@ -46,12 +46,12 @@ def verdicts(screen: Stage, confirmation: Stage | None = None) -> dict[str, Verd
 
 
 def run(noise: float = 0.01, **factor: float) -> dict[str, Verdict]:
-    screen = compare_sides(processes(5, 1, noise), processes(5, 2, noise, **factor), FLOORS)
+    screen = compare_sides(processes(5, 1, noise), processes(5, 2, noise, **factor), ASKED)
     tripped = screen.tripped()
     confirmation = None
     if tripped:
         sides = processes(10, 3, noise), processes(10, 4, noise, **factor)
-        confirmation = compare_sides(*sides, FLOORS, 0.005, tripped)
+        confirmation = compare_sides(*sides, ASKED, 0.005, tripped)
     return verdicts(screen, confirmation)
 
 
@@ -76,20 +76,20 @@ def test_the_miss_has_a_floor_of_its_own() -> None:
 
 
 def test_what_tripped_and_does_not_come_again_passes() -> None:
-    screen = compare_sides(processes(5, 1), processes(5, 2, hit=1.3), FLOORS)
+    screen = compare_sides(processes(5, 1), processes(5, 2, hit=1.3), ASKED)
     assert screen.tripped() == [HIT]
-    confirmation = compare_sides(processes(10, 3), processes(10, 4), FLOORS, 0.005, [HIT])
+    confirmation = compare_sides(processes(10, 3), processes(10, 4), ASKED, 0.005, [HIT])
     assert verdicts(screen, confirmation) == {HIT: Verdict.PASSED, MISS: Verdict.PASSED}
 
 
 def test_a_slow_down_that_turns_into_a_gain_is_no_regression() -> None:
-    screen = compare_sides(processes(5, 1), processes(5, 2, hit=1.3), FLOORS)
-    confirmation = compare_sides(processes(10, 3), processes(10, 4, hit=0.7), FLOORS, 0.005, [HIT])
+    screen = compare_sides(processes(5, 1), processes(5, 2, hit=1.3), ASKED)
+    confirmation = compare_sides(processes(10, 3), processes(10, 4, hit=0.7), ASKED, 0.005, [HIT])
     assert verdicts(screen, confirmation)[HIT] is Verdict.IMPROVED
 
 
 def test_what_tripped_and_was_not_confirmed_is_inconclusive() -> None:
-    screen = compare_sides(processes(5, 1), processes(5, 2, hit=1.3), FLOORS)
+    screen = compare_sides(processes(5, 1), processes(5, 2, hit=1.3), ASKED)
     assert verdicts(screen)[HIT] is Verdict.INCONCLUSIVE
 
 
@@ -98,46 +98,46 @@ def test_a_wide_interval_over_the_floor_is_inconclusive() -> None:
 
 
 def test_a_control_that_moved_contaminates_every_row_of_its_stage() -> None:
-    screen = compare_sides(processes(5, 1), processes(5, 2, local=1.1), FLOORS)
+    screen = compare_sides(processes(5, 1), processes(5, 2, local=1.1), ASKED)
     assert screen.is_contaminated
     assert verdicts(screen) == {HIT: Verdict.CONTAMINATED, MISS: Verdict.CONTAMINATED}
     assert all("plain tensors shifted by +" in verdict.remedy for verdict in judge(screen))
 
 
 def test_fresh_processes_with_a_steady_control_decide_what_a_contaminated_screen_could_not() -> None:
-    screen = compare_sides(processes(5, 1), processes(5, 2, local=1.1, hit=1.3), FLOORS)
-    confirmation = compare_sides(processes(10, 3), processes(10, 4, hit=1.3), FLOORS, 0.005, [HIT])
+    screen = compare_sides(processes(5, 1), processes(5, 2, local=1.1, hit=1.3), ASKED)
+    confirmation = compare_sides(processes(10, 3), processes(10, 4, hit=1.3), ASKED, 0.005, [HIT])
     assert verdicts(screen, confirmation) == {HIT: Verdict.REGRESSED, MISS: Verdict.CONTAMINATED}
 
 
 def test_a_confirmation_with_a_control_that_moved_judges_nothing() -> None:
-    screen = compare_sides(processes(5, 1), processes(5, 2, hit=1.3), FLOORS)
+    screen = compare_sides(processes(5, 1), processes(5, 2, hit=1.3), ASKED)
     sides = processes(10, 3), processes(10, 4, hit=1.3, local=1.1)
-    confirmation = compare_sides(*sides, FLOORS, 0.005, [HIT])
+    confirmation = compare_sides(*sides, ASKED, 0.005, [HIT])
     assert verdicts(screen, confirmation)[HIT] is Verdict.CONTAMINATED
 
 
 def test_the_control_can_be_switched_off() -> None:
-    screen = compare_sides(processes(5, 1), processes(5, 2, local=1.5), Floors(control=0.0))
+    screen = compare_sides(processes(5, 1), processes(5, 2, local=1.5), Request(control=0.0))
     assert not screen.is_contaminated
     assert verdicts(screen)[HIT] is Verdict.PASSED
 
 
 def test_without_plain_tensors_there_is_no_control() -> None:
     base, head = ([{HIT: p[HIT]} for p in processes(5, seed)] for seed in (1, 2))
-    assert compare_sides(base, head, FLOORS).control is None
+    assert compare_sides(base, head, ASKED).control is None
 
 
 def test_rows_of_one_side_are_missing_or_new() -> None:
     base = [{HIT: p[HIT], LOCAL: p[LOCAL]} for p in processes(5, 1)]
     head = [{MISS: p[MISS], LOCAL: p[LOCAL]} for p in processes(5, 2)]
-    assert verdicts(compare_sides(base, head, FLOORS)) == {HIT: Verdict.MISSING, MISS: Verdict.NEW}
+    assert verdicts(compare_sides(base, head, ASKED)) == {HIT: Verdict.MISSING, MISS: Verdict.NEW}
 
 
 def test_a_row_that_only_some_processes_have_is_inconclusive() -> None:
     base, head = processes(5, 1), processes(5, 2)
     del head[3][MISS]
-    [verdict] = [v for v in judge(compare_sides(base, head, FLOORS)) if v.row == MISS]
+    [verdict] = [v for v in judge(compare_sides(base, head, ASKED)) if v.row == MISS]
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert "5 of 5 and 4 of 5 processes" in verdict.remedy
 
@@ -150,11 +150,11 @@ def test_p_values_are_adjusted_for_the_number_of_rows_that_tripped() -> None:
         **dict.fromkeys(noisy, ((100, 101, 102, 103, 130), (120, 121, 122, 123, 124))),
     }
     base, head = ([{row: float(values[row][i][n]) for row in rows} for n in range(5)] for i in range(2))
-    screen = compare_sides(base, head, FLOORS)
-    one = compare_sides(base, head, FLOORS, 0.005, [sure])
+    screen = compare_sides(base, head, ASKED)
+    one = compare_sides(base, head, ASKED, 0.005, [sure])
     assert one.comparisons[sure].p == pytest.approx(1 / 252)
     assert verdicts(screen, one)[sure] is Verdict.REGRESSED
-    every = compare_sides(base, head, FLOORS, 0.005, rows)
+    every = compare_sides(base, head, ASKED, 0.005, rows)
     assert set(verdicts(screen, every).values()) == {Verdict.INCONCLUSIVE}
 
 
@@ -162,30 +162,30 @@ def test_rows_that_are_slow_together_do_not_hide_each_other() -> None:
     rows = [f"t.py::test_{i}::add::hit" for i in range(20)]
     base = [dict.fromkeys(rows, value) for value in (100.0, 101.0, 102.0, 103.0, 104.0)]
     head = [dict.fromkeys(rows, value) for value in (120.0, 121.0, 122.0, 123.0, 124.0)]
-    screen = compare_sides(base, head, FLOORS)
-    every = compare_sides(base, head, FLOORS, 0.005, rows)
+    screen = compare_sides(base, head, ASKED)
+    every = compare_sides(base, head, ASKED, 0.005, rows)
     assert set(verdicts(screen, every).values()) == {Verdict.REGRESSED}
 
 
 def test_a_shift_past_the_floor_that_may_be_chance_does_not_pass() -> None:
     """However narrow its interval is: two processes a side give no p of 0.05 or less."""
     base, head = ([{HIT: v * f} for v in (100.0, 100.1)] for f in (1.0, 1.2))
-    screen = compare_sides(base, head, FLOORS)
+    screen = compare_sides(base, head, ASKED)
     assert screen.tripped() == [HIT]
     assert verdicts(screen, screen) == {HIT: Verdict.INCONCLUSIVE}
 
 
 def test_one_disturbed_process_does_not_hide_a_slow_down_from_the_screen() -> None:
     base = [{HIT: value} for value in (100.0, 101.0, 102.0, 150.0, 160.0)]
-    screen = compare_sides(base, [{HIT: value} for value in (120.0, 121.0, 122.0, 123.0, 124.0)], FLOORS)
+    screen = compare_sides(base, [{HIT: value} for value in (120.0, 121.0, 122.0, 123.0, 124.0)], ASKED)
     assert screen.comparisons[HIT].p > SCREEN_LEVEL
     assert screen.tripped() == [HIT]
 
 
 def test_a_row_that_a_screen_cannot_clear_is_looked_at_again() -> None:
-    noisy = compare_sides(processes(5, 1, noise=0.2), processes(5, 2, noise=0.2), FLOORS)
+    noisy = compare_sides(processes(5, 1, noise=0.2), processes(5, 2, noise=0.2), ASKED)
     assert noisy.tripped()
-    steady = compare_sides(processes(10, 3), processes(10, 4), FLOORS, 0.005, noisy.tripped())
+    steady = compare_sides(processes(10, 3), processes(10, 4), ASKED, 0.005, noisy.tripped())
     assert set(verdicts(noisy, steady).values()) == {Verdict.PASSED}
 
 

@@ -1,12 +1,21 @@
-"""``dtdispatch aa`` and ``selftest`` with fake interpreters: what runs, what is printed, which status."""
+"""``dtdispatch aa`` and ``selftest`` with fake interpreters: what runs, what is printed, which status.
+
+And windows of a pool: what is counted, and over how much.
+"""
 
 from __future__ import annotations
 
+import math
+import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from pytest_dtdispatch.ab.model import BASE, HEAD, Request, abba, dealt
+from pytest_dtdispatch.ab.pool import TRIPPED, count_runs, count_screens
 from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.core.verdicts import Verdict
 from tests.ab.fakes import calls, fake_python, processes_in
 
 # Two pairs and two give p values that trip nothing; the rule is smaller, and all else as in a real run.
@@ -74,3 +83,46 @@ def test_a_pool_and_a_file_to_go_on_with_exclude_each_other(
 ) -> None:
     assert main(["selftest", "--pool", "a.json", "--resume", "b.json"]) == 2
     assert "--pool and --resume: name one" in capsys.readouterr().err
+
+
+def pool(count: int, noise: float = 0.02) -> list[dict[str, float]]:
+    draw = random.Random(7)
+    rows = {"a::hit": 7e3, "a::miss": 1e6, "a::local": 2e3}
+    return [{row: ns * math.exp(draw.gauss(0, noise)) for row, ns in rows.items()} for _ in range(count)]
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 5, 10])
+def test_each_pair_has_both_sides_and_each_second_pair_is_turned_round(pairs: int) -> None:
+    order = abba(pairs)
+    made = list(zip(order[::2], order[1::2], strict=True))
+    assert all(set(pair) == {BASE, HEAD} for pair in made)
+    assert all(one != other for one, other in pairwise(made))
+
+
+def test_a_steady_drift_falls_on_both_sides_alike() -> None:
+    base, head = dealt(range(20))
+    assert sum(base) == sum(head)
+
+
+def test_equal_processes_give_no_alarm_and_every_comparison_is_counted() -> None:
+    counts = count_runs(pool(34), Request())
+    assert (counts.windows, counts.rows, counts.apart) == (5, 10, 2)
+    assert sum(counts.found.values()) == 10
+    assert counts.found[str(Verdict.PASSED)] == 10
+
+
+def test_a_slow_side_is_caught_in_every_window() -> None:
+    counts = count_runs(pool(34), Request(), slowed_by=0.3)
+    assert counts.found == {str(Verdict.REGRESSED): 10}
+
+
+def test_a_screen_counts_what_trips_in_either_direction() -> None:
+    screens = count_screens(pool(12), Request(), slowed_by=0.3)
+    assert (screens.windows, screens.rows, screens.apart) == (3, 6, 2)
+    assert screens.found[TRIPPED] == 6
+    assert count_screens(pool(12), Request(), slowed_by=-0.3).found[TRIPPED] == 6
+    assert count_screens(pool(12), Request()).found[TRIPPED] == 0
+
+
+def test_a_pool_that_is_too_small_has_no_window() -> None:
+    assert count_runs(pool(29), Request()).rows == 0

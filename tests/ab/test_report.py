@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pytest_dtdispatch.ab.error_rates import VerdictCounts
 from pytest_dtdispatch.ab.judge import Stage, compare_sides, judge
-from pytest_dtdispatch.ab.model import Floors, ProcessSample, Request, Run, Side
+from pytest_dtdispatch.ab.model import ProcessSample, Request, Run, Side
+from pytest_dtdispatch.ab.pool import VerdictCounts
 from pytest_dtdispatch.ab.report import (
     floors_text,
     rate_text,
@@ -39,7 +39,7 @@ def shown(stage: Stage, width: int = 140, base_rev: str = "", head_rev: str = ""
 
 
 def test_a_row_has_its_state_shift_interval_p_and_what_could_be_seen() -> None:
-    lines = shown(compare_sides(side(1.0), side(1.01), Floors()))
+    lines = shown(compare_sides(side(1.0), side(1.01), Request()))
     assert lines[:2] == ["base: old: Python 3.12.3, torch 2.13.0", "head: new: Python 3.12.3, torch 2.13.0"]
     assert " ".join(lines[2].split()) == "row state base us head us shift % 95 % p sees % verdict"
     assert lines[3] == "t.py::test_add[4]"
@@ -51,7 +51,7 @@ def test_a_row_has_its_state_shift_interval_p_and_what_could_be_seen() -> None:
 
 
 def test_rows_without_figures_have_dashes_and_say_why() -> None:
-    lines = shown(compare_sides(side(1.0, f"{ADD}::miss"), side(1.0), Floors()))
+    lines = shown(compare_sides(side(1.0, f"{ADD}::miss"), side(1.0), Request()))
     [missing] = [line for line in lines if "missing" in line and "row" not in line]
     assert missing.split() == ["add.Tensor(f32[8]S0)@4", "miss", "-", "-", "-", "-", "-", "-", "missing"]
     assert any("the head did not measure it" in line for line in lines)
@@ -59,19 +59,19 @@ def test_rows_without_figures_have_dashes_and_say_why() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_lines_fit_the_terminal(width: int) -> None:
-    lines = shown(compare_sides(side(1.0, f"{ADD}::miss"), side(1.0), Floors()), width)
+    lines = shown(compare_sides(side(1.0, f"{ADD}::miss"), side(1.0), Request()), width)
     table = lines[2 : next(i for i, line in enumerate(lines) if line.startswith("screen"))]
     assert all(len(line) <= max(width, 75) for line in table)
 
 
 def test_commits_are_named_with_their_interpreter() -> None:
-    lines = shown(compare_sides(side(1.0), side(1.0), Floors()), base_rev="v1", head_rev="v2")
+    lines = shown(compare_sides(side(1.0), side(1.0), Request()), base_rev="v1", head_rev="v2")
     assert lines[0].startswith("base: v1 (old): ")
 
 
 def test_the_control_is_told_and_where_there_is_none_too() -> None:
     local = f"{ADD}::local"
-    steady = compare_sides(side(1.0, local), side(1.0, local), Floors())
+    steady = compare_sides(side(1.0, local), side(1.0, local), Request())
     assert "screen: 10 processes in 70 s; plain tensors shifted by +0.0 %" in shown(steady)
     assert any("no plain tensors were measured" in line for line in shown(Stage({})))
     moved = Stage({}, control=math.log(1.05), is_contaminated=True)
@@ -80,14 +80,14 @@ def test_the_control_is_told_and_where_there_is_none_too() -> None:
 
 def test_what_contaminated_a_stage_is_told_once() -> None:
     local = f"{ADD}::local"
-    screen = compare_sides(side(1.0, local), [{**one, local: 10.0} for one in side(1.0)], Floors())
+    screen = compare_sides(side(1.0, local), [{**one, local: 10.0} for one in side(1.0)], Request())
     lines = shown(screen)
     assert any(line.endswith("contaminated") and "hit" in line for line in lines)
     assert sum("run again" in line for line in lines) == 1
 
 
 def test_an_interval_without_ends_is_no_number() -> None:
-    lines = shown(compare_sides(side(1.0)[:1], side(1.0)[:1], Floors()))
+    lines = shown(compare_sides(side(1.0)[:1], side(1.0)[:1], Request()))
     assert "- to -" in lines[4]
     assert lines[4].endswith("inconclusive")
 
@@ -112,4 +112,7 @@ def test_a_tally_lists_its_kinds_with_intervals() -> None:
 
 
 def test_floors_can_be_off() -> None:
-    assert floors_text(Floors(0.05, 0.2, 0.0)) == "floors: hit 5 %, miss 20 %; control off"
+    assert (
+        floors_text(Request(floor_hit=0.05, floor_miss=0.2, control=0.0))
+        == "floors: hit 5 %, miss 20 %; control off"
+    )

@@ -1,4 +1,7 @@
-"""Ranks exchange values by a store: all come, one is missing, one has left, one sends what is none."""
+"""Ranks exchange values by a store: all come, one is missing, one has left, one sends what is none.
+
+And what they agree on by it: the same subject, the least number of rounds; and nothing on fake groups.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.ranks import exchange as exchange_module
-from pytest_dtdispatch.ranks.exchange import PREFIX, Exchange, LostRanksError
+from pytest_dtdispatch.ranks.exchange import PREFIX, Exchange, Lockstep, LostRanksError
 
 pytestmark = pytest.mark.torch
 
@@ -114,3 +117,55 @@ def test_groups_have_keys_of_their_own(ranks: list[Exchange]) -> None:
         ranks[0].group_store(name).set("key", name)
     assert [ranks[1].group_store(name).get("key") for name in ("1/1", "1/2")] == [b"1/1", b"1/2"]
     assert not PrefixStore(PREFIX, HashStore()).check(["key"])
+
+
+@pytest.fixture
+def pair() -> list[Lockstep]:
+    """Two ranks with a real process group."""
+    store = HashStore()
+    return [Lockstep(Exchange(store, World(rank, 2), 0.3), "1", lambda: True) for rank in range(2)]
+
+
+def said_by(pair: list[Lockstep], *subjects: str) -> set[str]:
+    def come(lockstep: Lockstep, subject: str) -> str:
+        try:
+            lockstep.come_to(subject)
+        except RanksError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(2) as threads:
+        return set(threads.map(come, pair, subjects))
+
+
+def test_ranks_take_the_least_that_any_of_them_proposes(pair: list[Lockstep]) -> None:
+    assert said_by(pair, "add", "add") == {""}
+    with ThreadPoolExecutor(2) as threads:
+        settled = list(threads.map(Lockstep.rounds, pair, [(20, 5), (7, 20)], ("cached", "cached")))
+    assert settled == [(7, 5), (7, 5)]
+
+
+def test_different_subjects_are_one_error_on_every_rank_that_names_both(pair: list[Lockstep]) -> None:
+    says = "ranks measure different things: rank 0 at the start of add; rank 1 at the start of sub"
+    assert said_by(pair, "add", "sub") == {says}
+
+
+def test_different_uses_of_the_propagator_are_an_error(pair: list[Lockstep]) -> None:
+    said_by(pair, "add", "add")
+    with ThreadPoolExecutor(2) as threads:
+        both = [
+            threads.submit(one.rounds, (5, 5), how) for one, how in zip(pair, ("cached", "none"), strict=True)
+        ]
+    for one in both:
+        assert "rank 1 at the rounds of add (propagation: none)" in str(one.exception())
+
+
+def test_a_rank_that_does_not_come_is_named(pair: list[Lockstep]) -> None:
+    with pytest.raises(LostRanksError, match=r"^rank 1 did not come to add within 0.3 s$"):
+        pair[0].come_to("add")
+
+
+def test_nothing_is_agreed_on_without_a_real_group() -> None:
+    lockstep = Lockstep(Exchange(HashStore(), World(0, 2), 0.3), "1")
+    lockstep.come_to("add")
+    assert lockstep.rounds((20, 5), "cached") is None

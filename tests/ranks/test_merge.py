@@ -1,15 +1,43 @@
-"""Rows over ranks: the median of medians, the slowest, the spread."""
+"""Rows over ranks: they travel as JSON; the median of medians, the slowest, the spread."""
 
 from __future__ import annotations
 
+import json
 import statistics
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
-from pytest_dtdispatch.ranks.merge import RankSamples, merge_ranks, representative
+from pytest_dtdispatch.ranks.merge import (
+    RankSamples,
+    merge_ranks,
+    plain_measurement,
+    read_measurement,
+    representative,
+)
 
+counts = some.integers(0, 10**12)
+refused = some.builds(Refused, some.text(max_size=5), counts)
+samples = some.builds(
+    Samples, some.sampled_from(State), some.lists(counts).map(tuple), some.lists(refused).map(tuple)
+)
+texts = some.lists(some.text(max_size=5), max_size=2).map(tuple)
+figures = some.builds(
+    Figures,
+    counts,
+    some.lists(samples, max_size=3).map(tuple),
+    texts,
+    texts,
+)
+measurements = some.builds(Measurement, figures=figures, contains=some.sampled_from(Contains), calls=counts)
+ONE = plain_measurement(
+    Measurement("a", "a", "a", "4", Contains.DISPATCH, 1, Figures(samples=(Samples(State.HIT, (7,)),)))
+)
+FIGURES = ONE["figures"]
+[HITS] = FIGURES["samples"]
 lists_of_ranks = some.lists(
     some.lists(some.integers(1, 10**9), min_size=1, max_size=9).map(tuple), min_size=1, max_size=6
 )
@@ -77,3 +105,36 @@ def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
     assert [one.label for one in merged] == ["add", "sub"]
     assert merged[1].remarks == ("not measured on ranks 0, 2",)
     assert merged[0].remarks == ()
+
+
+@given(measurements)
+def test_what_travels_arrives_as_it_was(measurement: Measurement) -> None:
+    assert read_measurement(json.loads(json.dumps(plain_measurement(measurement)))) == measurement
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"label": 1},
+        {"contains": "else"},
+        {"calls": -1},
+        {"calls": True},
+        {"figures": None},
+        {"figures": {**FIGURES, "rounds": "1"}},
+        {"figures": {**FIGURES, "samples": [{**HITS, "values": [1.5]}]}},
+        {"figures": {**FIGURES, "samples": [{**HITS, "state": "warm"}]}},
+        {"figures": {**FIGURES, "samples": [{"state": "hit"}]}},
+        {"figures": {**FIGURES, "notes": [1]}},
+        {"figures": {**FIGURES, "notes": None}},
+    ],
+    ids=str,
+)
+def test_what_is_no_measurement_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_measurement({**ONE, **changed})
+
+
+@pytest.mark.parametrize("plain", [None, [], "text", {}])
+def test_what_is_nothing_of_the_kind_is_refused(plain: Any) -> None:
+    with pytest.raises(ValueError, match="no measurement"):
+        read_measurement(plain)

@@ -19,10 +19,10 @@ def test_it_has_every_path_on_a_hit_and_on_a_miss() -> None:
     from pytest_dtdispatch.suite.paths import PATHS
 
     test = "pytest_dtdispatch/suite/test_dispatch.py::test_path"
-    expected = {(f"{test}[{path.name}]::{path.name}", "instruction_count") for path in PATHS}
+    expected = {(f"{test}[{path}]::{path}", "instruction_count") for path in PATHS}
     for path in PATHS:
-        if path.name.removeprefix("dtensor_dispatch_") not in UNPROPAGATED:
-            expected.add((f"{test}[{path.name}]::{path.name}", "instruction_count_miss"))
+        if path.removeprefix("dtensor_dispatch_") not in UNPROPAGATED:
+            expected.add((f"{test}[{path}]::{path}", "instruction_count_miss"))
     assert {(row.name, row.metric) for row in read_expected(FILE, metric_names()).rows} == expected
 
 

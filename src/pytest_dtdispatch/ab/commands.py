@@ -5,50 +5,115 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.compare import ABResult, compare, recorder_of, resumed
-from pytest_dtdispatch.ab.model import CONFIRM, POOL, SCREEN, Request, Run
-from pytest_dtdispatch.ab.pool import caught, extra_misses, false_alarms, inject, run_pool
+from pytest_dtdispatch.ab.compare import compare, exit_status, recorder_of
+from pytest_dtdispatch.ab.model import POOL, SCREEN, Request, Run
+from pytest_dtdispatch.ab.pool import SHARES, count_runs, extra_misses, false_alarms, inject, run_pool
 from pytest_dtdispatch.ab.process import stopped_by_signals
-from pytest_dtdispatch.ab.recording import Recorder, read_run
+from pytest_dtdispatch.ab.recording import Recorder, read_run, resumed
 from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
-from pytest_dtdispatch.ab.worker import workplace
-from pytest_dtdispatch.core.environment import cpu_model
+from pytest_dtdispatch.ab.worker import Workplace, workplace
 from pytest_dtdispatch.core.parsing import read_count, read_seconds
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import document_lines
 
-NAMES = ("ab", "aa", "selftest")
 TIME_LIMIT_S = 300.0
 AA_PROCESSES, SELFTEST_PROCESSES = 90, 40
 FAILED = 1
+RULE_FIELDS = ("floor_", "control", "pairs", "confirm")  # how names of fields of the rule begin
 LEAST_CAUGHT = {0.15: 0.95, 0.20: 0.99}
+COMMANDS = {
+    "ab": "compare two interpreters, or two commits, in fresh processes",
+    "aa": "count this machine's false alarms: one interpreter against itself",
+    "selftest": "slow dispatch by known amounts; count what is caught",
+}
+CONTROL_HELP = "shift of plain tensors past which nothing is judged, or off (default: 3%%)"
+
+
+def read_percent(text: str) -> float:
+    """Read a percentage as a fraction."""
+    try:
+        fraction = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
+    except ValueError:
+        fraction = 0.0
+    if not 0 < fraction <= 10:
+        raise ValueError("a percentage above 0%, such as 7.5%")
+    return fraction
+
+
+def read_floors(text: str) -> dict[str, float]:
+    """Read ``hit=7.5%,miss=10%``."""
+    floors = {}
+    for part in text.split(","):
+        state, equals, value = part.partition("=")
+        if state not in ("hit", "miss") or not equals or state in floors:
+            raise ValueError("floors of hit and miss, such as hit=7.5%,miss=10%")
+        try:
+            floors[state] = read_percent(value)
+        except ValueError as error:
+            raise ValueError(f"floors: {value!r} is not {error}") from None
+    return floors
+
+
+def read_control(text: str) -> float:
+    """Read a percentage, or ``off``."""
+    if text == "off":
+        return 0.0
+    try:
+        return read_percent(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or off") from None
+
+
+# Each a flag, what reads it, its metavar, its help.
+Option = tuple[str, Callable[[str], Any], str, str]
+SIDES: tuple[Option, ...] = (
+    ("--base", str, "PYTHON", "interpreter of the base"),
+    ("--head", str, "PYTHON", "interpreter of the head"),
+    ("--base-rev", str, "REV", "commit of the base, in the repository here"),
+    ("--head-rev", str, "REV", "commit of the head"),
+)
+RULE: tuple[Option, ...] = (
+    ("--pairs", read_count, "N", "of the screen (default: 5)"),
+    ("--confirm", read_count, "N", "fresh pairs (default: 10)"),
+    ("--passes", read_count, "N", "in a process (default: 5)"),
+    ("--floor", read_floors, "FLOORS", "least shifts that count (default: hit=7.5%%,miss=10%%)"),
+    ("--control", read_control, "PERCENT", CONTROL_HELP),
+)
+FILES: tuple[Option, ...] = (
+    ("--time-limit", read_seconds, "S", f"seconds that a process may take (default: {TIME_LIMIT_S:g})"),
+    ("--json", Path, "FILE", "every sample, written after each process"),
+    ("--resume", Path, "FILE", "go on with the file of an earlier run"),
+)
+KNOWN_POOL: Option = ("--pool", Path, "FILE", "processes that dtdispatch aa --json FILE measured")
 
 
 def add_parsers(commands: Any) -> None:
     """Declare the three subcommands."""
-    ab = commands.add_parser("ab", help="compare two interpreters, or two commits, in fresh processes")
-    ab.add_argument("--base", metavar="PYTHON", help="interpreter of the base")
-    ab.add_argument("--head", metavar="PYTHON", help="interpreter of the head")
-    ab.add_argument("--base-rev", metavar="REV", help="commit of the base, in the repository here")
-    ab.add_argument("--head-rev", metavar="REV", help="commit of the head")
-    _add_rule(ab)
-    _add_files(ab)
-    aa = commands.add_parser("aa", help="count this machine's false alarms: one interpreter against itself")
-    _add_pool(aa, AA_PROCESSES)
-    _add_files(aa)
-    selftest = commands.add_parser("selftest", help="slow dispatch by known amounts; count what is caught")
-    _add_pool(selftest, SELFTEST_PROCESSES)
-    selftest.add_argument(
-        "--pool", type=Path, metavar="FILE", help="processes that dtdispatch aa --json FILE measured"
+    declared = {
+        "ab": (*SIDES, *RULE),
+        "aa": (*_of_pool(AA_PROCESSES), *RULE),
+        "selftest": (*_of_pool(SELFTEST_PROCESSES), *RULE, KNOWN_POOL),
+    }
+    for name, options in declared.items():
+        parser = commands.add_parser(name, help=COMMANDS[name])
+        for flag, reader, metavar, meaning in (*options, *FILES):
+            parser.add_argument(flag, type=_told_by(reader), metavar=metavar, help=meaning)
+        parser.set_defaults(time_limit=TIME_LIMIT_S)
+
+
+def _of_pool(processes: int) -> tuple[Option, ...]:
+    return (
+        ("--python", str, "PYTHON", "interpreter (default: the one that runs this)"),
+        ("--processes", read_count, "N", f"in the pool (default: {processes})"),
     )
-    _add_files(selftest)
 
 
 def obey(given: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -70,17 +135,15 @@ def _go_on(given: argparse.Namespace) -> str:
 
 def _ab(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = resumed(given.resume, "ab", typed) if given.resume else Run(_sides_of(Request(**typed)), {})
-    with workplace(known.asked, given.time_limit) as place:
-        recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
-        result = compare(place, recorder)
-    _print_result(result)
-    return result.status
+    with _recorded(given, known) as (place, recorder):
+        stages, verdicts = compare(place, recorder)
+    _print(result_document(recorder.run, stages, verdicts))
+    return exit_status(stages[SCREEN], verdicts)
 
 
 def _aa(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = _known_pool(given, typed, AA_PROCESSES)
-    with workplace(known.asked, given.time_limit) as place:
-        recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
+    with _recorded(given, known) as (place, recorder):
         pool = run_pool(place, recorder)
     _print_pool(recorder)
     for counts, kinds in false_alarms(pool, known.asked):
@@ -90,29 +153,35 @@ def _aa(given: argparse.Namespace, typed: dict[str, Any]) -> int:
 
 def _selftest(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = _known_pool(given, typed, SELFTEST_PROCESSES)
-    with workplace(known.asked, given.time_limit) as place:
-        recorder = recorder_of(place, known, cpu_model(), given.json, given.resume)
+    with _recorded(given, known) as (place, recorder):
         pool = run_pool(place, recorder)
         _print_pool(recorder)
         print("injected for real, one pair of processes each: median over the rows of a state")
-        for injected in inject(place):
-            found = ", ".join(f"{state} {share:+.1%}" for state, share in injected.found.items())
-            print(f"  +{injected.share:.0%}: {found}")
-        misses = extra_misses(place)
-    is_caught = True
+        for share, by_state in inject(place):
+            found = ", ".join(f"{state} {ratio:+.1%}" for state, ratio in by_state.items())
+            print(f"  +{share:.0%}: {found}")
+        spoiled, clean = extra_misses(place)
+    is_caught = all(spoiled) and not any(clean)
     print("injected by multiplying one side of windows of the pool; plain tensors are left alone")
-    for share, counts in caught(pool, known.asked):
+    for share in SHARES:
+        counts = count_runs(pool, known.asked, share)
         count = counts.found.get(str(Verdict.REGRESSED), 0)
         print(f"  +{share:.0%} caught: {rate_text(count, counts.rows)}")
         is_caught = is_caught and count >= LEAST_CAUGHT.get(share, 0) * counts.rows
     print("injected for real, and counted: one extra miss a step")
-    print(f"  caught: {rate_text(misses.caught, misses.spoiled)}")
-    print(f"  false alarms: {rate_text(misses.alarms, misses.clean)}")
-    if is_caught and misses.caught == misses.spoiled and not misses.alarms:
+    print(f"  caught: {rate_text(sum(spoiled), len(spoiled))}")
+    print(f"  false alarms: {rate_text(sum(clean), len(clean))}")
+    if is_caught:
         return 0
     least = ", ".join(f"{rate:.0%} of +{share:.0%}" for share, rate in LEAST_CAUGHT.items())
     print(f"failed: at least {least} and every extra miss should be caught: use a quieter machine")
     return FAILED
+
+
+@contextmanager
+def _recorded(given: argparse.Namespace, known: Run) -> Iterator[tuple[Workplace, Recorder]]:
+    with workplace(known.asked, given.time_limit) as place:
+        yield place, recorder_of(place, known, given.json, given.resume)
 
 
 def _known_pool(given: argparse.Namespace, typed: dict[str, Any], processes: int) -> Run:
@@ -122,7 +191,8 @@ def _known_pool(given: argparse.Namespace, typed: dict[str, Any], processes: int
         raise DtDispatchError("--pool and --resume: name one; a pool is read and not gone on with")
     if pool:
         run = read_run("--pool", pool, "aa")
-        asked = replace(run.asked, **_rule_only(typed), processes=len(run.processes))
+        rule = {name: typed[name] for name in typed if name.startswith(RULE_FIELDS)}
+        asked = replace(run.asked, **rule, processes=len(run.processes))
         _require_windows(f"--pool {pool}", asked)
         return replace(run, asked=asked)
     if given.resume:
@@ -168,84 +238,7 @@ def _typed(given: argparse.Namespace, arguments: tuple[str, ...]) -> dict[str, A
     return {**typed, "arguments": arguments} if arguments else typed
 
 
-def _rule_only(typed: dict[str, Any]) -> dict[str, Any]:
-    return {name: typed[name] for name in typed if name.startswith(("floor_", "control", "pairs", "confirm"))}
-
-
-def _add_rule(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pairs", type=_read(read_count), metavar="N", help="of the screen (default: 5)")
-    parser.add_argument("--confirm", type=_read(read_count), metavar="N", help="fresh pairs (default: 10)")
-    parser.add_argument("--passes", type=_read(read_count), metavar="N", help="in a process (default: 5)")
-    parser.add_argument(
-        "--floor",
-        type=_read(read_floors),
-        metavar="FLOORS",
-        help="least shifts that count (default: hit=7.5%%,miss=10%%)",
-    )
-    parser.add_argument(
-        "--control",
-        type=_read(read_control),
-        metavar="PERCENT",
-        help="shift of plain tensors past which nothing is judged, or off (default: 3%%)",
-    )
-
-
-def _add_pool(parser: argparse.ArgumentParser, processes: int) -> None:
-    parser.add_argument("--python", metavar="PYTHON", help="interpreter (default: the one that runs this)")
-    parser.add_argument(
-        "--processes", type=_read(read_count), metavar="N", help=f"in the pool (default: {processes})"
-    )
-    _add_rule(parser)
-
-
-def _add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--time-limit",
-        type=_read(read_seconds),
-        default=TIME_LIMIT_S,
-        metavar="S",
-        help=f"seconds that a process may take (default: {TIME_LIMIT_S:g})",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every sample, written after each process")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with the file of an earlier run")
-
-
-def read_percent(text: str) -> float:
-    """Read a percentage as a fraction."""
-    try:
-        fraction = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
-    except ValueError:
-        fraction = 0.0
-    if not 0 < fraction <= 10:
-        raise ValueError("a percentage above 0%, such as 7.5%")
-    return fraction
-
-
-def read_floors(text: str) -> dict[str, float]:
-    """Read ``hit=7.5%,miss=10%``."""
-    floors = {}
-    for part in text.split(","):
-        state, equals, value = part.partition("=")
-        if state not in ("hit", "miss") or not equals or state in floors:
-            raise ValueError("floors of hit and miss, such as hit=7.5%,miss=10%")
-        try:
-            floors[state] = read_percent(value)
-        except ValueError as error:
-            raise ValueError(f"floors: {value!r} is not {error}") from None
-    return floors
-
-
-def read_control(text: str) -> float:
-    """Read a percentage, or ``off``."""
-    if text == "off":
-        return 0.0
-    try:
-        return read_percent(text)
-    except ValueError as error:
-        raise ValueError(f"{error}, or off") from None
-
-
-def _read(reader: Callable[[str], Any]) -> Callable[[str], Any]:
+def _told_by(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     """Let argparse say what a reader says."""
 
     def read(text: str) -> Any:
@@ -255,13 +248,6 @@ def _read(reader: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
 
     return read
-
-
-def _print_result(result: ABResult) -> None:
-    stages = {SCREEN: result.screen}
-    if result.confirmation:
-        stages[CONFIRM] = result.confirmation
-    _print(result_document(result.run, stages, result.verdicts))
 
 
 def _print(document: Document) -> None:
@@ -278,5 +264,5 @@ def _print_pool(recorder: Recorder) -> None:
     print(f"{run.asked.base}: Python {side.python}, torch {side.torch}, {side.cpu}")
     print(
         f"pool: {len(processes)} processes in {sum(p.seconds for p in processes):.0f} s, {rows} rows; "
-        f"{floors_text(run.asked.floors)}"
+        f"{floors_text(run.asked)}"
     )

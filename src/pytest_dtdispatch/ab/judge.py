@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_dtdispatch.ab.model import Floors, state_of
+from pytest_dtdispatch.ab.model import Request, state_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.location import hodges_lehmann
@@ -15,6 +16,7 @@ from pytest_dtdispatch.stats.rank_sums import hochberg, mann_whitney, shift_inte
 
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
 RUN_AGAIN = "run again, or --control off where the builds differ"
+FIND_IT = "find what slowed it: compare --base-rev and --head-rev commit by commit"
 QUIETER = "too noisy to tell: more --confirm, or a quieter machine"
 
 Values = Mapping[str, float]
@@ -64,6 +66,19 @@ class Comparison:
         """
         return self.shift > self.floor or (self.high - self.low > self.floor and self.high > self.floor)
 
+    @property
+    def figures(self) -> tuple[tuple[str, float], ...]:
+        """What a verdict is told with."""
+        return (
+            ("base_ns", self.base_ns),
+            ("head_ns", self.head_ns),
+            ("shift_percent", percent(self.shift)),
+            ("low_percent", percent(self.low)),
+            ("high_percent", percent(self.high)),
+            ("p", self.p),
+            ("smallest_percent", self.smallest_percent),
+        )
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -74,7 +89,7 @@ class Stage:
         missing: rows that the base measured, and the head never did.
         new: rows that the head measured, and the base never did.
         partial: rows that some processes did not measure, and how many did.
-        control: shift of plain tensors, in logarithms; nothing where none were measured.
+        control: shift of plain tensors, in logarithms, if any were measured.
         is_contaminated: whether it is past its floor.
     """
 
@@ -99,11 +114,6 @@ def compare_row(base: Sequence[float], head: Sequence[float], floor: float, leve
 
     Source: the shift of Hodges and Lehmann (1963) for its size, the rank test of Mann and Whitney (1947) for
     chance; both are asked, as a rank test alone calls differences that matter to nobody.
-
-    Example:
-        >>> c = compare_row([100, 101, 102, 103, 104], [120, 121, 122, 123, 124], 0.075, 0.05)
-        >>> f"{math.expm1(c.shift):+.1%}", round(c.p, 3), c.is_past_floor
-        ('+19.6%', 0.004, True)
     """
     before, after = [math.log(value) for value in base], [math.log(value) for value in head]
     low, high = shift_interval(before, after)
@@ -123,21 +133,18 @@ def compare_row(base: Sequence[float], head: Sequence[float], floor: float, leve
 def compare_sides(
     base: Sequence[Values],
     head: Sequence[Values],
-    floors: Floors,
+    asked: Request,
     level: float = SCREEN_LEVEL,
     only: Collection[str] | None = None,
 ) -> Stage:
     """Compare the processes of one stage."""
     comparisons, partial = {}, {}
-    before, after = _counted(base), _counted(head)
-    rows = [row for row in {**before, **after} if state_of(row) != State.LOCAL]
-    if only is not None:
-        rows = [row for row in rows if row in only]
+    before, after = (Counter(row for process in side for row in process) for side in (base, head))
+    rows = [r for r in {**before, **after} if state_of(r) != State.LOCAL and (only is None or r in only)]
     for row in rows:
-        if before.get(row) == len(base) and after.get(row) == len(head):
-            comparisons[row] = compare_row(
-                [p[row] for p in base], [p[row] for p in head], floors.of(row), level
-            )
+        if before[row] == len(base) and after[row] == len(head):
+            before_ns, after_ns = ([process[row] for process in side] for side in (base, head))
+            comparisons[row] = compare_row(before_ns, after_ns, asked.floor_of(row), level)
         elif row in before and row in after:
             partial[row] = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
     control = control_shift(base, head)
@@ -147,12 +154,12 @@ def compare_sides(
         new=tuple(row for row in rows if row not in before),
         partial=partial,
         control=control,
-        is_contaminated=bool(floors.control and control is not None and past(control, floors.control)),
+        is_contaminated=bool(asked.control and control is not None and past(control, asked.control)),
     )
 
 
 def control_shift(base: Sequence[Values], head: Sequence[Values]) -> float | None:
-    """Give the shift of plain tensors from base to head, in logarithms; nothing where there are none.
+    """Give the shift of plain tensors from base to head, in logarithms, if any were measured.
 
     A process has one value: the mean of logarithms over the local rows that every process measured.
     """
@@ -179,76 +186,44 @@ def judge(screen: Stage, confirmation: Stage | None = None) -> list[RowVerdict]:
     A row that tripped is judged on the fresh processes of the confirmation, with its p values adjusted by
     Hochberg's method over all that tripped; every other row on the screen.
     """
-    verdicts = {row: _screened(row, c, screen) for row, c in screen.comparisons.items()}
+    verdicts = {row: _judged(row, screen, Verdict.PASSED) for row in screen.comparisons}
     for row, measured in screen.partial.items():
         verdicts[row] = RowVerdict(row, Verdict.INCONCLUSIVE, (), f"measured in {measured}: see the log")
     for row in screen.missing:
         verdicts[row] = RowVerdict(row, Verdict.MISSING, (), "the head did not measure it: restore the test")
     for row in screen.new:
-        verdicts[row] = RowVerdict(row, Verdict.NEW, (), "")
+        verdicts[row] = RowVerdict(row, Verdict.NEW)
+    confirmed = confirmation.comparisons if confirmation else {}
     tripped = screen.tripped()
-    found = [row for row in tripped if confirmation and row in confirmation.comparisons]
+    found = [row for row in tripped if row in confirmed]
     if confirmation:
-        adjusted = hochberg([confirmation.comparisons[row].p for row in found])
-        for row, p in zip(found, adjusted, strict=True):
+        for row, p in zip(found, hochberg([confirmed[row].p for row in found]), strict=True):
             verdicts[row] = _confirmed(row, p, confirmation)
     for row in set(tripped) - set(found):
-        unconfirmed = "it tripped, and was not confirmed"
-        verdicts[row] = _verdict(row, Verdict.INCONCLUSIVE, screen.comparisons[row], unconfirmed)
+        unconfirmed, figures = "it tripped, and was not confirmed", screen.comparisons[row].figures
+        verdicts[row] = RowVerdict(row, Verdict.INCONCLUSIVE, figures, unconfirmed)
     return list(verdicts.values())
-
-
-def _screened(row: str, comparison: Comparison, screen: Stage) -> RowVerdict:
-    if screen.is_contaminated:
-        return _verdict(row, Verdict.CONTAMINATED, comparison, "", screen)
-    return _verdict(row, Verdict.PASSED, comparison, "")
 
 
 def _confirmed(row: str, adjusted_p: float, stage: Stage) -> RowVerdict:
     comparison = stage.comparisons[row]
-    if stage.is_contaminated:
-        return _verdict(row, Verdict.CONTAMINATED, comparison, "", stage)
     if comparison.is_past_floor and adjusted_p <= CONFIRM_LEVEL:
         if comparison.shift > 0:
-            remedy = "find what slowed it: compare --base-rev and --head-rev commit by commit"
-            return _verdict(row, Verdict.REGRESSED, comparison, remedy)
-        return _verdict(row, Verdict.IMPROVED, comparison, "")
+            return _judged(row, stage, Verdict.REGRESSED, FIND_IT)
+        return _judged(row, stage, Verdict.IMPROVED)
     if comparison.is_undecided:
-        return _verdict(row, Verdict.INCONCLUSIVE, comparison, QUIETER)
-    return _verdict(row, Verdict.PASSED, comparison, "")
+        return _judged(row, stage, Verdict.INCONCLUSIVE, QUIETER)
+    return _judged(row, stage, Verdict.PASSED)
 
 
-def _verdict(
-    row: str, verdict: Verdict, comparison: Comparison, remedy: str, contaminated: Stage | None = None
-) -> RowVerdict:
-    if contaminated and contaminated.control is not None:
-        shift = math.expm1(contaminated.control)
-        remedy = f"plain tensors shifted by {shift:+.1%}: {RUN_AGAIN}"
-    figures = (
-        ("base_ns", comparison.base_ns),
-        ("head_ns", comparison.head_ns),
-        ("shift_percent", percent(comparison.shift)),
-        ("low_percent", percent(comparison.low)),
-        ("high_percent", percent(comparison.high)),
-        ("p", comparison.p),
-        ("smallest_percent", comparison.smallest_percent),
-    )
-    return RowVerdict(row, verdict, figures, remedy)
+def _judged(row: str, stage: Stage, verdict: Verdict, remedy: str = "") -> RowVerdict:
+    """Say what a stage found of a row; a contaminated one has found nothing."""
+    if stage.is_contaminated and stage.control is not None:
+        verdict = Verdict.CONTAMINATED
+        remedy = f"plain tensors shifted by {math.expm1(stage.control):+.1%}: {RUN_AGAIN}"
+    return RowVerdict(row, verdict, stage.comparisons[row].figures, remedy)
 
 
 def percent(shift: float) -> float:
-    """Turn a shift of logarithms into percent; an end that is nowhere stays there.
-
-    Example:
-        >>> round(percent(math.log(1.25)), 6)
-        25.0
-    """
+    """Turn a shift of logarithms into percent; an infinite one stays infinite."""
     return 100 * math.expm1(shift) if math.isfinite(shift) else shift
-
-
-def _counted(processes: Sequence[Values]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for process in processes:
-        for row in process:
-            counts[row] = counts.get(row, 0) + 1
-    return counts

@@ -1,44 +1,18 @@
-"""What the processes of an A/B run measured, and how it is kept in a file."""
+"""What the processes of an A/B run measured, and what was asked for."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import State
 
-FORMAT, VERSION = "pytest-dtdispatch ab", 1
 BASE, HEAD = "base", "head"
 SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
 SLOWER_BY = "DTDISPATCH_AB_INJECT"  # tells a process of the self-test by what share to slow its calls
 MISSES = {str(State.MISS), str(State.COLD)}
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Floors:
-    """The least shifts that count, as fractions.
-
-    Args:
-        hit: of a hit, and of a call that never propagates.
-        miss: of a miss, and of a cold call.
-        control: of plain tensors, past which a stage is contaminated; 0 where it may shift.
-    """
-
-    hit: float = 0.075
-    miss: float = 0.10
-    control: float = 0.03
-
-    def of(self, row: str) -> float:
-        """Give the floor of a row.
-
-        Example:
-            >>> Floors().of("test_add::add.Tensor::miss")
-            0.1
-        """
-        return self.miss if state_of(row) in MISSES else self.hit
 
 
 @dataclass(frozen=True)
@@ -78,11 +52,6 @@ class ProcessSample:
 
         What else runs on the machine only ever adds, for seconds at a time, so that the least of many short
         blocks is the steadiest value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
-
-        Example:
-            >>> row = RowSample((7000.0, 6900.0, 9000.0, 7100.0, 6950.0), 6800.0, 3000)
-            >>> ProcessSample("screen", "base", 8.0, {"test_add::hit": row}).quietest_ns
-            {'test_add::hit': 6800.0}
         """
         return {name: row.quietest_ns for name, row in self.rows.items()}
 
@@ -102,8 +71,8 @@ class Request:
         confirm: pairs of processes in the confirmation.
         processes: in the pool of ``aa``.
         passes: over all tests, in each process.
-        floor_hit: the least shift of a hit that counts, as a fraction.
-        floor_miss: of a miss.
+        floor_hit: the least shift that counts of a hit, and of a call that never propagates, as a fraction.
+        floor_miss: of a miss, and of a cold call.
         control: shift of plain tensors past which nothing is judged, as a fraction; 0 to judge anyway.
     """
 
@@ -121,10 +90,9 @@ class Request:
     floor_miss: float = 0.10
     control: float = 0.03
 
-    @property
-    def floors(self) -> Floors:
-        """The least shifts that count."""
-        return Floors(self.floor_hit, self.floor_miss, self.control)
+    def floor_of(self, row: str) -> float:
+        """Give the least shift of a row that counts."""
+        return self.floor_miss if state_of(row) in MISSES else self.floor_hit
 
 
 @dataclass(frozen=True)
@@ -166,12 +134,7 @@ class Run:
 
 
 def state_of(row: str) -> str:
-    """Give the state that a row's name ends in.
-
-    Example:
-        >>> state_of("test_add::add.Tensor(f32[8]S0)@4::hit")
-        'hit'
-    """
+    """Give the state that a row's name ends in."""
     return row.rpartition("::")[2]
 
 
@@ -188,12 +151,7 @@ def abba(pairs: int) -> tuple[str, ...]:
 
 
 def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
-    """Deal processes that ran one after the other to base and head, as :func:`abba` orders them.
-
-    Example:
-        >>> dealt([1, 2, 3, 4])
-        ([1, 4], [2, 3])
-    """
+    """Deal processes that ran one after the other to base and head, as :func:`abba` orders them."""
     order = abba(len(processes) // 2)
     sides: dict[str, list[T]] = {BASE: [], HEAD: []}
     for side, process in zip(order, processes, strict=True):
@@ -201,67 +159,12 @@ def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
     return sides[BASE], sides[HEAD]
 
 
-def as_json(run: Run, verdicts: Iterable[Mapping[str, Any]] = ()) -> str:
-    """Write a run as JSON.
-
-    Example:
-        >>> run = Run(Request(base="python3.12"), {})
-        >>> read_json(as_json(run)) == run
-        True
-    """
-    content = {"format": FORMAT, "version": VERSION, **asdict(run), "verdicts": list(verdicts)}
-    return json.dumps(content, indent=1)
-
-
-def read_json(text: str) -> Run:
-    """Read a run."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError("no JSON, or cut off") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{FORMAT}"')
-    if content.get("version") != VERSION:
-        raise ValueError(f"version {content.get('version')!r} of the format; this one reads {VERSION}")
-    try:
-        return Run(
-            _asked(content["asked"]),
-            {name: _side(side) for name, side in content["sides"].items() if name in (BASE, HEAD)},
-            tuple(_process(process) for process in content["processes"]),
-        )
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise ValueError(f"not whole: {type(error).__name__}: {error}") from None
-
-
 def row_samples(rows: Mapping[str, Any]) -> dict[str, RowSample]:
-    """Read rows of one process from plain data.
-
-    Example:
-        >>> row_samples({"add::hit": {"medians_ns": [6900.0, 7000.0], "quietest_ns": 6800, "samples": 4}})
-        {'add::hit': RowSample(medians_ns=(6900.0, 7000.0), quietest_ns=6800.0, samples=4)}
-    """
-    return {str(name): _row(row) for name, row in rows.items()}
-
-
-def _row(row: Mapping[str, Any]) -> RowSample:
-    medians = tuple(float(median) for median in row["medians_ns"])
-    if not medians or not all(0 < median < float("inf") for median in medians):
-        raise ValueError(f"medians of {medians!r} ns")
-    return RowSample(medians, float(row["quietest_ns"]), int(row["samples"]))
-
-
-def _process(process: Mapping[str, Any]) -> ProcessSample:
-    stage, side = process["stage"], process["side"]
-    if stage not in (SCREEN, CONFIRM, POOL) or side not in (BASE, HEAD):
-        raise ValueError(f"a process of {stage!r}, {side!r}")
-    return ProcessSample(stage, side, float(process["seconds"]), row_samples(process["rows"]))
-
-
-def _asked(given: Mapping[str, Any]) -> Request:
-    kinds = {name: type(value) for name, value in asdict(Request()).items()}
-    values = {name: kind(given[name]) for name, kind in kinds.items()}
-    return Request(**{**values, "arguments": tuple(str(word) for word in given["arguments"])})
-
-
-def _side(given: Mapping[str, Any]) -> Side:
-    return Side(**{name: str(given[name]) for name in Side.__dataclass_fields__})
+    """Read rows of one process from plain data."""
+    read = {}
+    for name, row in rows.items():
+        medians = tuple(map(float, row["medians_ns"]))
+        if not medians or not all(0 < median < float("inf") for median in medians):
+            raise ValueError(f"medians of {medians!r} ns")
+        read[str(name)] = RowSample(medians, float(row["quietest_ns"]), int(row["samples"]))
+    return read

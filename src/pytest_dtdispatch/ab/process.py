@@ -7,32 +7,19 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-@dataclass(frozen=True)
-class ProcessEnd:
-    """How a process ended.
-
-    Args:
-        status: its exit status; below 0 the signal that ended it.
-        is_late: whether it was ended at its time limit.
-    """
-
-    status: int
-    is_late: bool
-
-
 def run_to_end(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, time_limit_s: float
-) -> ProcessEnd:
+) -> int | None:
     """Run a process in a group of its own, and end the whole group when it is over, however it ended.
 
+    Returns its exit status, below 0 the signal that ended it; None where it was ended at its time limit.
     Nothing is polled: this process sleeps until the other one ends, and takes no time from it.
     """
     late = threading.Event()
@@ -60,41 +47,38 @@ def run_to_end(
                 with held_back():
                     _end_group(process)
                     process.wait()
-    return ProcessEnd(status, late.is_set())
+    return None if late.is_set() else status
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Hold back Ctrl-C and its like while a block runs; one that came is obeyed at the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
+    came: list[int] = []
+    with _handled_by(lambda number, frame: came.append(number)):
         yield
-        return
-    came: list[tuple[int, Any]] = []
-    before = {number: signal.signal(number, lambda *given: came.append(given)) for number in STOPPING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if came:
-        signal.raise_signal(came[0][0])
+        signal.raise_signal(came[0])
+
+
+def stopped_by_signals() -> contextlib.AbstractContextManager[None]:
+    """Let whoever ends this process, or closes its terminal, do as Ctrl-C does."""
+    return _handled_by(_interrupt)
 
 
 @contextlib.contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """Let whoever ends this process, or closes its terminal, do as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
+def _handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # no other may handle signals
         yield
         return
-    before = {number: signal.signal(number, _interrupt) for number in STOPPING}
+    before = {number: signal.signal(number, handler) for number in STOPPING}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, theirs in before.items():
+            signal.signal(number, theirs)
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 

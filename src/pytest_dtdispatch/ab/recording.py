@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from pytest_dtdispatch.ab.model import ProcessSample, Run, Side, as_json, read_json
+from pytest_dtdispatch.ab.model import (
+    BASE,
+    CONFIRM,
+    HEAD,
+    POOL,
+    SCREEN,
+    ProcessSample,
+    Request,
+    Run,
+    Side,
+    row_samples,
+)
 from pytest_dtdispatch.core.files import read_text, write_whole
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
 
+FORMAT, VERSION = "pytest-dtdispatch ab", 1
 MOST_BYTES = 256 * 2**20
 
 
@@ -29,24 +43,27 @@ class Recorder:
         self._write()
 
     def finish(self, verdicts: Iterable[RowVerdict]) -> None:
-        """Add what was found."""
-        self._write([_plain(verdict) for verdict in verdicts])
+        """Add what was found; an interval without an end is no number of JSON's."""
+        self._write(
+            {
+                "row": one.row,
+                "verdict": str(one.verdict),
+                "figures": {name: value if math.isfinite(value) else None for name, value in one.figures},
+                "remedy": one.remedy,
+            }
+            for one in verdicts
+        )
 
     def _write(self, verdicts: Iterable[Mapping[str, object]] = ()) -> None:
         if self.path is not None:
-            write_whole(self.path, as_json(self.run, verdicts) + "\n")
-
-
-def _plain(verdict: RowVerdict) -> dict[str, object]:
-    # An interval without an end is no number of JSON's.
-    figures = {name: value if math.isfinite(value) else None for name, value in verdict.figures}
-    return {"row": verdict.row, "verdict": str(verdict.verdict), "figures": figures, "remedy": verdict.remedy}
+            content = {"format": FORMAT, "version": VERSION, **asdict(self.run), "verdicts": list(verdicts)}
+            write_whole(self.path, json.dumps(content, indent=1) + "\n")
 
 
 def read_run(flag: str, path: Path, command: str) -> Run:
     """Read the file of an earlier run."""
     try:
-        run = read_json(read_text(path, MOST_BYTES, f"larger than {MOST_BYTES:,} bytes"))
+        run = _read_json(read_text(path, MOST_BYTES, f"larger than {MOST_BYTES:,} bytes"))
     except OSError as error:
         raise DtDispatchError(f"{flag} {path}: cannot be read: {error.strerror}") from None
     except ValueError as error:  # of decoding, too
@@ -57,8 +74,12 @@ def read_run(flag: str, path: Path, command: str) -> Run:
     return run
 
 
-def check_asked(path: Path, run: Run, given: Mapping[str, object]) -> None:
-    """Check what was typed against what a file was measured with."""
+def resumed(path: Path, command: str, given: Mapping[str, object]) -> Run:
+    """Read an interrupted run, and check what was typed against what it was measured with.
+
+    The half of a pair whose other half is missing is left out: halves of a pair run one after the other.
+    """
+    run = read_run("--resume", path, command)
     before = asdict(run.asked)
     for name, value in given.items():
         if before[name] != value:
@@ -66,6 +87,7 @@ def check_asked(path: Path, run: Run, given: Mapping[str, object]) -> None:
                 f"--resume {path}: it was measured with {name}={_text(before[name])}, not {_text(value)}; "
                 "leave it out, or start a new file"
             )
+    return replace(run, processes=run.processes[: len(run.processes) // 2 * 2])
 
 
 def check_sides(path: Path, before: Mapping[str, Side], now: Mapping[str, Side]) -> None:
@@ -78,6 +100,42 @@ def check_sides(path: Path, before: Mapping[str, Side], now: Mapping[str, Side])
                     f"--resume {path}: {name} was measured with {field} {was!r}, and this is {value!r}; "
                     "start a new file"
                 )
+
+
+def _read_json(text: str) -> Run:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("no JSON, or cut off") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{FORMAT}"')
+    if content.get("version") != VERSION:
+        raise ValueError(f"version {content.get('version')!r} of the format; this one reads {VERSION}")
+    try:
+        return Run(
+            _asked(content["asked"]),
+            {
+                name: Side(**{field: str(side[field]) for field in Side.__dataclass_fields__})
+                for name, side in content["sides"].items()
+                if name in (BASE, HEAD)
+            },
+            tuple(_process(process) for process in content["processes"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"not whole: {type(error).__name__}: {error}") from None
+
+
+def _process(process: Mapping[str, Any]) -> ProcessSample:
+    stage, side = process["stage"], process["side"]
+    if stage not in (SCREEN, CONFIRM, POOL) or side not in (BASE, HEAD):
+        raise ValueError(f"a process of {stage!r}, {side!r}")
+    return ProcessSample(stage, side, float(process["seconds"]), row_samples(process["rows"]))
+
+
+def _asked(given: Mapping[str, Any]) -> Request:
+    kinds = {name: type(value) for name, value in asdict(Request()).items()}
+    values = {name: kind(given[name]) for name, kind in kinds.items()}
+    return Request(**{**values, "arguments": tuple(str(word) for word in given["arguments"])})
 
 
 def _text(value: object) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.ab.error_rates import VerdictCounts
 from pytest_dtdispatch.ab.judge import RUN_AGAIN, Stage, percent
-from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Floors, Request, Run, state_of
+from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Request, Run, state_of
+from pytest_dtdispatch.ab.pool import VerdictCounts
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Column,
@@ -34,22 +34,18 @@ LEGEND = (
 
 def result_document(run: Run, stages: Mapping[str, Stage], verdicts: Sequence[RowVerdict]) -> Document:
     """Lay out what an A/B run found."""
-    sides = [
-        one_line(f"{name}: {_name(run.asked, name)}: Python {side.python}, torch {side.torch}")
-        for name, side in run.sides.items()
-    ]
-    told = [one_line(_stage_text(run, name, stage, run.asked.control)) for name, stage in stages.items()]
+    sides = []
+    for name, side in run.sides.items():
+        python, revision = getattr(run.asked, name), getattr(run.asked, f"{name}_rev")
+        what = f"{revision} ({python})" if revision else python
+        sides.append(one_line(f"{name}: {what}: Python {side.python}, torch {side.torch}"))
+    told = [one_line(_stage_text(run, name, stage)) for name, stage in stages.items()]
     legend = paragraph(LEGEND, indent=1)
     return Document((*sides, _table(verdicts), legend, *told, one_line(summary(verdicts))))
 
 
 def summary(verdicts: Sequence[RowVerdict]) -> str:
-    """Count the verdicts.
-
-    Example:
-        >>> summary([RowVerdict("a::hit", Verdict.PASSED), RowVerdict("b::hit", Verdict.PASSED)])
-        '2 rows: 2 passed'
-    """
+    """Count the verdicts."""
     rows = "1 row" if len(verdicts) == 1 else f"{len(verdicts):,} rows"
     return f"{rows}: {plain(verdict_counts(verdicts))}" if verdicts else "no rows: nothing was compared"
 
@@ -78,21 +74,10 @@ def rate_text(count: int, total: int) -> str:
     )
 
 
-def floors_text(floors: Floors) -> str:
-    """Write the floors.
-
-    Example:
-        >>> floors_text(Floors())
-        'floors: hit 7.5 %, miss 10 %; control 3 %'
-    """
-    control = f"{100 * floors.control:g} %" if floors.control else "off"
-    return f"floors: hit {100 * floors.hit:g} %, miss {100 * floors.miss:g} %; control {control}"
-
-
-def _name(asked: Request, side: str) -> str:
-    python = getattr(asked, side)
-    revision = getattr(asked, f"{side}_rev")
-    return f"{revision} ({python})" if revision else python
+def floors_text(asked: Request) -> str:
+    """Write the floors."""
+    control = f"{100 * asked.control:g} %" if asked.control else "off"
+    return f"floors: hit {100 * asked.floor_hit:g} %, miss {100 * asked.floor_miss:g} %; control {control}"
 
 
 def _table(verdicts: Sequence[RowVerdict]) -> Table:
@@ -107,17 +92,9 @@ def _table(verdicts: Sequence[RowVerdict]) -> Table:
         notes = (verdict.remedy,) if verdict.remedy and verdict.verdict is not Verdict.CONTAMINATED else ()
         tone = Tone.GOOD if verdict.verdict in GOOD else Tone.BAD
         groups.setdefault(test, []).append(Line(label, cells, str(verdict.verdict), notes, tone))
-    columns = (
-        Column("state"),
-        Column("base", unit.name),
-        Column("head", unit.name),
-        Column("shift", "%"),
-        Column("95", "%"),
-        Column("p"),
-        Column("sees", "%"),
-    )
+    units = {"base": unit.name, "head": unit.name, "shift": "%", "95": "%", "p": "", "sees": "%"}
     return Table(
-        columns,
+        (Column("state"), *(Column(title, of_it) for title, of_it in units.items())),
         tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
         label_title="row",
         proof_title="verdict",
@@ -141,16 +118,13 @@ def _percent(value: float | None, form: str) -> str:
     return "-" if value is None or not math.isfinite(value) else format(value, form)
 
 
-def _stage_text(run: Run, name: str, stage: Stage, limit: float) -> str:
+def _stage_text(run: Run, name: str, stage: Stage) -> str:
     processes = run.of(name)
     what = {SCREEN: "screen", CONFIRM: "confirmation"}[name]
-    said = f"{what}: {len(processes)} processes in {sum(p.seconds for p in processes):.0f} s; "
     if stage.control is None:
-        return (
-            said
-            + "no plain tensors were measured: a change of the machine cannot be told from one of the code"
-        )
-    shift = f"plain tensors shifted by {percent(stage.control):+.1f} %"
+        said = "no plain tensors were measured: a change of the machine cannot be told from one of the code"
+    else:
+        said = f"plain tensors shifted by {percent(stage.control):+.1f} %"
     if stage.is_contaminated:
-        return said + f"{shift}, past {100 * limit:g} %: contaminated; {RUN_AGAIN}"
-    return said + shift
+        said += f", past {100 * run.asked.control:g} %: contaminated; {RUN_AGAIN}"
+    return f"{what}: {len(processes)} processes in {sum(p.seconds for p in processes):.0f} s; {said}"

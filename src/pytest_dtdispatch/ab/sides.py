@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_dtdispatch.ab.model import Side
 from pytest_dtdispatch.ab.process import held_back, run_to_end
+from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.errors import DtDispatchError
 
 PROBE_SECONDS, GIT_SECONDS = 120.0, 600
@@ -81,46 +82,40 @@ def interpreter(name: str, given: str) -> str:
     return str(Path(found).absolute())
 
 
-def probe(arm: Arm, cpu: str, workspace: Path, seconds: float = PROBE_SECONDS) -> Side:
+def probe(arm: Arm, workspace: Path) -> Side:
     """Ask an interpreter which versions it has."""
     log = workspace / f"{arm.name}-probe.log"
     try:
-        ended = run_to_end([arm.python, "-c", PROBE], arm.folder, arm.environment({}), log, seconds)
+        status = run_to_end([arm.python, "-c", PROBE], arm.folder, arm.environment({}), log, PROBE_SECONDS)
     except OSError as error:
         raise DtDispatchError(f"{arm}: cannot be run: {error.strerror or error}") from None
-    if ended.is_late:
-        raise DtDispatchError(f"{arm}: gave no answer in {seconds:g} s")
+    if status is None:
+        raise DtDispatchError(f"{arm}: gave no answer in {PROBE_SECONDS:g} s")
     said = last_lines(log)
     lines = [line for line in said if line.startswith(PROBED)]
-    if ended.status or not lines:
-        how = said[-1][:MOST_SHOWN] if said else f"exit status {ended.status}, and not a word"
+    if status or not lines:
+        how = said[-1][:MOST_SHOWN] if said else f"exit status {status}, and not a word"
         raise DtDispatchError(f"{arm}: is no python that runs: {how}")
     try:
         found = json.loads(lines[-1].removeprefix(PROBED))
-        side = Side(cpu=cpu, **{name: str(found[name]) for name in ("python", "plugin", "torch", "build")})
+        told = {name: str(found[name]) for name in ("python", "plugin", "torch", "build")}
     except (ValueError, TypeError, KeyError):
         raise DtDispatchError(f"{arm}: is no python that runs: {lines[-1][:MOST_SHOWN]}") from None
+    side = Side(cpu=cpu_model(), **told)
     _check(arm, side)
     return side
 
 
 def _check(arm: Arm, side: Side) -> None:
     ours = version("pytest-dtdispatch")
+    remedy = f"pip install pytest-dtdispatch=={ours}"
     if not side.plugin:
-        raise DtDispatchError(
-            f"{arm}: has no pytest-dtdispatch; install it there: pip install {_wanted(ours)}"
-        )
+        raise DtDispatchError(f"{arm}: has no pytest-dtdispatch; install it there: {remedy}")
     if side.plugin != ours:
-        raise DtDispatchError(
-            f"{arm}: has pytest-dtdispatch {side.plugin}, and this is {ours}: two versions measure "
-            f"differently; pip install {_wanted(ours)}"
-        )
+        differ = f"has pytest-dtdispatch {side.plugin}, and this is {ours}: two versions measure differently"
+        raise DtDispatchError(f"{arm}: {differ}; {remedy}")
     if not side.torch:
         raise DtDispatchError(f"{arm}: has no torch")
-
-
-def _wanted(ours: str) -> str:
-    return f"pytest-dtdispatch=={ours}"
 
 
 def last_lines(log: Path) -> list[str]:
@@ -136,19 +131,16 @@ def worktrees(revisions: Mapping[str, str], project: Path, workspace: Path) -> I
     """Check commits out, and take the checkouts away again."""
     top = Path(_git("--base-rev", project, "rev-parse", "--show-toplevel"))
     inside = project.resolve().relative_to(top.resolve())
-    commits = {
-        side: _git(f"--{side}-rev {revision}", project, "rev-parse", "--verify", "--end-of-options", name)
-        for side, revision in revisions.items()
-        for name in [f"{revision}^{{commit}}"]
-    }
+    commits = {}
+    for side, revision in revisions.items():
+        verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+        commits[side] = _git(f"--{side}-rev {revision}", project, *verified)
     made: list[Path] = []
     try:
         for side, commit in commits.items():
-            folder = workspace / side
-            made.append(folder)
-            _git(f"--{side}-rev", project, "worktree", "add", "--quiet", "--detach", str(folder), commit)
-        for side in commits:
-            if not (workspace / side / inside).is_dir():
+            made.append(workspace / side)
+            _git(f"--{side}-rev", project, "worktree", "add", "--quiet", "--detach", str(made[-1]), commit)
+            if not (made[-1] / inside).is_dir():
                 raise DtDispatchError(f"--{side}-rev {revisions[side]}: it has no folder {inside}")
         yield {side: workspace / side / inside for side in commits}
     finally:
@@ -156,11 +148,6 @@ def worktrees(revisions: Mapping[str, str], project: Path, workspace: Path) -> I
             for folder in made:
                 _run(project, "worktree", "remove", "--force", str(folder))
             _run(project, "worktree", "prune")
-
-
-def import_path(folder: Path) -> tuple[Path, ...]:
-    """Give what a checkout is imported from: its ``src`` folder where it has one, else itself."""
-    return (folder / "src" if (folder / "src").is_dir() else folder,)
 
 
 def _git(what: str, project: Path, *words: str) -> str:

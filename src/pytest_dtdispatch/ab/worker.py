@@ -9,14 +9,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_dtdispatch.ab.model import BASE, HEAD, ProcessSample, Request, RowSample, row_samples
-from pytest_dtdispatch.ab.process import ProcessEnd, run_to_end
+from pytest_dtdispatch.ab.process import run_to_end
 from pytest_dtdispatch.ab.recording import Recorder
-from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, import_path, interpreter, last_lines, worktrees
+from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, interpreter, last_lines, worktrees
 from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.pass_rows import FORMAT, OUTPUT, PASSES
 from pytest_dtdispatch.errors import ProcessError
@@ -27,38 +27,28 @@ EFFORT = ("--dtdispatch", "--dtdispatch-rounds=20", "--dtdispatch-repeat=30")
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.passes", "-p", "no:cacheprovider")
 NO_TESTS, TESTS_FAILED = 5, 1
 MOST_BYTES = 64 * 2**20
-
-
-@dataclass(frozen=True)
-class Job:
-    """What each process is asked to do.
-
-    Args:
-        arguments: of pytest.
-        passes: over all tests.
-        time_limit_s: seconds that it may take.
-        workspace: folder for its log and its answer.
-        environment: set for it beside what its side has.
-    """
-
-    arguments: tuple[str, ...]
-    passes: int
-    time_limit_s: float
-    workspace: Path
-    environment: Mapping[str, str]
+EMPTY = "empty"  # a folder of nobody's
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """Both sides of a run, and what their processes do.
+    """Both sides of a run, and what each of their processes is asked to do.
 
     Args:
         arms: by ``base`` and ``head``.
-        job: of each process.
+        folder: for logs and answers.
+        arguments: of pytest.
+        passes: over all tests.
+        time_limit_s: seconds that a process may take.
+        environment: set for it beside what its side has.
     """
 
-    arms: dict[str, Arm]
-    job: Job
+    arms: Mapping[str, Arm]
+    folder: Path
+    arguments: tuple[str, ...]
+    passes: int
+    time_limit_s: float
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -69,28 +59,32 @@ def workplace(asked: Request, time_limit_s: float) -> Iterator[Workplace]:
     folder, where no ini file and no module of anybody's gets in its way.
     """
     pythons = {BASE: interpreter(BASE, asked.base), HEAD: interpreter(HEAD, asked.head)}
-    workspace = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
-    job = Job(asked.arguments or DEFAULT_TESTS, asked.passes, time_limit_s, workspace, {})
+    folder = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
     try:
-        empty = workspace / "empty"
-        empty.mkdir()
-        if asked.base_rev:
-            revisions = {BASE: asked.base_rev, HEAD: asked.head_rev}
-            with worktrees(revisions, Path.cwd(), workspace) as folders:
-                arms = {
-                    side: Arm(side, pythons[side], path if asked.arguments else empty, import_path(path))
-                    for side, path in folders.items()
-                }
-                yield Workplace(arms, job)
-        else:
-            folder = Path.cwd() if asked.arguments else empty
-            yield Workplace({side: Arm(side, python, folder) for side, python in pythons.items()}, job)
+        with _arms(asked, pythons, folder) as arms:
+            yield Workplace(arms, folder, asked.arguments or DEFAULT_TESTS, asked.passes, time_limit_s)
     except ProcessError:  # its message names a log in there
         raise
     except BaseException:
-        shutil.rmtree(workspace, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
-    shutil.rmtree(workspace, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _arms(asked: Request, pythons: Mapping[str, str], folder: Path) -> Iterator[dict[str, Arm]]:
+    empty = folder / EMPTY
+    empty.mkdir()
+    if not asked.base_rev:
+        own = Path.cwd() if asked.arguments else empty
+        yield {side: Arm(side, python, own) for side, python in pythons.items()}
+        return
+    with worktrees({BASE: asked.base_rev, HEAD: asked.head_rev}, Path.cwd(), folder) as checkouts:
+        arms = {}
+        for side, path in checkouts.items():
+            source = path / "src" if (path / "src").is_dir() else path
+            arms[side] = Arm(side, pythons[side], path if asked.arguments else empty, (source,))
+        yield arms
 
 
 class Progress:
@@ -120,8 +114,7 @@ class Progress:
     def close(self) -> None:
         """Leave an empty line where the next word goes."""
         if self._is_terminal:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._say("")
 
     def _left(self) -> str:
         remaining = self._total - self._done
@@ -149,82 +142,72 @@ class Answer:
     seconds: float
 
 
-def run_process(arm: Arm, job: Job) -> Answer:
+def run_process(place: Workplace, side: str) -> Answer:
     """Start a process of a side, and read what it measured."""
-    log, output = job.workspace / f"{arm.name}.log", job.workspace / "passes.json"
+    arm, output = place.arms[side], place.folder / "passes.json"
+    log = _log_of(place, side)
     output.unlink(missing_ok=True)
-    told = {**job.environment, OUTPUT: str(output), PASSES: str(job.passes)}
-    command = [arm.python, "-m", "pytest", *PLUGINS, *EFFORT, *job.arguments]
+    told = {**place.environment, OUTPUT: str(output), PASSES: str(place.passes)}
+    command = [arm.python, "-m", "pytest", *PLUGINS, *EFFORT, *place.arguments]
     start = time.monotonic()
     try:
-        ended = run_to_end(command, arm.folder, arm.environment(told), log, job.time_limit_s)
+        status = run_to_end(command, arm.folder, arm.environment(told), log, place.time_limit_s)
     except OSError as error:
         raise ProcessError(f"{arm}: cannot be run: {error.strerror or error}") from None
     seconds = time.monotonic() - start
-    if ended.is_late:
+    if status is None:
         raise ProcessError(
-            f"{arm}: not over after {job.time_limit_s:g} s, and was ended: --time-limit; log: {log}"
+            f"{arm}: not over after {place.time_limit_s:g} s, and was ended: --time-limit; log: {log}"
         )
-    if ended.status or not output.exists():
-        raise ProcessError(f"{arm}: {_why(ended, last_lines(log))}; log: {log}")
-    rows, misses = _read(arm, output, log)
-    return Answer(rows, misses, seconds)
-
-
-def sample(arm: Arm, job: Job, stage: str) -> ProcessSample:
-    """Take one sample of a side: a fresh process that measured at least one row."""
-    answer = run_process(arm, job)
-    if not answer.rows:
-        raise ProcessError(
-            f"{arm}: measured nothing: no test of it makes calls on DTensors through the dtdispatch fixture; "
-            f"log: {job.workspace / f'{arm.name}.log'}"
-        )
-    return ProcessSample(stage, arm.name, answer.seconds, answer.rows)
-
-
-def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Sequence[str]) -> None:
-    """Run those processes of a stage that are not in the file yet."""
-    done = len(recorder.run.of(stage))
-    progress = Progress(stage, len(order), done)
-    try:
-        for side in order[done:]:
-            progress.begin(side)
-            process = sample(place.arms[side], place.job, stage)
-            recorder.add(process)
-            progress.end(side, process.seconds)
-    finally:
-        progress.close()
-
-
-def _read(arm: Arm, output: Path, log: Path) -> tuple[Mapping[str, RowSample], Mapping[str, float]]:
+    if status or not output.exists():
+        raise ProcessError(f"{arm}: {_failure(status, last_lines(log))}; log: {log}")
     try:
         content = json.loads(read_text(output, MOST_BYTES, f"more than {MOST_BYTES:,} bytes"))
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         misses = {str(name): float(count) for name, count in content["misses_per_step"].items()}
-        return row_samples(content["rows"]), misses
+        return Answer(row_samples(content["rows"]), misses, seconds)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProcessError(f"{arm}: wrote something else than its rows: {error}; log: {log}") from None
 
 
-def _why(ended: ProcessEnd, lines: Sequence[str]) -> str:
+def sample(place: Workplace, side: str, stage: str, progress: Progress) -> ProcessSample:
+    """Take one sample of a side: a fresh process that measured at least one row."""
+    progress.begin(side)
+    answer = run_process(place, side)
+    if not answer.rows:
+        raise ProcessError(
+            f"{place.arms[side]}: measured nothing: no test of it makes calls on DTensors through the "
+            f"dtdispatch fixture; log: {_log_of(place, side)}"
+        )
+    progress.end(side, answer.seconds)
+    return ProcessSample(stage, side, answer.seconds, answer.rows)
+
+
+def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Sequence[str]) -> None:
+    """Run those processes of a stage that are not in the file yet."""
+    done = len(recorder.run.of(stage))
+    with closing(Progress(stage, len(order), done)) as progress:
+        for side in order[done:]:
+            recorder.add(sample(place, side, stage, progress))
+
+
+def _log_of(place: Workplace, side: str) -> Path:
+    return place.folder / f"{side}.log"
+
+
+def _failure(status: int, lines: Sequence[str]) -> str:
     """Say why a process has no answer: by its status, and by what it said last."""
     said = next((line for line in reversed(lines) if not line.startswith("=")), "")[:MOST_SHOWN]
-    if ended.status < 0:
-        return f"died of {_signal_name(-ended.status)}"
-    if ended.status == NO_TESTS:
+    if status < 0:
+        names = {int(number): number.name for number in signal.Signals}
+        return f"died of {names.get(-status, f'signal {-status}')}"
+    if status == NO_TESTS:
         return "no test was collected"
-    if ended.status == TESTS_FAILED:
+    if status == TESTS_FAILED:
         failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
         return f"tests failed: {failed[0][:MOST_SHOWN] if failed else said}"
-    if ended.status:
+    if status:
         errors = [line for line in lines if line.startswith(("ERROR: ", "E   "))]
-        return f"exit status {ended.status}: {errors[0][:MOST_SHOWN] if errors else said}"
+        return f"exit status {status}: {errors[0][:MOST_SHOWN] if errors else said}"
     return f"measured nothing, and said last: {said}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,20 +1,26 @@
-"""The one owner of init and destroy: process groups for tests, and the meshes on them."""
+"""The one owner of init and destroy: process groups for tests, how their ranks meet, the meshes on them."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import os
+import socket
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_dtdispatch.core.signature import mesh_text
-from pytest_dtdispatch.errors import MeshError, first_said
+from pytest_dtdispatch.core.world import World
+from pytest_dtdispatch.errors import MeshError, RanksError, first_said
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
-from pytest_dtdispatch.meshes.reach import Reach
+from pytest_dtdispatch.ranks.exchange import Exchange
 from pytest_dtdispatch.torchapi.process_groups import (
     forget_group_that_failed,
     init_fake_group,
@@ -23,6 +29,56 @@ from pytest_dtdispatch.torchapi.process_groups import (
     stop_rpc,
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+
+@dataclass(frozen=True)
+class Reach:
+    """This process among the ranks of its run, for one test.
+
+    Args:
+        world: which rank it is.
+        timeout_s: seconds that each wait for others may take, collectives included.
+        exchange: by which ranks tell each other; none where there is one rank.
+        test: names the test, the same on every rank and another for each run of it.
+    """
+
+    world: World = field(default_factory=World)
+    timeout_s: float = 60.0
+    exchange: Exchange | None = None
+    test: str = ""
+
+    def store(self, name: str) -> Any:
+        """Return a store that no other process group has written to."""
+        return self.exchange.group_store(f"{self.test}/{name}") if self.exchange else HashStore()
+
+    def meet_to_open(self, name: str) -> None:
+        """Wait for the other ranks before a process group is opened."""
+        if self.exchange is not None:
+            self.exchange.meet(f"open/{self.test}/{name}", None, "open a process group")
+
+    def meet_to_close(self, name: str) -> bool:
+        """Wait for the other ranks before a process group is closed; say whether all of them came."""
+        if self.exchange is None:
+            return True
+        try:
+            self.exchange.meet(f"close/{self.test}/{name}", None, "close its process group")
+        except RanksError:  # who waits for that rank from now on is told, and fails the test
+            return False
+        return not self.exchange.lost
+
+    def shared_file(self, name: str) -> Path:
+        """Name a file that is not there yet, the same on every rank."""
+        own = Path(tempfile.gettempdir(), f"dtdispatch-rpc-{os.getpid()}-{self.test}-{name}")
+        if self.exchange is None:
+            return own
+        here = [socket.gethostname(), str(own)]
+        try:
+            found = self.exchange.meet(f"file/{self.test}/{name}", here, "start RPC")
+        except RanksError as error:
+            raise MeshError(str(error)) from None
+        if len({host for host, _ in found.values()}) > 1:
+            raise MeshError("RPC needs all ranks on one machine: they meet at a file there")
+        return Path(found[0][1])
 
 
 class ProcessGroupOwner:
@@ -36,7 +92,7 @@ class ProcessGroupOwner:
         self._reach = reach or Reach()
         self._ours: Any = None
         self._opened = 0
-        self._local: AbstractContextManager[Any] | None = None
+        self._local = ExitStack()
         self._rpc_file: Path | None = None
 
     def group(self, place: Place, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
@@ -78,9 +134,7 @@ class ProcessGroupOwner:
         """Destroy the group, if we made it and the test left it; every rank waits for the others first."""
         if self._ours is None:
             return
-        if self._local is not None:
-            self._local.__exit__(None, None, None)
-            self._local = None
+        self._local.close()
         if dist.is_initialized() and dist.group.WORLD is self._ours:
             self._destroy()
         self._ours = None
@@ -104,8 +158,7 @@ class ProcessGroupOwner:
             init_fake_group(world_size)
         self._ours = dist.group.WORLD
         if backend == "local":
-            self._local = local_mode(world_size)
-            self._local.__enter__()
+            self._local.enter_context(local_mode(world_size))
 
     def _open_real(self, backend: str) -> None:
         self._reach.meet_to_open(f"{self._opened}")

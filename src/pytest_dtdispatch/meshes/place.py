@@ -60,12 +60,10 @@ def choose_place(mesh: tuple[int, ...], device: str, backend: str, world: World 
         )
     _check_backend(backend, device)
     if backend in REAL and not has_all_ranks:
-        advice = "use the fake backend, or mesh 1"
-        if world.is_many:
-            advice = f"use the fake backend, or a mesh of all {world.size} ranks"
+        other = f"a mesh of all {world.size} ranks" if world.is_many else "mesh 1"
         raise MeshError(
             f"backend {backend} needs a process for each of the {world_size} ranks of mesh {mesh_text(mesh)} "
-            f"and this run has {world.size}: {advice}"
+            f"and this run has {world.size}: use the fake backend, or {other}"
         )
     return Place(mesh, device, backend)
 
@@ -82,8 +80,7 @@ def _choose_device(device: str, backend: str, world: World, is_real: bool) -> st
 
 def _check_backend(backend: str, device: str) -> None:
     if backend == "nccl" and device != "cuda":
-        sees_none = f"torch {torch.__version__} sees none"
-        why = "the device is cpu" if torch.cuda.is_available() else sees_none
+        why = "the device is cpu" if torch.cuda.is_available() else f"torch {torch.__version__} sees none"
         raise MeshError(f"backend nccl needs a CUDA device, and {why}; valid here: fake, gloo")
     if backend in ("gloo", "local") and device != "cpu":
         raise MeshError(f"backend {backend} needs device cpu; on cuda use nccl or fake")
@@ -92,23 +89,6 @@ def _check_backend(backend: str, device: str) -> None:
             f"backend local needs torch.distributed._local_tensor, which torch {torch.__version__} does not "
             "have (torch 2.10 and later do); valid here: fake"
         )
-
-
-def device_name(device: str) -> str:
-    """Name the GPU; nothing on a CPU, or where there is none."""
-    return torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else ""
-
-
-def driver_version(device: str) -> str:
-    """Name the newest CUDA that the driver takes; nothing on a CPU, or where there is none."""
-    return cuda_driver_version() if device == "cuda" and torch.cuda.is_available() else ""
-
-
-def nccl_version(device: str) -> str:
-    """Name the version of NCCL; nothing on a CPU, or where there is none."""
-    if device != "cuda" or not torch.cuda.is_available() or not dist.is_nccl_available():
-        return ""
-    return ".".join(map(str, torch.cuda.nccl.version()))
 
 
 def group_backend() -> str:
@@ -123,18 +103,20 @@ def run_environment(mesh: tuple[int, ...], device: str, backend: str, rank_stat:
         place = choose_place(mesh, device, backend)
     except MeshError:  # tests with meshes of their own may have been measured: their rows must not be lost
         place = Place(mesh, device, backend)
+    on_cuda = place.device == "cuda" and torch.cuda.is_available()
+    nccl = torch.cuda.nccl.version() if on_cuda and dist.is_nccl_available() else ()
     return Environment(
         torch_version=torch.__version__,
         torch_build=torch_build(),
         cuda=torch.version.cuda or "",
         device=place.device,
-        device_name=device_name(place.device),
+        device_name=torch.cuda.get_device_name() if on_cuda else "",
         backend=place.backend,
         world_size=place.world_size,
         threads=torch.get_num_threads(),
         cache_interface=ShardingCaches().interface,
-        driver=driver_version(place.device),
-        nccl=nccl_version(place.device),
+        driver=cuda_driver_version() if on_cuda else "",
+        nccl=".".join(map(str, nccl)),
         ranks=world.size,
         rank_stat=rank_stat if world.is_many else "",
     )

@@ -47,7 +47,7 @@ def launch_ranks(config: pytest.Config, ranks: int) -> int:
         try:
             ended = launch(ranks, same_command(config), {FOLDER: folder}, folder)
         except StoppedError as stopped:
-            _complain(f"{stopped.name}: the {ranks} ranks were stopped")
+            _complain(f"{stopped}: the {ranks} ranks were stopped")
             return int(pytest.ExitCode.TESTS_FAILED)
         status = _status_of_run(Path(folder))
         if status is not None:

@@ -13,7 +13,7 @@ from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.rerun import measuring_settings, refuse_questions, runs_nothing
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.meshes.reach import Reach
+    from pytest_dtdispatch.meshes.groups import Reach
     from pytest_dtdispatch.plugin.rank_process import Rank
     from pytest_dtdispatch.ranks.exchange import Exchange
 
@@ -65,7 +65,7 @@ def test_number(config: pytest.Config) -> int:
 
 def reach_of(config: pytest.Config) -> Reach:
     """Say how the ranks of a real process group of the test at hand find each other."""
-    from pytest_dtdispatch.meshes.reach import Reach
+    from pytest_dtdispatch.meshes.groups import Reach
 
     world = read_world(os.environ)
     timeout_s = options.run_settings(config).timeout

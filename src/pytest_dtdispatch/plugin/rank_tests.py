@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.plugin.bridge import Bridge
     from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.ranks.exchange import Exchange
-    from pytest_dtdispatch.ranks.lockstep import Lockstep
+    from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
 
 PLUGIN = "dtdispatch-ranks"
 LONGEST = 300  # characters of a reason
@@ -100,7 +99,7 @@ class RankSession:
         """Return what settles rounds in the test at hand."""
         if self._why_stopped:
             return None
-        from pytest_dtdispatch.ranks.lockstep import Lockstep
+        from pytest_dtdispatch.ranks.exchange import Lockstep
 
         return Lockstep(self._exchange, str(test_number(self._config)))
 
@@ -108,8 +107,7 @@ class RankSession:
         """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
         if self._why_stopped or not self._runs:
             return results
-        from pytest_dtdispatch.ranks.merge import merge_ranks
-        from pytest_dtdispatch.ranks.transport import plain_measurement, read_measurement
+        from pytest_dtdispatch.ranks.merge import merge_ranks, plain_measurement, read_measurement
 
         key = f"rows/{test_number(self._config)}"
         self._exchange.put(key, [plain_measurement(one) for one in results.measurements()])

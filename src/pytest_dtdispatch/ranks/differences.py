@@ -28,20 +28,16 @@ class PhaseOutcome:
 
 
 def collected_difference(first: Sequence[str], other: Sequence[str]) -> str:
-    """Name the first difference between the tests of two ranks; empty where there is none.
-
-    Example:
-        >>> collected_difference(["t.py::a", "t.py::b"], ["t.py::a"])
-        'lacks t.py::b'
-        >>> collected_difference(["t.py::a", "t.py::b"], ["t.py::b", "t.py::a"])
-        'has t.py::b in place 1, where rank 0 has t.py::a'
-    """
+    """Name the first difference between the tests of two ranks, if there is one."""
     have, expected = set(other), set(first)
     lacking = [name for name in first if name not in have]
     besides = [name for name in other if name not in expected]
-    if lacking or besides:
-        parts = (("lacks", lacking), ("has besides", besides))
-        return " and ".join(f"{verb} {_named(names)}" for verb, names in parts if names)
+    said = []
+    for verb, names in (("lacks", lacking), ("has besides", besides)):
+        if names:
+            said.append(f"{verb} {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
+    if said:
+        return " and ".join(said)
     for place, (ours, theirs) in enumerate(zip(first, other, strict=False), start=1):
         if ours != theirs:
             return f"has {theirs} in place {place}, where rank 0 has {ours}"
@@ -54,15 +50,7 @@ def all_agree(outcomes: Mapping[int, PhaseOutcome]) -> bool:
 
 
 def complaints(outcomes: Mapping[int, PhaseOutcome]) -> list[str]:
-    """Say which ranks did not pass a test and with what, those that agree in one line.
-
-    Example:
-        >>> passed, failed = PhaseOutcome("t", PASSED), PhaseOutcome("t", FAILED, "ValueError: boom")
-        >>> complaints({0: passed, 1: failed, 2: failed})
-        ['ranks 1, 2 failed: ValueError: boom']
-        >>> complaints({0: passed, 1: PhaseOutcome("t", SKIPPED, "no luck")})
-        ['rank 1 skipped what rank 0 runs: no luck']
-    """
+    """Say which ranks did not pass a test and with what, those that agree in one line."""
     if len({outcome.test for outcome in outcomes.values()}) > 1:
         return [f"{ranks_text(ranks)} ran {test}" for test, ranks in _grouped(outcomes, "test")]
     running = [rank for rank, outcome in outcomes.items() if outcome.label in (PASSED, FAILED)]
@@ -74,11 +62,6 @@ def complaints(outcomes: Mapping[int, PhaseOutcome]) -> list[str]:
         if label != PASSED:
             said.append(f"{ranks_text(ranks)} {label}{'' if label == FAILED else instead}: {why}")
     return said
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more}"
 
 
 def _grouped(outcomes: Mapping[int, PhaseOutcome], by: str) -> Iterator[tuple[str, list[int]]]:

@@ -1,15 +1,19 @@
-"""What ranks tell each other: JSON through the store of their launcher, with a timeout on every wait."""
+"""What ranks tell each other: JSON through the store of their launcher, with a timeout on every wait.
+
+With it they stay in lockstep: before a real collective is repeated they settle of which op, and how often.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import torch.distributed as dist
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.world import ENDED_ITS_RUN, World, lost_text, ranks_text
@@ -39,13 +43,6 @@ class Exchange:
     Attributes:
         lost: why ranks are not waited for any more, by rank.
         end_of_part: key under which each rank says how the part of the test at hand ended; empty outside.
-
-    Example:
-        >>> from torch.distributed import HashStore
-        >>> exchange = Exchange(HashStore(), World(), timeout_s=1)
-        >>> exchange.put("greeting", "hello")
-        >>> exchange.gather("greeting", "said hello")
-        {0: 'hello'}
     """
 
     def __init__(self, store: Any, world: World, timeout_s: float) -> None:
@@ -61,9 +58,8 @@ class Exchange:
         text = json.dumps(value)
         parts = [text[start : start + PART] for start in range(0, len(text), PART)]
         if len(parts) > MOST_PARTS:
-            raise RanksError(
-                f"{key}: a rank sends at most {MOST_PARTS * PART:,} characters, not {len(text):,}"
-            )
+            most = f"{MOST_PARTS * PART:,} characters"
+            raise RanksError(f"{key}: a rank sends at most {most}, not {len(text):,}")
         own = f"{key}/{self.world.rank}"
         with _store_is_there():
             for number, part in enumerate(parts):
@@ -132,6 +128,55 @@ class Exchange:
             raise RanksError(f"what rank {rank} sent as {key} is no JSON") from None
 
 
+def has_real_group() -> bool:
+    """Say whether collectives of this process reach other ranks."""
+    return dist.is_initialized() and str(dist.get_backend()) != "fake"
+
+
+class Lockstep:
+    """What ranks settle in one test, in the order that every rank comes to it.
+
+    Without a real process group no rank waits for another, and nothing is settled.
+    """
+
+    def __init__(
+        self, exchange: Exchange, test: str, has_real_group: Callable[[], bool] = has_real_group
+    ) -> None:
+        self._exchange = exchange
+        self._test = test
+        self._has_real_group = has_real_group
+        self._subject = ""
+        self._count = 0
+
+    def come_to(self, subject: str) -> None:
+        """Meet the other ranks at what is measured next."""
+        __tracebackhide__ = True
+        self._subject = subject
+        if self._has_real_group():
+            self._settle(["at the start of", subject])
+
+    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
+        """Settle how many rounds are taken, how many in a row, and so on: the least of all proposals."""
+        __tracebackhide__ = True
+        if not self._has_real_group():
+            return None
+        what = ["at the rounds of", f"{self._subject} (propagation: {propagation})"]
+        return tuple(map(min, *self._settle(what, *numbers)))
+
+    def _settle(self, what: list[str], *numbers: int) -> list[list[int]]:
+        __tracebackhide__ = True
+        key = f"agree/{self._test}/{self._count}"
+        self._count += 1
+        found = self._exchange.meet(key, [what, numbers], f"come to {self._subject}")
+        who: dict[str, list[int]] = {}
+        for rank, ((verb, theirs), _) in found.items():
+            who.setdefault(f"{verb} {theirs}", []).append(rank)
+        if len(who) > 1:
+            said = "; ".join(f"{ranks_text(ranks)} {said}" for said, ranks in who.items())
+            raise RanksError(f"ranks measure different things: {said}")
+        return [numbers for _, numbers in found.values()]
+
+
 def join(world: World, timeout_s: float) -> Exchange:
     """Open the store that the launcher named in the environment."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -139,12 +184,10 @@ def join(world: World, timeout_s: float) -> Exchange:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     except (RuntimeError, ValueError) as error:
         if PORT_IN_USE in str(error):
-            raise RanksError(
-                f"rank {world.rank} cannot open a store: the port of {where} is in use"
-            ) from None
-        raise RanksError(
-            f"rank {world.rank} finds no store at {where} within {timeout_s:g} s: {first_said(error)[:200]}"
-        ) from None
+            says = f"cannot open a store: the port of {where} is in use"
+        else:
+            says = f"finds no store at {where} within {timeout_s:g} s: {first_said(error)[:200]}"
+        raise RanksError(f"rank {world.rank} {says}") from None
     return Exchange(store, world, timeout_s)
 
 
@@ -153,6 +196,5 @@ def _store_is_there() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RanksError(
-            f"the store by which ranks exchange results went away: {first_said(error)[:200]}"
-        ) from None
+        says = f"the store by which ranks exchange results went away: {first_said(error)[:200]}"
+        raise RanksError(says) from None

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -24,7 +25,7 @@ class RankEnd:
 
     Args:
         rank: which one.
-        status: its exit status; negative where a signal ended it.
+        status: its exit status; of one that a signal ended its number, below 0.
     """
 
     rank: int
@@ -45,11 +46,7 @@ class RankEnd:
 
 
 class StoppedError(Exception):
-    """A signal told the launcher to stop; the ranks were told too, and are gone."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    """The signal of this name told the launcher to stop; the ranks were told too, and are gone."""
 
 
 def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> list[RankEnd]:
@@ -69,7 +66,8 @@ def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], fol
         monitor_interval=LOOK_EVERY_S,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
-    with _environment({"OMP_NUM_THREADS": "1", **os.environ, **variables}), _silent(), _own_handlers():
+    told = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
+    with mock.patch.dict(os.environ, told), _silent_and_without_traces():
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
@@ -81,33 +79,14 @@ def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], fol
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Give this process its signal handlers back: the launcher leaves its own."""
-    before = {number: signal.getsignal(number) for number in HANDLED}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep the launcher from telling in its own words, and with tracebacks, what we tell."""
-    before = logging.root.manager.disable
+def _silent_and_without_traces() -> Iterator[None]:
+    """Keep the launcher from saying in its own words what we say, and take its signal handlers away after."""
+    handlers = {number: signal.getsignal(number) for number in HANDLED}
+    disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.disable(disabled)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,13 +1,15 @@
-"""Figures of several ranks, side by side and made one."""
+"""Measurements of several ranks: as they travel, side by side, and made one."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from pytest_dtdispatch.core.measurement import Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.units import Unit
 from pytest_dtdispatch.core.world import ranks_text
 
 
@@ -23,7 +25,6 @@ class RankSamples(Samples):
         stat: what stands for all ranks: the ``median`` of the rank medians, or the ``max``.
 
     Example:
-        >>> from pytest_dtdispatch.core.measurement import State
         >>> hits = RankSamples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
         >>> hits.median_ns, hits.slowest, hits.spread
         (8.0, (1, 9), 0.25)
@@ -59,10 +60,7 @@ class RankSamples(Samples):
         """What stands for all ranks, in nanoseconds."""
         return self.slowest[1] if self.stat == "max" else self.middle_ns
 
-    @property
-    def median_ns(self) -> float:
-        """What stands for all ranks, in nanoseconds."""
-        return self.figure
+    median_ns = figure
 
 
 def merge_ranks(by_rank: Mapping[int, Sequence[Measurement]], stat: str) -> tuple[Measurement, ...]:
@@ -75,12 +73,7 @@ def merge_ranks(by_rank: Mapping[int, Sequence[Measurement]], stat: str) -> tupl
 
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:
-    """Choose the samples that stand for all ranks: every one of them was measured.
-
-    Example:
-        >>> representative([(0, (1, 2)), (1, (9,)), (2, (5,))], "median")
-        (5,)
-    """
+    """Choose the samples that stand for all ranks: every one of them was measured."""
     ordered = sorted(by_rank, key=lambda one: statistics.median(one[1]))
     if stat == "max":
         return ordered[-1][1]
@@ -88,8 +81,52 @@ def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) ->
     return tuple(sample for _, samples in middle for sample in samples)
 
 
+def plain_measurement(measurement: Measurement) -> dict[str, Any]:
+    """Turn a measurement into plain data, to travel from rank to rank."""
+    return asdict(measurement)
+
+
+def read_measurement(plain: Any) -> Measurement:
+    """Read a measurement from plain data."""
+    try:
+        figures = plain["figures"]
+        return Measurement(
+            _text(plain["label"]),
+            _text(plain["full_label"]),
+            _text(plain["op"]),
+            _text(plain["mesh"]),
+            Contains(plain["contains"]),
+            _whole(plain["calls"]),
+            Figures(
+                _whole(figures["rounds"]),
+                tuple(map(_read_samples, figures["samples"])),
+                tuple(map(_text, figures["notes"])),
+                tuple(map(_text, figures["remarks"])),
+            ),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no measurement: {error}") from None
+
+
+def _read_samples(plain: Any) -> Samples:
+    refused = tuple(Refused(_text(one["reason"]), _whole(one["count"])) for one in plain["refused"])
+    values = tuple(map(_whole, plain["values"]))
+    return Samples(State(plain["state"]), values, refused, Unit(**plain["unit"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"no text: {value!r}")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"no count: {value!r}")
+    return value
+
+
 def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str) -> Measurement:
-    first = next(iter(ranks.values()))
     absent = [rank for rank in everyone if rank not in ranks]
     remarks = _told_by({rank: one.remarks for rank, one in ranks.items()})
     if absent:
@@ -100,11 +137,10 @@ def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str
         notes=_told_by({rank: one.notes for rank, one in ranks.items()}),
         remarks=remarks,
     )
-    return replace(first, figures=figures)
+    return replace(next(iter(ranks.values())), figures=figures)
 
 
-def _samples(ranks: Mapping[int, Measurement], stat: str) -> list[Samples]:
-    merged: list[Samples] = []
+def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[RankSamples]:
     for state in State:
         tried = {rank: s for rank, one in ranks.items() for s in one.samples if s.state is state}
         if not tried:
@@ -116,8 +152,7 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> list[Samples]:
         reasons = tuple(Refused(reason, count) for reason, count in refused.items())
         ns = representative(by_rank, stat) if by_rank else ()
         unit = next(iter(tried.values())).unit
-        merged.append(RankSamples(state, ns, reasons, unit, by_rank=by_rank, stat=stat))
-    return merged
+        yield RankSamples(state, ns, reasons, unit, by_rank=by_rank, stat=stat)
 
 
 def _told_by(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:

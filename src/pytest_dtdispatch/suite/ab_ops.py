@@ -7,18 +7,16 @@ The name of this file does not begin with ``test_``: the suite leaves it out, un
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
+from pytest_dtdispatch.api import DtDispatch
+from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 Op = Callable[[DTensor, DTensor], Any]  # of one tensor split by rows, and one that every rank has
 ROWS, COLUMNS, RANKS = 16, 8, 4

@@ -5,21 +5,14 @@ The name of this file does not begin with ``test_``: the suite leaves it out, un
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.suite.models import rows_split
 
-if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
-
-OPS = {
-    name: getattr(torch, name)
-    for name in ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "gt")
-}
+OPS = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "gt")
 ROWS, WIDTHS = 8, range(4, 16)
 WARMUP, STEPS = 2, 3
 CLEAN, SPOILED = "clean", "with an extra miss"
@@ -29,7 +22,7 @@ CLEAN, SPOILED = "clean", "with an extra miss"
 @pytest.mark.parametrize("op", OPS)
 def test_steps(dtdispatch: DtDispatch, device_mesh: DeviceMesh, op: str, width: int) -> None:
     """Count steady steps, and steps each of which calls the op on a shape that no step had before."""
-    work, steady = OPS[op], rows_split(device_mesh, ROWS, width)
+    work, steady = getattr(torch, op), rows_split(device_mesh, ROWS, width)
     fresh = [rows_split(device_mesh, ROWS, 100 + step) for step in range(WARMUP + STEPS)]
 
     def clean() -> None:

@@ -1,9 +1,12 @@
-"""Small models that use DTensor as training does."""
+"""Small models that use DTensor as training does, and functions that are compiled, held against eager ones.
+
+The AOT cases are those of ``benchmarks/dynamo/pr_time_benchmarks/benchmarks/aotdispatcher.py`` in the
+PyTorch repository; the embedding is that of ``test/distributed/tensor/test_dynamic.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,11 +15,17 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.torchapi.builders import fully_shard
-from pytest_dtdispatch.torchapi.tensors import local_of
+from pytest_dtdispatch.compiled.model import Compiled
+from pytest_dtdispatch.torchapi.builders import fully_shard, two_tensor_type
+from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 
 # Small enough for local ops to run in one thread: what is measured is dispatch.
 WIDTH, HIDDEN, BATCH = 16, 64, 8
+AOT_BACKEND = "aot_eager_decomp_partition"
+INPUTS, LENGTH = 100, 100
+TABLE_ROWS = {"cpu": 2_048, "cuda": 202_048}  # a CPU would copy those of the GPU for seconds
+TABLE_WIDTH = 256
 
 
 def rows_split(mesh: DeviceMesh, *shape: int) -> DTensor:
@@ -31,10 +40,7 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
     The batch is split over the first one. The first weight is split by rows and the second by columns, so
     that one all-reduce a pass is all the communication there is.
     """
-    up = split_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0))
-    down = split_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1))
-    batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
-    x = distribute_tensor(batch, mesh, [Shard(0), Replicate()])
+    up, down, x = _mlp_block(mesh)
 
     def step() -> Any:
         loss = mlp_loss(x, up, down)
@@ -46,15 +52,20 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
 
 def tensor_parallel_mlp(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
     """Prepare the forward pass of the same block."""
-    up = filled(split_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0)))
-    down = filled(split_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1)))
-    batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
+    up, down, batch = map(filled, _mlp_block(mesh))
 
     def mlp(x: Any) -> Any:
         out: Any = F.linear(F.relu(F.linear(x, up)), down)
         return out.redistribute(placements=[Shard(0), Replicate()])
 
-    return mlp, filled(distribute_tensor(batch, mesh, [Shard(0), Replicate()]))
+    return mlp, batch
+
+
+def _mlp_block(mesh: DeviceMesh) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    up = split_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0))
+    down = split_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1))
+    batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
+    return up, down, distribute_tensor(batch, mesh, [Shard(0), Replicate()])
 
 
 def filled(tensor: torch.Tensor) -> torch.Tensor:
@@ -96,11 +107,10 @@ def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
     return step
 
 
-@contextmanager
-def skipped_where_cuda_is_required() -> Iterator[None]:
-    """Skip the test where this torch runs FSDP2 on no CPU."""
+def fsdp_step_or_skip(mesh: DeviceMesh) -> Callable[[], Any]:
+    """Prepare the same step; skip the test where this torch runs FSDP2 on no CPU."""
     try:
-        yield
+        return fsdp_training_step(mesh)
     except RuntimeError as error:
         if "requires CUDA" not in str(error):
             raise
@@ -111,3 +121,55 @@ def split_parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> tor
     """Split a weight over the second dimension of a mesh."""
     placed = distribute_tensor(weight.to(mesh.device_type), mesh, [Replicate(), split])
     return torch.nn.Parameter(placed)
+
+
+def add_each(*inputs: torch.Tensor) -> list[torch.Tensor]:
+    """Add each input to itself."""
+    return [torch.add(x, x) for x in inputs]
+
+
+def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
+    """Make 100 inputs."""
+    plain = [torch.ones(LENGTH, requires_grad=training) for _ in range(INPUTS)]
+    if not subclass:
+        return plain
+    two_tensor = two_tensor_type()
+    return [two_tensor(x, x.clone().detach().requires_grad_(training)) for x in plain]
+
+
+def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
+    """Prepare a look-up of 1,024 rows of a replicated table."""
+    device = mesh.device_type
+    table = torch.rand(TABLE_ROWS[device], TABLE_WIDTH, device=device, requires_grad=True)
+    weight = distribute_tensor(table, mesh, [Replicate()])
+    rows = torch.randint(low=0, high=100, size=(2, 512), device=device)
+
+    def embedding(batch: Any) -> Any:
+        return F.embedding(batch, weight.to(torch.float32))
+
+    return embedding, DTensor.from_local(rows, mesh, [Replicate()])
+
+
+def assert_equals_eager(compiled: Compiled) -> None:
+    """Hold results against those of the uncompiled function: values, and where they lie."""
+    for result, eager in zip(compiled.results, compiled.eager_results, strict=True):
+        pairs = zip(tree_leaves(result), tree_leaves(eager), strict=True)
+        for one, other in pairs:
+            assert type(one) is type(other)
+            assert getattr(one, "placements", ()) == getattr(other, "placements", ())
+            for inner, expected in zip(plain_tensors(one), plain_tensors(other), strict=True):
+                torch.testing.assert_close(inner, expected)
+
+
+def assert_compiled_once(compiled: Compiled) -> None:
+    """Hold results against eager ones, and that all of it was compiled in one piece."""
+    assert_equals_eager(compiled)
+    assert compiled.graph_breaks == compiled.recompiles == 0
+
+
+def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
+    """Take a tensor of a subclass apart, and one of many simulated ranks."""
+    if isinstance(tensor, two_tensor_type()):
+        yield from (tensor.a, tensor.b)
+    else:
+        yield from shards_of_simulated_ranks(local_of(tensor))

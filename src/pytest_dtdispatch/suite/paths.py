@@ -6,8 +6,7 @@ their instructions on a hit. There, too, the work includes autograd's part: it i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,27 +17,9 @@ WORLD_SIZE = 256
 Work = Callable[[], Any]
 
 
-@dataclass(frozen=True)
-class Path:
-    """One path through the dispatcher.
-
-    Args:
-        name: of its rows.
-        make: prepares tensors on a mesh, and returns the work that is measured.
-    """
-
-    name: str
-    make: Callable[[DeviceMesh], Work]
-
-
 def _ones(mesh: DeviceMesh, placement: Placement, *local_shape: int, grad: bool = False) -> DTensor:
     local = torch.ones(local_shape or (10, 10), device=mesh.device_type, requires_grad=grad)
     return DTensor.from_local(local, mesh, [placement])
-
-
-def _detach(mesh: DeviceMesh) -> Work:
-    a = _ones(mesh, Replicate())
-    return a.detach
 
 
 def _to_from_local(mesh: DeviceMesh) -> Work:
@@ -81,22 +62,19 @@ def _view(mesh: DeviceMesh) -> Work:
     return lambda: a.view(100)
 
 
-def _random(mesh: DeviceMesh) -> Work:
-    return _ones(mesh, Replicate()).uniform_
-
-
 def _custom_handler(mesh: DeviceMesh) -> Work:
     a, b = _ones(mesh, Replicate()), _ones(mesh, Replicate())
     return lambda: torch.ops.aten.is_same_size(a, b)
 
 
-PATHS = (
-    Path("dtensor_dispatch_detach", _detach),
-    Path("dtensor_dispatch_to_from_local", _to_from_local),
-    Path("dtensor_dispatch_collectives", _collectives),
-    Path("dtensor_dispatch_add_backward", _add_backward),
-    Path("dtensor_dispatch_inplace", _inplace),
-    Path("dtensor_dispatch_view", _view),
-    Path("dtensor_dispatch_random", _random),
-    Path("dtensor_dispatch_custom_handler", _custom_handler),
-)
+# By the name of their rows: each prepares tensors on a mesh, and returns the work that is measured.
+PATHS: Mapping[str, Callable[[DeviceMesh], Work]] = {
+    "dtensor_dispatch_detach": lambda mesh: _ones(mesh, Replicate()).detach,
+    "dtensor_dispatch_to_from_local": _to_from_local,
+    "dtensor_dispatch_collectives": _collectives,
+    "dtensor_dispatch_add_backward": _add_backward,
+    "dtensor_dispatch_inplace": _inplace,
+    "dtensor_dispatch_view": _view,
+    "dtensor_dispatch_random": lambda mesh: _ones(mesh, Replicate()).uniform_,
+    "dtensor_dispatch_custom_handler": _custom_handler,
+}

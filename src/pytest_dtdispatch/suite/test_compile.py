@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from pytest_dtdispatch.suite.compiled_cases import (
+from pytest_dtdispatch.api import DtDispatch
+from pytest_dtdispatch.plugin.fixtures import MeshFactory
+from pytest_dtdispatch.suite.models import (
     AOT_BACKEND,
     add_each,
     aot_inputs,
+    assert_compiled_once,
     assert_equals_eager,
     embedding,
+    filled,
+    tensor_parallel_mlp,
 )
-from pytest_dtdispatch.suite.models import filled, tensor_parallel_mlp
 from pytest_dtdispatch.torchapi.process_groups import has_local_mode
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 pytestmark = pytest.mark.compile
 
@@ -36,8 +34,7 @@ def test_aotdispatcher(dtdispatch: DtDispatch, training: bool, subclass: bool) -
     name = f"aotdispatcher_{mode}_{'subclass' if subclass else 'nosubclass'}_cpu"
     inputs = aot_inputs(training, subclass)
     compiled = dtdispatch.compile(add_each, *inputs, backend=AOT_BACKEND, name=name)
-    assert_equals_eager(compiled)
-    assert compiled.graph_breaks == compiled.recompiles == 0
+    assert_compiled_once(compiled)
     assert all(output.requires_grad is training for output in compiled.result)
 
 
@@ -45,8 +42,7 @@ def test_embedding(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Look rows up in a table, with dynamic shapes, with the FakeTensor cache off and on."""
     function, indices = embedding(device_mesh)
     compiled = dtdispatch.compile(function, indices, dynamic=True, fake_tensor_cache=[False, True])
-    assert_equals_eager(compiled)
-    assert compiled.graph_breaks == compiled.recompiles == 0
+    assert_compiled_once(compiled)
 
 
 # Inductor cannot generate code for tensors that hold those of every rank.
@@ -58,16 +54,14 @@ def test_embedding_on_simulated_ranks(dtdispatch: DtDispatch, device_mesh: Devic
     compiled = dtdispatch.compile(
         function, indices, backend="aot_eager", dynamic=True, fake_tensor_cache=[False, True]
     )
-    assert_equals_eager(compiled)
-    assert compiled.graph_breaks == compiled.recompiles == 0
+    assert_compiled_once(compiled)
 
 
 def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Compile an MLP block whose weights are split over the second dimension of a 2x4 mesh."""
     mlp, x = tensor_parallel_mlp(mesh_factory((2, 4), dim_names=("dp", "tp")))
     compiled = dtdispatch.compile(mlp, x, name="tensor_parallel_mlp")
-    assert_equals_eager(compiled)
-    assert compiled.graph_breaks == compiled.recompiles == 0
+    assert_compiled_once(compiled)
 
 
 def test_placement_change(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:

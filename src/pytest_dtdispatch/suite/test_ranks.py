@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -12,29 +12,26 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
+from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
+from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, mlp_loss, split_parameter
 from pytest_dtdispatch.suite.paths import PATHS
 from pytest_dtdispatch.torchapi.builders import sharded_tensors, split_over_ranks
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 RANKS = read_world(os.environ).size
 pytestmark = pytest.mark.skipif(
     RANKS == 1, reason="several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun"
 )
-COLLECTIVES = next(path for path in PATHS if path.name == "dtensor_dispatch_collectives")
-LAYOUTS: tuple[tuple[str, Placement, Placement], ...] = (
-    ("all_gather", Shard(0), Replicate()),
-    ("all_to_all", Shard(0), Shard(1)),
-    ("all_reduce", Partial(), Replicate()),
-    ("reduce_scatter", Partial(), Shard(0)),
-)
+COLLECTIVES = "dtensor_dispatch_collectives"
+LAYOUTS: Mapping[str, tuple[Placement, Placement]] = {
+    "all_gather": (Shard(0), Replicate()),
+    "all_to_all": (Shard(0), Shard(1)),
+    "all_reduce": (Partial(), Replicate()),
+    "reduce_scatter": (Partial(), Shard(0)),
+}
 ROWS, COLUMNS = 8 * RANKS, 16
-silent = pytest.mark.filterwarnings("ignore:Please use DTensor instead:FutureWarning")
 
 
 def numbers(*extents: int) -> torch.Tensor:
@@ -53,10 +50,10 @@ def test_add(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
 
 def test_collectives(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Measure the collectives of PyTorch's own dispatch benchmark, on real ranks."""
-    dtdispatch.call(COLLECTIVES.make(device_mesh), name=COLLECTIVES.name)
+    dtdispatch.call(PATHS[COLLECTIVES](device_mesh), name=COLLECTIVES)
 
 
-@pytest.mark.parametrize(("before", "after"), [layout[1:] for layout in LAYOUTS], ids=[x[0] for x in LAYOUTS])
+@pytest.mark.parametrize(("before", "after"), LAYOUTS.values(), ids=LAYOUTS)
 def test_redistribution(
     dtdispatch: DtDispatch, device_mesh: DeviceMesh, before: Placement, after: Placement
 ) -> None:
@@ -91,7 +88,7 @@ def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) 
         torch.testing.assert_close(grad.full_tensor(), theirs.grad)
 
 
-@silent
+@pytest.mark.filterwarnings("ignore:Please use DTensor instead:FutureWarning")
 @pytest.mark.parametrize(
     "has_rpc", [False, pytest.param(True, marks=pytest.mark.dtdispatch(rpc=True))], ids=["alone", "RPC"]
 )

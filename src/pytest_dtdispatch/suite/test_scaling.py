@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from pytest_dtdispatch.api import DtDispatch
+from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
 from pytest_dtdispatch.torchapi.builders import foreach_add as list_adder
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 SHAPE = (8, 8)  # that small, a local op is next to nothing
 LENGTHS = (2, 4, 8, 16)

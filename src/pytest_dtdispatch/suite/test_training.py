@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pytest_dtdispatch.suite.models import (
-    fsdp_training_step,
-    skipped_where_cuda_is_required,
-    tensor_parallel_step,
-)
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.plugin.fixtures import MeshFactory
+from pytest_dtdispatch.api import DtDispatch
+from pytest_dtdispatch.plugin.fixtures import MeshFactory
+from pytest_dtdispatch.suite.models import fsdp_step_or_skip, tensor_parallel_step
 
 
 def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
@@ -24,8 +16,6 @@ def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) 
 
 def test_fsdp2_adamw_step(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Capture the second training step of four linear layers on 8 ranks."""
-    mesh = mesh_factory((8,), dim_names=("dp",))
-    with skipped_where_cuda_is_required():
-        step = fsdp_training_step(mesh)
+    step = fsdp_step_or_skip(mesh_factory((8,), dim_names=("dp",)))
     with dtdispatch.capture():
         step()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.atlas.arguments import find_arguments
 from pytest_dtdispatch.atlas.layouts import GRID, LINE
 from pytest_dtdispatch.atlas.survey import Refusal, capture_case, cases_of
+from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.torchapi.op_schemas import ops_with_a_rule
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 OPS = ops_with_a_rule()
 
