@@ -41,8 +41,8 @@ class Compilation:
         others: arguments of further calls, a tuple each.
         setup: called before each call; what it returns, if anything, are the arguments.
         backend: of torch.compile: a name, or a function that compiles a graph.
-        dynamic: as of torch.compile.
-        fullgraph: as of torch.compile.
+        dynamic: as torch.compile takes it.
+        fullgraph: as torch.compile takes it.
     """
 
     fn: Callable[..., Any]
@@ -185,14 +185,11 @@ class TorchCompiler:
         )
 
     def _add_recompiles(self) -> None:
-        compiles = compilerapi.compilations_since(self._compiles_before)
-        known = self.counts.recompiles
-        if compiles is None or known is None:
-            self.counts = replace(self.counts, recompiles=None)
-            return
-        self._compiles_before = compilerapi.compilations()
-        new = (Recompile(*each) for each in compilerapi.recompiles_of(compiles))
-        self.counts = replace(self.counts, recompiles=(*known, *new))
+        compiles, known = compilerapi.compilations_since(self._compiles_before), self.counts.recompiles
+        recompiles = None
+        if compiles is not None and known is not None:
+            recompiles = (*known, *(Recompile(*each) for each in compilerapi.recompiles_of(compiles)))
+        self.counts = replace(self.counts, recompiles=recompiles)
 
 
 def run_and_measure_compile(
