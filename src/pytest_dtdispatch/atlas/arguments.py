@@ -213,9 +213,9 @@ def _candidates(op: Any) -> Iterator[Arguments]:
 def needs_of(op: str) -> dict[str, Any]:
     """Collect what the table of needs says of an op, by its name; the first entry decides an argument."""
     found: dict[str, Any] = {}
-    for need in NEEDS:
-        if any(fnmatchcase(op, glob) for glob in need.ops.split()):
-            found = {**need.values, **found}
+    for names, values in NEEDS:
+        if any(fnmatchcase(op, glob) for glob in names.split()):
+            found = {**values, **found}
     return found
 
 

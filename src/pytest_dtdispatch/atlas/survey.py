@@ -1,9 +1,9 @@
-"""Measure ops in their layouts: rows of the atlas, whatever torch says to them."""
+"""Rows of the atlas: measure ops in their layouts, whatever torch says to them, and count what a miss does."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,14 +12,19 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.atlas.arguments import Arguments, find_arguments
 from pytest_dtdispatch.atlas.layouts import Layout, layouts_of
-from pytest_dtdispatch.atlas.model import AtlasRow, Outcome
+from pytest_dtdispatch.atlas.model import AtlasRow, Counts, Move, Outcome
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.describe import signature_of
+from pytest_dtdispatch.measuring.describe import signature_of, tensor_text
 from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.model import Redistribution, StepCounts
+from pytest_dtdispatch.torchapi.op_schemas import arguments_of, tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
 # Few samples of many signatures: the whole takes minutes.
 PLAN = Plan(rounds=2, repeat=25, max_time_s=0.1, cold=True)
@@ -27,6 +32,8 @@ PLAN = Plan(rounds=2, repeat=25, max_time_s=0.1, cold=True)
 VISITS, MAX_VISITS = 2, 5
 VISITING_S = 270  # seconds from the start, after which no signature is visited again for disagreement alone
 MAX_MESSAGE = 240  # characters
+# A counter collects garbage after each signature, the slower the more has come since it was entered.
+BATCH = 100
 # Where a tensor that is only written to may lie, as long as torch refuses; first as the op's other tensors.
 OUTPUTS = ("", "R", "S1")
 
@@ -177,3 +184,45 @@ def _row_without_arguments(name: str, why: str) -> AtlasRow:
 
 def _place(label: str) -> str:
     return label.rpartition("@")[2]
+
+
+def counted(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]:
+    """Run every signature that can be run once more, on a miss, and count what that does."""
+    for first in range(0, len(surveyed), BATCH):
+        yield from _counted_batch(surveyed[first : first + BATCH], mesh_of)
+
+
+def _counted_batch(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]:
+    with StepCounter() as counter:
+        caches = ShardingCaches()  # made where the counter sees them cleared
+        for one in surveyed:
+            if one.case is None or not one.row.visits:
+                yield one.row
+                continue
+            call = one.case.on(mesh_of(one.case.layout.mesh))
+            caches.clear()
+            call.run()
+            yield replace(one.row, counts=_counts(counter.lap(), call))
+
+
+def _counts(step: StepCounts, call: OpCall) -> Counts:
+    return Counts(
+        propagations=sum(1 + miss.nested for miss in step.missed),
+        moves=tuple(_move(one, call) for one in step.redistributions),
+        collectives=step.collectives,
+    )
+
+
+def _move(moved: Redistribution, call: OpCall) -> Move:
+    source, target = "".join(moved.source), "".join(moved.target)
+    names = (
+        argument.name
+        for argument in arguments_of(call.func, call.args, call.kwargs)
+        if f"{moved.tensor}{source}" in _tensors(argument.value)
+    )
+    return Move(tuple(names), moved.tensor, source, target)
+
+
+def _tensors(value: Any) -> list[str]:
+    traits = map(tensor_traits, tree_leaves(value))
+    return [tensor_text(tensor) for tensor in traits if tensor]
