@@ -1,4 +1,4 @@
-"""Rows of the atlas: measure ops in their layouts, whatever torch says to them, and count what a miss does."""
+"""Rows of the atlas: measure ops in their layouts, whatever torch says, and count what a miss does."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.compiled.judge import cache_effects
+from pytest_dtdispatch.compiled.judge import LIMITS, cache_effects, complaint
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.core.measurement import Measurement, State
@@ -18,6 +18,7 @@ from pytest_dtdispatch.report.document import (
     View,
     paragraph,
 )
+from pytest_dtdispatch.report.kind import Kind
 from pytest_dtdispatch.report.measurements import proof_tone
 from pytest_dtdispatch.report.scales import column_scale
 
@@ -125,3 +126,13 @@ def _notes(variant: CompiledVariant, view: View) -> Iterator[str]:
 
 def _number(count: int | None) -> str:
     return NOT_COUNTED if count is None else f"{count:,}"
+
+
+KIND = Kind(
+    CompiledVariant.kind,
+    document,
+    tuple(METRICS),
+    complaint,
+    LIMITS,
+    "nothing was compiled; call dtdispatch.compile(fn, *args) in the test",
+)
