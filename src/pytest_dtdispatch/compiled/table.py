@@ -23,12 +23,7 @@ from pytest_dtdispatch.report.measurements import proof_tone
 from pytest_dtdispatch.report.scales import column_scale
 
 NOT_COUNTED = "?"
-STATES = (
-    ("cold", State.COMPILE_COLD),
-    ("warm", State.COMPILE_WARM),
-    ("call", State.CALL),
-    ("eager", State.EAGER),
-)
+STATES = {"cold": State.COMPILE_COLD, "warm": State.COMPILE_WARM, "call": State.CALL, "eager": State.EAGER}
 COUNTS: tuple[tuple[str, Callable[[CompileCounts], int | None]], ...] = (
     ("graphs", METRICS["graphs"]),
     ("breaks", METRICS["graph_breaks"]),
@@ -53,7 +48,9 @@ def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> D
 def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Table:
     everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
     columns = [
-        (title, texts) for title, state in STATES if any((texts := _texts(state, everything))[1].values())
+        (title, texts)
+        for title, state in STATES.items()
+        if any((texts := _texts(state, everything))[1].values())
     ]
 
     def line(variant: CompiledVariant) -> Line:

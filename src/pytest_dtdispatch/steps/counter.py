@@ -70,6 +70,7 @@ class StepCounter:
         self._home = threading.get_ident()
         self._clears = 0
         self._open = ExitStack()
+        self._begin()
 
     def __enter__(self) -> StepCounter:
         with ExitStack() as entered:
