@@ -47,15 +47,12 @@ def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> D
 
 def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Table:
     everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
-    columns = [
-        (title, texts)
-        for title, state in STATES.items()
-        if any((texts := _texts(state, everything))[1].values())
-    ]
+    written = ((title, *_texts(state, everything)) for title, state in STATES.items())
+    columns = [(title, unit, texts) for title, unit, texts in written if any(texts.values())]
 
     def line(variant: CompiledVariant) -> Line:
         measurement, counts = variant.measurement, variant.counts
-        cells = [texts[1][id(measurement)] or "-" for _, texts in columns]
+        cells = [texts[id(measurement)] or "-" for *_, texts in columns]
         cells += [_ratio(measurement)] * bool(columns)
         cells += [_number(of(counts)) for _, of in COUNTS]
         cells += [f"{_number(counts.fake_tensor_hits)}+{_number(counts.fake_tensor_misses)}"]
@@ -68,7 +65,7 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Tab
         for test, of_test in compiled.items()
         for backend in dict.fromkeys(variant.backend for variant in of_test)
     )
-    times = [Column(title, texts[0]) for title, texts in columns]
+    times = [Column(title, unit) for title, unit, _ in columns]
     titles = [*["cold/call"] * bool(columns), *(title for title, _ in COUNTS), "fake"]
     titles += ["samples"] * bool(columns)
     return Table((*times, *map(Column, titles)), groups, label_title="compiled", expendable=EXPENDABLE)
