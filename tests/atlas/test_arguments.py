@@ -47,7 +47,7 @@ def test_a_text_that_is_no_tensor_is_refused() -> None:
 
 
 def test_every_text_of_the_tables_can_be_read() -> None:
-    texts = [value for need in NEEDS for value in need.values.values() if isinstance(value, str)]
+    texts = [value for _, needed in NEEDS for value in needed.values() if isinstance(value, str)]
     for text in (*MOULDS, *(text for text in texts if "[" in text)):
         TensorText.read(text).plain()
 

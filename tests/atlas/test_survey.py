@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from pytest_dtdispatch.atlas.layouts import GRID
-from pytest_dtdispatch.atlas.miss_counts import counted
 from pytest_dtdispatch.atlas.model import AtlasRow, Outcome
 from pytest_dtdispatch.atlas.survey import (
     MAX_MESSAGE,
@@ -21,6 +20,7 @@ from pytest_dtdispatch.atlas.survey import (
     VISITING_S,
     VISITS,
     MeshOf,
+    counted,
     shortened,
     survey,
     surveyed_often,

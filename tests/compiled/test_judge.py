@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.compiled.judge import CompileLimits, cache_effects, complaints
+from pytest_dtdispatch.compiled.judge import LIMITS, cache_effects, complaint
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 
@@ -21,30 +22,30 @@ def variant(is_on: bool | None, cold: list[int], warm: list[int] | None = None) 
     return CompiledVariant(f"f {is_on}", "f", "eager", is_on, CompileCounts(), measurement)
 
 
-def breaks(count: int) -> CompileCounts:
+def breaks(count: int) -> CompiledVariant:
     listed = tuple(GraphBreak("print", f"t.py:{line}") for line in range(count))
-    return CompileCounts(1, listed, 1, tuple(Recompile("f", "t.py:1", "size") for _ in range(count)))
+    recompiles = tuple(Recompile("f", "t.py:1", "size") for _ in range(count))
+    return replace(variant(None, []), counts=CompileCounts(1, listed, 1, recompiles))
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_a_limit_holds_up_to_its_value(count: int, limit: int) -> None:
-    for limits in (CompileLimits(max_recompiles=limit), CompileLimits(max_graph_breaks=limit)):
-        assert bool(complaints(breaks(count), limits)) == (count > limit)
-    assert complaints(breaks(count), CompileLimits()) == ()
+    for name in LIMITS:
+        assert bool(complaint(breaks(count), {name: limit})) == (count > limit)
+    assert not complaint(breaks(count), dict.fromkeys(LIMITS))
 
 
 def test_what_is_over_its_limit_is_listed() -> None:
-    [text] = complaints(breaks(22), CompileLimits(max_graph_breaks=1))
-    first, *listed = text.splitlines()
-    assert first == "max_graph_breaks=1, and there are 22"
+    title, first, *listed = complaint(breaks(22), {"max_graph_breaks": 1}).splitlines()
+    assert (title, first) == ("f None: over its limits", "max_graph_breaks=1, and there are 22")
     assert listed[0] == "    t.py:0: print"
     assert listed[-1] == "    and 2 more"
     assert len(listed) == 21
 
 
 def test_what_is_not_counted_cannot_pass() -> None:
-    limits = CompileLimits(max_recompiles=9, max_graph_breaks=9)
-    assert len(complaints(CompileCounts(), limits)) == 2
+    _, *cannot = complaint(variant(None, []), dict.fromkeys(LIMITS, 9)).splitlines()
+    assert cannot == [f"{limit}=9 cannot be judged: this torch does not count them" for limit in LIMITS]
 
 
 @given(NS, st.integers(2, 50))

@@ -22,26 +22,15 @@ from pytest_dtdispatch.torchapi.op_schemas import SchemaArgument, op_name, schem
 
 # Tensors of the generic arguments, tried in this order until the op runs on plain tensors.
 MOULDS = (
-    "f32[8,8]",
-    "i64[8,8]",
-    "b8[8,8]",
-    "f32[8]",
-    "c64[8,8]",
-    "f32[8,8,8]",
-    "f64[8,8]",
-    "f32[8,8,8,8]",
-    "f32[8,8,8,8,8]",
+    *("f32[8,8]", "i64[8,8]", "b8[8,8]", "f32[8]", "c64[8,8]"),
+    *("f32[8,8,8]", "f64[8,8]", "f32[8,8,8,8]", "f32[8,8,8,8,8]"),
 )
 # Dtypes of tensors that have the mould's shape, by the name of the argument.
 NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
 # Dtypes of outputs by name; all others are tried in the order of OUTPUT_DTYPES.
 NAMED_OUTPUTS = {
-    "indices": "i64",
-    "min_indices": "i64",
-    "max_values": "i64",
-    "exponent": "i32",
-    "info": "i32",
-    "pivots": "i32",
+    **dict.fromkeys(("indices", "min_indices", "max_values"), "i64"),
+    **dict.fromkeys(("exponent", "info", "pivots"), "i32"),
     "P": "f32",
 }
 OUTPUT_DTYPES = ("f32", "b8", "i64", "f64", "c64")
@@ -84,10 +73,10 @@ class TensorText:
         Square matrices are symmetric and positive definite, ones are valid indices of everything that has
         two elements, and nothing here is outside the domain of a logarithm.
         """
-        shape = self.shape if shape is None else shape
+        shape = tuple(self.shape if shape is None else shape)
         if not (self.dtype.is_floating_point or self.dtype.is_complex):
-            return torch.ones(tuple(shape), dtype=self.dtype)
-        made = torch.full(tuple(shape), 0.5)
+            return torch.ones(shape, dtype=self.dtype)
+        made = torch.full(shape, 0.5)
         if made.ndim >= 2:
             made.diagonal(dim1=-2, dim2=-1).fill_(1.0)
         made = made.to(self.dtype)
@@ -96,15 +85,14 @@ class TensorText:
     def placed(self, mesh: DeviceMesh, placements: str) -> DTensor:
         """Make a DTensor whose local shard is filled as :meth:`plain` fills."""
         wanted = re.findall(r"S\d+|R|P", "R" * mesh.ndim if self.is_replicated else placements)
-        local, placed = list(self.shape), []
+        local, placed = list(self.shape), list[Placement]()
         for extent, text in zip(mesh.shape, wanted, strict=True):
-            placement = _placement(text)
-            if isinstance(placement, Shard):
-                if placement.dim >= len(local) or local[placement.dim] % extent:
-                    placement = Replicate()
-                else:
-                    local[placement.dim] //= extent
-            placed.append(placement)
+            dim = int(text[1:] or -1)  # -1 of what no layout splits
+            if dim >= len(local) or (dim >= 0 and local[dim] % extent):
+                text = "R"
+            elif dim >= 0:
+                local[dim] //= extent
+            placed.append(Replicate() if text == "R" else Partial() if text == "P" else Shard(dim))
         tensor = self.plain(local).to(mesh.device_type)
         return DTensor.from_local(tensor, mesh, placed, run_check=False)
 
@@ -112,12 +100,6 @@ class TensorText:
 def _dtype(text: str) -> torch.dtype:
     dtype: torch.dtype = _BY_TEXT.get(text) or getattr(torch, text)
     return dtype
-
-
-def _placement(text: str) -> Placement:
-    if text == "R":
-        return Replicate()
-    return Partial() if text == "P" else Shard(int(text[1:]))
 
 
 @dataclass(frozen=True)
@@ -183,13 +165,12 @@ def find_arguments(op: Any) -> Arguments | str:
         except Exception as error:  # whatever torch says of them, they are the wrong arguments
             why = why or first_line(error)
             continue
-        written = {name: _written(arguments.values[name], call.kwargs[name]) for name in arguments.outputs}
+        written = {
+            name: replace(arguments.values[name], shape=tuple(call.kwargs[name].shape))
+            for name in arguments.outputs
+        }
         return replace(arguments, values={**arguments.values, **written})
     return why or "no arguments are known for its schema"
-
-
-def _written(text: TensorText, tensor: torch.Tensor) -> TensorText:
-    return replace(text, shape=tuple(tensor.shape))
 
 
 def _candidates(op: Any) -> Iterator[Arguments]:
@@ -213,9 +194,9 @@ def _candidates(op: Any) -> Iterator[Arguments]:
 def needs_of(op: str) -> dict[str, Any]:
     """Collect what the table of needs says of an op, by its name; the first entry decides an argument."""
     found: dict[str, Any] = {}
-    for need in NEEDS:
-        if any(fnmatchcase(op, glob) for glob in need.ops.split()):
-            found = {**need.values, **found}
+    for names, values in NEEDS:
+        if any(fnmatchcase(op, glob) for glob in names.split()):
+            found = {**values, **found}
     return found
 
 

@@ -53,10 +53,10 @@ def _measure(globs: Sequence[str], command: str) -> Atlas:
 
 def _rows(globs: Sequence[str]) -> tuple[AtlasRow, ...]:
     from pytest_dtdispatch.atlas.layouts import GRID
-    from pytest_dtdispatch.atlas.miss_counts import check_that_counts_can_be_had, counted
-    from pytest_dtdispatch.atlas.survey import surveyed_often
+    from pytest_dtdispatch.atlas.survey import counted, surveyed_often
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.meshes.place import Place
+    from pytest_dtdispatch.steps.counter import StepCounter
     from pytest_dtdispatch.torchapi.op_schemas import ops_with_a_rule
 
     ops = {
@@ -66,7 +66,8 @@ def _rows(globs: Sequence[str]) -> tuple[AtlasRow, ...]:
     }
     if not ops:
         raise DtDispatchError(f"--ops {' '.join(globs)}: no op that DTensor has a rule for has such a name")
-    check_that_counts_can_be_had()
+    with StepCounter():
+        pass  # where counts cannot be had, say so at once, and not when all is measured
     print(f"dtdispatch atlas: {len(ops):,} ops", file=sys.stderr)
     owner = ProcessGroupOwner()
     try:

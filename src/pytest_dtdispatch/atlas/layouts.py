@@ -52,31 +52,23 @@ COMMON = (
         POINTWISE,
     ),
     (
+        # Pointwise ops of one tensor; reductions and norms; shapes; indexing; convolution and pooling.
         "add.Scalar mul.Scalar relu.default gelu.default silu.default sigmoid.default tanh.default"
         " exp.default rsqrt.default neg.default pow.Tensor_Scalar clone.default detach.default"
         " _to_copy.default zeros_like.default ones_like.default empty_like.default fill_.Scalar zero_.default"
-        " native_dropout.default",
-        SHAPES,
-    ),
-    (
-        "sum.* mean.* max.default max.dim amax.default argmax.default topk.default sort.default"
+        " native_dropout.default"
+        " sum.* mean.* max.default max.dim amax.default argmax.default topk.default sort.default"
         " cumsum.default var.correction linalg_vector_norm.default _softmax.default _log_softmax.default"
         " _softmax_backward_data.default _log_softmax_backward_data.default native_layer_norm.default"
-        " native_layer_norm_backward.default nll_loss_forward.default nll_loss_backward.default",
-        SHAPES,
-    ),
-    (
-        "view.default t.default transpose.int permute.default expand.default unsqueeze.default squeeze.dim"
-        " slice.Tensor select.int split.Tensor unbind.int flip.default tril.default",
-        SHAPES,
-    ),
-    (
-        "embedding.default embedding_dense_backward.default index_select.default index.Tensor gather.default"
-        " scatter.src scatter_add.default index_put.default masked_fill.Scalar",
+        " native_layer_norm_backward.default nll_loss_forward.default nll_loss_backward.default"
+        " view.default t.default transpose.int permute.default expand.default unsqueeze.default squeeze.dim"
+        " slice.Tensor select.int split.Tensor unbind.int flip.default tril.default"
+        " embedding.default embedding_dense_backward.default index_select.default index.Tensor gather.default"
+        " scatter.src scatter_add.default index_put.default masked_fill.Scalar"
+        " convolution.default convolution_backward.default max_pool2d_with_indices.default",
         SHAPES,
     ),
     ("index_put_.default _index_put_impl_.default", layouts(LINE, "S1", "R")),
-    ("convolution.default convolution_backward.default max_pool2d_with_indices.default", SHAPES),
 )
 
 

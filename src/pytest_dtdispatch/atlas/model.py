@@ -97,22 +97,8 @@ class AtlasRow:
         """The figures of the quietest visits, where it was measured."""
         return quietest(self.visits) if self.visits else None
 
-    def median_ns(self, state: State) -> float | None:
-        """Median of one state in nanoseconds, or nothing where none was recorded."""
-        return self.measurement.median_ns(state) if self.measurement else None
-
-    @property
-    def steady_ns(self) -> float | None:
-        """Median latency in nanoseconds of a call in the steady state: a hit, else an unpropagated call."""
-        return self.measurement.steady_ns if self.measurement else None
-
-    @property
-    def overhead_ns(self) -> float | None:
-        """What dispatch adds to the op on the local shards, in nanoseconds."""
-        return self.measurement.overhead_ns if self.measurement else None
-
     def spread(self, state: State) -> float | None:
-        """Highest over lowest median of one state in the visits; nothing where fewer than two have it."""
+        """Highest over lowest median of one state in the visits; None where fewer than two have it."""
         medians = self._medians(state)
         return medians[-1] / medians[0] if len(medians) > 1 and medians[0] else None
 

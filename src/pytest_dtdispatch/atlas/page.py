@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Outcome, count_ops
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -32,61 +32,44 @@ MOST_EXPENSIVE = 10
 FOLD_ABOVE = 20  # lines of a table
 
 
-@dataclass(frozen=True)
-class Times:
-    """A column of times, all in one unit.
-
-    Args:
-        title: what it shows.
-        value_ns: finds the time of a row, in nanoseconds.
-        unit: of every cell.
-    """
-
-    title: str
-    value_ns: Callable[[AtlasRow], float | None]
-    unit: Scale
-
-    @property
-    def column(self) -> Column:
-        """Title and unit."""
-        return Column(self.title, self.unit.name)
-
-    def cell(self, row: AtlasRow) -> str:
-        """Write the time of a row."""
-        return self.unit.text(self.value_ns(row))
-
-    def median(self, rows: Sequence[AtlasRow]) -> str:
-        """Write the median over rows that have one."""
-        values = [value for row in rows if (value := self.value_ns(row)) is not None]
-        return self.unit.text(statistics.median(values) if values else None)
+# Columns of times, each in one unit: the times of a row.
+TIMES: dict[str, Callable[[Measurement], float | None]] = {
+    "miss": lambda taken: taken.median_ns(State.MISS),
+    "hit": lambda taken: taken.steady_ns,
+    "cold": lambda taken: taken.median_ns(State.COLD),
+    "local": lambda taken: taken.median_ns(State.LOCAL),
+    "overhead": lambda taken: taken.overhead_ns,
+}
+Units = Mapping[str, Scale]
 
 
 def atlas_document(atlas: Atlas) -> Document:
     """Say what every op costs, and which are not as one would think."""
-    times = _times(atlas.rows)
+    units = {title: column_scale(_ns(row, title) for row in atlas.rows) for title in TIMES}
     parts = (
         _head(atlas),
         _where(atlas),
-        _by_mesh(atlas, times),
-        _most_expensive(atlas, times),
-        _never_hit(atlas, times),
+        _by_mesh(atlas, units),
+        _most_expensive(atlas, units),
+        _never_hit(atlas, units),
         _moved(atlas),
         _unsupported(atlas),
         _other(atlas),
-        _everything(atlas, times),
+        _everything(atlas, units),
     )
     return Document(tuple(block for part in parts for block in part))
 
 
-def _times(rows: Sequence[AtlasRow]) -> dict[str, Times]:
-    values: dict[str, Callable[[AtlasRow], float | None]] = {
-        "miss": lambda row: row.median_ns(State.MISS),
-        "hit": lambda row: row.steady_ns,
-        "cold": lambda row: row.median_ns(State.COLD),
-        "local": lambda row: row.median_ns(State.LOCAL),
-        "overhead": lambda row: row.overhead_ns,
-    }
-    return {title: Times(title, value, column_scale(map(value, rows))) for title, value in values.items()}
+def _ns(row: AtlasRow, title: str) -> float | None:
+    return TIMES[title](row.measurement) if row.measurement else None
+
+
+def _columns(units: Units, *others: str) -> list[Column]:
+    return [*(Column(title, unit.name) for title, unit in units.items()), *map(Column, others)]
+
+
+def _times(units: Units, row: AtlasRow) -> list[str]:
+    return [unit.text(_ns(row, title)) for title, unit in units.items()]
 
 
 def _head(atlas: Atlas) -> Iterator[Block]:
@@ -96,28 +79,18 @@ def _head(atlas: Atlas) -> Iterator[Block]:
         f"What every op costs that DTensor has a rule for: {len(measured):,} signatures of "
         f"{count_ops(measured):,} ops, of {atlas.ops:,} ops in the registries of this torch."
     )
-    yield Paragraph(
-        spans(
-            "A ",
-            Span("miss", Tone.STRONG),
-            " is the first call after the sharding caches were cleared, ",
-            Span("cold", Tone.STRONG),
-            " one after the caches that feed propagation were cleared too, a ",
-            Span("hit", Tone.STRONG),
-            " a later call, each proved by torch's cache counters; an op that never asks the propagator has "
-            "its latency in the column of hits. ",
-            Span("local", Tone.STRONG),
-            " is the same op on the plain local shards, where that is one op, and ",
-            Span("overhead", Tone.STRONG),
-            " the hit less that. All are medians, and start below autograd. ",
-            Span("propagations", Tone.STRONG),
-            " counts those of one miss: the op's own, and those of the ops that torch makes it of where it "
-            "has no rule of its own. ",
-            Span("redistributes", Tone.STRONG),
-            " says what the op moves though its caller did not ask for it. The collectives are fakes, which "
-            "move nothing: what they cost on a network is not in these figures.",
-        )
+    definitions = (
+        "A *miss* is the first call after the sharding caches were cleared, *cold* one after the caches "
+        "that feed propagation were cleared too, a *hit* a later call, each proved by torch's cache "
+        "counters; an op that never asks the propagator has its latency in the column of hits. *local* is "
+        "the same op on the plain local shards, where that is one op, and *overhead* the hit less that. All "
+        "are medians, and start below autograd. *propagations* counts those of one miss: the op's own, and "
+        "those of the ops that torch makes it of where it has no rule of its own. *redistributes* says what "
+        "the op moves though its caller did not ask for it. The collectives are fakes, which move nothing: "
+        "what they cost on a network is not in these figures."
     )
+    tones = itertools.cycle((Tone.PLAIN, Tone.STRONG))
+    yield Paragraph(tuple(map(Span, definitions.split("*"), tones)))
     command = Span("dtdispatch atlas --output atlas.md", Tone.CODE)
     yield Paragraph(spans("The figures are of one machine and one day. ", command, " takes yours."))
 
@@ -154,52 +127,58 @@ def _spreads(atlas: Atlas) -> Iterator[str]:
             )
 
 
-def _by_mesh(atlas: Atlas, times: dict[str, Times]) -> Iterator[Block]:
+def _by_mesh(atlas: Atlas, units: Units) -> Iterator[Block]:
     measured = atlas.of(Outcome.MEASURED)
     yield Heading("By mesh")
     yield paragraph("Medians over all signatures, and over those that have a local row.")
     lines = []
     for mesh in _meshes(measured):
         rows = [row for row in measured if row.mesh == mesh]
-        lines.append(Line(mesh, (f"{len(rows):,}", *(each.median(rows) for each in times.values()))))
-    columns = (Column("signatures"), *(each.column for each in times.values()))
+        medians = (unit.text(_median(_ns(row, title) for row in rows)) for title, unit in units.items())
+        lines.append(Line(mesh, (f"{len(rows):,}", *medians)))
+    columns = (Column("signatures"), *_columns(units))
     yield Table(columns, (Group("", tuple(lines)),), "mesh", "", label_tone=Tone.PLAIN)
 
 
-def _most_expensive(atlas: Atlas, times: dict[str, Times]) -> Iterator[Block]:
+def _median(times: Iterable[float | None]) -> float | None:
+    """Take the median of what there is."""
+    known = [ns for ns in times if ns is not None]
+    return statistics.median(known) if known else None
+
+
+def _most_expensive(atlas: Atlas, units: Units) -> Iterator[Block]:
     measured = [
         row
         for row in atlas.of(Outcome.MEASURED)
-        if row.median_ns(State.MISS) is not None and State.MISS not in row.unconfirmed
+        if _ns(row, "miss") is not None and State.MISS not in row.unconfirmed
     ]
     yield Heading("The most expensive misses")
     yield paragraph(
         "Each op by its most expensive signature on this mesh, of the misses that a second visit confirmed."
     )
-    shown = [times[title] for title in ("miss", "hit", "cold", "local")]
-    columns = [*(each.column for each in shown), Column("propagations"), Column("redistributes")]
+    shown = {title: units[title] for title in ("miss", "hit", "cold", "local")}
     for mesh in _meshes(measured):
         dearest: dict[str, AtlasRow] = {}
         for row in _by_miss(row for row in measured if row.mesh == mesh):
             dearest.setdefault(row.op, row)
         lines = [
-            Line(row.signature, (*(each.cell(row) for each in shown), _propagations(row), _moves(row)))
+            Line(row.signature, (*_times(shown, row), _propagations(row), _moves(row)))
             for row in list(dearest.values())[:MOST_EXPENSIVE]
         ]
         yield paragraph(f"On mesh {mesh}:")
-        yield _table(columns, lines)
+        yield _table(_columns(shown, "propagations", "redistributes"), lines)
 
 
-def _never_hit(atlas: Atlas, times: dict[str, Times]) -> Iterator[Block]:
+def _never_hit(atlas: Atlas, units: Units) -> Iterator[Block]:
     rows = [row for row in atlas.of(Outcome.MEASURED) if row.why_no_hit]
     yield Heading("Ops that never hit")
     if not rows:
         none = "None: every signature that was measured was answered by a cache when it was called again."
         yield paragraph(none)
         return
-    shown = [times["miss"], times["hit"]]
-    lines = [Line(row.signature, (*(each.cell(row) for each in shown), row.why_no_hit)) for row in rows]
-    yield _folded([*(each.column for each in shown), Column("why")], lines)
+    shown = {title: units[title] for title in ("miss", "hit")}
+    lines = [Line(row.signature, (*_times(shown, row), row.why_no_hit)) for row in rows]
+    yield _folded(_columns(shown, "why"), lines)
 
 
 def _moved(atlas: Atlas) -> Iterator[Block]:
@@ -235,20 +214,19 @@ def _other(atlas: Atlas) -> Iterator[Block]:
     yield _folded([Column("outcome"), Column("why")], lines)
 
 
-def _everything(atlas: Atlas, times: dict[str, Times]) -> Iterator[Block]:
+def _everything(atlas: Atlas, units: Units) -> Iterator[Block]:
     yield Heading("Every signature")
     yield paragraph("By the cost of a miss. In the built page a click on a column's title sorts by it.")
-    columns = [each.column for each in times.values()]
-    lines = []
-    for row in _by_miss(atlas.rows):
-        cells = [each.cell(row) for each in times.values()]
-        lines.append(Line(row.signature, (*cells, _propagations(row), _moves(row), _note(row))))
-    yield _table([*columns, Column("propagations"), Column("redistributes"), Column("note")], lines)
+    lines = [
+        Line(row.signature, (*_times(units, row), _propagations(row), _moves(row), _note(row)))
+        for row in _by_miss(atlas.rows)
+    ]
+    yield _table(_columns(units, "propagations", "redistributes", "note"), lines)
 
 
 def _by_miss(rows: Iterable[AtlasRow]) -> list[AtlasRow]:
     """Sort by the cost of a miss, the most expensive first, and what has none last."""
-    return sorted(rows, key=lambda row: -(row.median_ns(State.MISS) or 0.0))
+    return sorted(rows, key=lambda row: -(_ns(row, "miss") or 0.0))
 
 
 def _meshes(rows: Iterable[AtlasRow]) -> list[str]:

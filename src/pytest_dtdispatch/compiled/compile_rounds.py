@@ -27,7 +27,7 @@ class CompilePlan:
         backend: of torch.compile.
         rounds: cold compiles, and as many warm ones.
         calls: of the compiled function in each round, and of the uncompiled one.
-        fake_tensor_cache: settings that are compared; none where torch's own is kept.
+        fake_tensor_cache: settings that are compared; empty to keep torch's own.
         sampler: reads each call; where all read alike there are no warm compiles.
     """
 
@@ -57,10 +57,10 @@ class Compiler(Protocol):
         """Forget compiled programs, and all that makes tracing cheaper; tell whether nothing is left."""
 
     def look_ups(self) -> Sequence[int]:
-        """Graphs compiled so far, and hits and misses of caches of compiled code."""
+        """Read graphs compiled so far, and hits and misses of caches of compiled code."""
 
     def graphs(self) -> int:
-        """Graphs compiled so far."""
+        """Read graphs compiled so far."""
 
     def note_cold(self, compiled: Callable[..., Any]) -> None:
         """Note what the cold compile that has just ended did, before anything else is called."""
@@ -109,12 +109,12 @@ class CompileRounds:
         with self._compiler.cold():
             self._cold()
             if self._plan.sampler.is_exact:
-                self._calls()
+                self._compiled_calls()
         if not self._plan.sampler.is_exact:
             with self._compiler.warm():
                 self._warm()
-                self._calls()
-        self._eager()
+                self._compiled_calls()
+        self._calls(State.EAGER, self._subject.fn)
         self._rounds += 1
 
     def figures(self) -> Figures:
@@ -127,14 +127,10 @@ class CompileRounds:
         return self._compiled(*args)
 
     def _cold(self) -> None:
-        is_empty = [False]
-
-        def forget() -> None:
-            is_empty[0] = self._compiler.forget_all()
-
-        figure, (graphs, hits, _) = self._compile(forget)
+        emptied: list[bool] = []
+        figure, (graphs, hits, _) = self._compile(lambda: emptied.append(self._compiler.forget_all()))
         self._compiler.note_cold(self._compiled)
-        why_not = NO_GRAPH if not graphs else FROM_CACHE if hits else "" if is_empty[0] else NOT_EMPTY
+        why_not = NO_GRAPH if not graphs else FROM_CACHE if hits else "" if emptied[0] else NOT_EMPTY
         self._recorder.record(State.COMPILE_COLD, figure, why_not)
 
     def _warm(self) -> None:
@@ -160,20 +156,17 @@ class CompileRounds:
         self._why_no_program = "" if graphs else NO_GRAPH
         return figure, (graphs, hits, misses)
 
-    def _calls(self) -> None:
+    def _compiled_calls(self) -> None:
         self._compiler.begin_calls()
-        with gc_paused():
-            self._timed(self._compiled, WARMUP_HITS)
-            for figure, before, after in self._timed(self._compiled, self._plan.calls):
-                again = COMPILED_AGAIN if after != before else ""
-                self._recorder.record(State.CALL, figure, self._why_no_program or again)
+        self._calls(State.CALL, self._compiled, self._why_no_program)
         self._compiler.note_calls()
 
-    def _eager(self) -> None:
+    def _calls(self, state: State, fn: Callable[..., Any], why_not: str = "") -> None:
         with gc_paused():
-            self._timed(self._subject.fn, WARMUP_HITS)
-            for figure, before, after in self._timed(self._subject.fn, self._plan.calls):
-                self._recorder.record(State.EAGER, figure, COMPILED_AGAIN if after != before else "")
+            self._timed(fn, WARMUP_HITS)
+            for figure, before, after in self._timed(fn, self._plan.calls):
+                again = COMPILED_AGAIN if after != before else ""
+                self._recorder.record(state, figure, why_not or again)
 
     def _timed(self, fn: Callable[..., Any], calls: int) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
         self._synchronize()

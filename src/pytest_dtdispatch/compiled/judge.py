@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
@@ -17,44 +17,28 @@ CONFIDENCE = 0.95  # five compiles each suffice for it
 COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)
 
 
-@dataclass(frozen=True)
-class CompileLimits:
-    """The most that a compiled function may have; no limit where None.
-
-    Args:
-        max_recompiles: functions compiled once more.
-        max_graph_breaks: places where the program is cut.
-    """
-
-    max_recompiles: int | None = None
-    max_graph_breaks: int | None = None
+# The most that a compiled function may have.
+_LIMITED: dict[str, Callable[[CompileCounts], Sequence[object] | None]] = {
+    "max_recompiles": lambda counts: counts.recompiles,
+    "max_graph_breaks": lambda counts: counts.graph_breaks,
+}
+LIMITS = tuple(_LIMITED)
 
 
 def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
-    """Say what limits have against a compiled function; empty where none is exceeded."""
-    own = CompileLimits(**{limit: limits.get(limit) for limit in LIMITS})
-    against = complaints(variant.counts, own)
+    """Say which limits a compiled function exceeds, or cannot be held against; empty where none."""
+    against = list(_complaints(variant.counts, limits))
     return "\n".join([f"{variant.name}: over its limits", *against]) if against else ""
 
 
-def complaints(counts: CompileCounts, limits: CompileLimits) -> tuple[str, ...]:
-    """Say which limits counts exceed, or cannot be held against."""
-    return tuple(
-        said
-        for limit, allowed, found in (
-            ("max_recompiles", limits.max_recompiles, counts.recompiles),
-            ("max_graph_breaks", limits.max_graph_breaks, counts.graph_breaks),
-        )
-        if allowed is not None and (said := _complaint(f"{limit}={allowed}", allowed, found))
-    )
-
-
-def _complaint(limit: str, allowed: int, found: Sequence[object] | None) -> str:
-    if found is None:
-        return f"{limit} cannot be judged: this torch does not count them"
-    if len(found) <= allowed:
-        return ""
-    return "\n".join([f"{limit}, and there are {len(found):,}", *listed(found)])
+def _complaints(counts: CompileCounts, limits: Mapping[str, Any]) -> Iterator[str]:
+    for limit, of in _LIMITED.items():
+        allowed, found = limits.get(limit), of(counts)
+        if allowed is not None and found is None:
+            yield f"{limit}={allowed} cannot be judged: this torch does not count them"
+        elif allowed is not None and found is not None and len(found) > allowed:
+            yield f"{limit}={allowed}, and there are {len(found):,}"
+            yield from listed(found)
 
 
 @dataclass(frozen=True)
@@ -105,6 +89,3 @@ def _effect(name: str, state: State, off: Sequence[int], on: Sequence[int]) -> C
     low, high = shift_interval(logs_on, logs_off, CONFIDENCE)
     ratio = math.exp(hodges_lehmann(logs_on, logs_off))
     return CacheEffect(name, state, ratio, math.exp(low), math.exp(high), (len(off), len(on)))
-
-
-LIMITS = tuple(limit.name for limit in fields(CompileLimits))

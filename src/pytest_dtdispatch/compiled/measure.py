@@ -41,8 +41,8 @@ class Compilation:
         others: arguments of further calls, a tuple each.
         setup: called before each call; what it returns, if anything, are the arguments.
         backend: of torch.compile: a name, or a function that compiles a graph.
-        dynamic: as of torch.compile.
-        fullgraph: as of torch.compile.
+        dynamic: as torch.compile takes it.
+        fullgraph: as torch.compile takes it.
     """
 
     fn: Callable[..., Any]
@@ -67,13 +67,6 @@ class Compilation:
         if self.backend == "inductor" and not torch.cuda.is_initialized():
             compilerapi.check_cpp_compiler()
 
-    def compiled(self) -> Callable[..., Any]:
-        """Make the compiled function; its first call compiles."""
-        made: Callable[..., Any] = torch.compile(
-            self.fn, backend=self.backend, dynamic=self.dynamic, fullgraph=self.fullgraph
-        )
-        return made
-
     def run(self) -> tuple[tuple[Any, ...], RanCall]:
         """Make every call for the program, uncompiled."""
         __tracebackhide__ = True
@@ -82,29 +75,28 @@ class Compilation:
             __tracebackhide__ = True
             return (self.fn(*args), *(self.fn(*other) for other in self.others))
 
-        results, ran = run_call(every_call, self.args, self.setup)
-        return results, ran
+        return run_call(every_call, self.args, self.setup)
 
 
 class TorchCompiler:
-    """Compiles a function in one setting of the FakeTensor cache; counts what its first cold compile does.
+    """Compiles a function in one setting of the FakeTensor cache; see :class:`Compiler` for its methods.
 
     Attributes:
         counts: of the first cold compile, and recompiles of the first calls after a compile.
     """
 
+    look_ups = staticmethod(compilerapi.look_ups)
+    graphs = staticmethod(compilerapi.graphs_compiled)
+
     def __init__(
-        self,
-        compilation: Compilation,
-        caches: ShardingCaches,
-        fake_tensor_cache: bool | None,
-        folder: Path,
+        self, compilation: Compilation, caches: ShardingCaches, fake_tensor_cache: bool | None, folder: str
     ) -> None:
         self.counts = CompileCounts()
         self._compilation = compilation
         self._caches = caches
         self._fake_tensor_cache = fake_tensor_cache
-        self._folder = folder
+        self._folder = Path(folder, str(fake_tensor_cache))
+        self._folder.mkdir()
         self._uncached = [0]
         self._graphs_before = 0
         self._compiles_before: list[Any] = []
@@ -112,15 +104,19 @@ class TorchCompiler:
         self._has_counted_calls = False
 
     def compile(self) -> Callable[..., Any]:
-        """See :class:`Compiler`, as of every method here."""
-        return self._compilation.compiled()
+        """Make the compiled function; its first call compiles."""
+        how = self._compilation
+        made: Callable[..., Any] = torch.compile(
+            how.fn, backend=how.backend, dynamic=how.dynamic, fullgraph=how.fullgraph
+        )
+        return made
 
     @contextmanager
     def cold(self) -> Iterator[None]:
         """Use an empty folder, with caches switched off, and count propagations."""
         with ExitStack() as stack:
             enter = stack.enter_context
-            folder = enter(tempfile.TemporaryDirectory(prefix="dtdispatch-", ignore_cleanup_errors=True))
+            folder = enter(_temporary_folder())
             enter(compilerapi.fake_tensor_cache(self._fake_tensor_cache))
             enter(compilerapi.cache_folder(Path(folder)))
             enter(compilerapi.caches_disabled())
@@ -145,14 +141,6 @@ class TorchCompiler:
         self._uncached[0] = 0
         self._graphs_before = self.graphs()
         return not self._caches.cold_entries()
-
-    def look_ups(self) -> Sequence[int]:
-        """Read torch's counters."""
-        return compilerapi.look_ups()
-
-    def graphs(self) -> int:
-        """Read the counter of graphs."""
-        return compilerapi.graphs_compiled()
 
     def note_cold(self, compiled: Callable[..., Any]) -> None:
         """Count what the compile did, then call with the other arguments, and count their recompiles."""
@@ -197,22 +185,11 @@ class TorchCompiler:
         )
 
     def _add_recompiles(self) -> None:
-        compiles = compilerapi.compilations_since(self._compiles_before)
-        known = self.counts.recompiles
-        if compiles is None or known is None:
-            self.counts = replace(self.counts, recompiles=None)
-            return
-        self._compiles_before = compilerapi.compilations()
-        new = (Recompile(*each) for each in compilerapi.recompiles_of(compiles))
-        self.counts = replace(self.counts, recompiles=(*known, *new))
-
-
-@dataclass(frozen=True)
-class _Setting:
-    name: str
-    fake_tensor_cache: bool | None
-    compiler: TorchCompiler
-    rounds: CompileRounds
+        compiles, known = compilerapi.compilations_since(self._compiles_before), self.counts.recompiles
+        recompiles = None
+        if compiles is not None and known is not None:
+            recompiles = (*known, *(Recompile(*each) for each in compilerapi.recompiles_of(compiles)))
+        self.counts = replace(self.counts, recompiles=recompiles)
 
 
 def run_and_measure_compile(
@@ -227,65 +204,45 @@ def run_and_measure_compile(
     eager_results, ran = compilation.run()
     release = release_of(eager_results)
     wait_for(eager_results)  # nobody need look at them: without us they would not have been made
+
+    def variant(is_on: bool | None, counts: CompileCounts, figures: Figures) -> CompiledVariant:
+        is_one_of_several = is_on is not None and len(plan.fake_tensor_cache) > 1
+        own = variant_name(name, bool(is_on)) if is_one_of_several else name
+        measurement = Measurement(own, own, name, ran.place, Contains.COMPILED, 1, figures)
+        return CompiledVariant(own, name, compilation.backend_name, is_on, counts, measurement)
+
     if ran.once:
-        figures = Figures(notes=(ran.once,))
-        variant = _variant(compilation, name, name, None, CompileCounts(), ran.place, figures)
-        return Compiled(name, eager_results, eager_results, (variant,))
+        only = variant(None, CompileCounts(), Figures(notes=(ran.once,)))
+        return Compiled(name, eager_results, eager_results, (only,))
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating())
-        folder = stack.enter_context(_folder())
+        folder = stack.enter_context(_temporary_folder())
         stack.callback(compilerapi.reset)  # what was compiled for us must not answer the program
-        subject = Subject(compilation.fn, prepare, release=release)
-        settings = [
-            _setting(compilation, name, subject, caches, plan, Path(folder, str(is_on)), is_on)
+        settings = {
+            is_on: TorchCompiler(compilation, caches, is_on, folder)
             for is_on in plan.fake_tensor_cache or (None,)
-        ]
-        results = _rehearse(settings)
-        note = _take_rounds(settings, plan.rounds)
+        }
+        subject = Subject(compilation.fn, prepare, release=release)
+        rounds = [CompileRounds(compiler, subject, plan, synchronizer()) for compiler in settings.values()]
+        results = _rehearse(rounds)
+        notes = _take_rounds(rounds, plan.rounds)
+        taken = zip(settings.items(), (each.figures() for each in rounds), strict=True)
         variants = tuple(
-            _variant(
-                compilation,
-                name,
-                setting.name,
-                setting.fake_tensor_cache,
-                setting.compiler.counts,
-                ran.place,
-                _noted(setting.rounds.figures(), note),
-            )
-            for setting in settings
+            variant(is_on, compiler.counts, replace(figures, notes=(*figures.notes, *notes)))
+            for (is_on, compiler), figures in taken
         )
     return Compiled(name, results, eager_results, variants)
 
 
-def _folder() -> AbstractContextManager[str]:
+def _temporary_folder() -> AbstractContextManager[str]:
     return tempfile.TemporaryDirectory(prefix="dtdispatch-", ignore_cleanup_errors=True)
 
 
-def _setting(
-    compilation: Compilation,
-    name: str,
-    subject: Subject,
-    caches: ShardingCaches,
-    plan: CompilePlan,
-    folder: Path,
-    fake_tensor_cache: bool | None,
-) -> _Setting:
-    folder.mkdir()
-    compiler = TorchCompiler(compilation, caches, fake_tensor_cache, folder)
-    is_one_of_several = len(plan.fake_tensor_cache) > 1 and fake_tensor_cache is not None
-    return _Setting(
-        variant_name(name, bool(fake_tensor_cache)) if is_one_of_several else name,
-        fake_tensor_cache,
-        compiler,
-        CompileRounds(compiler, subject, plan, synchronize=synchronizer()),
-    )
-
-
-def _rehearse(settings: Sequence[_Setting]) -> tuple[Any, ...]:
+def _rehearse(settings: Sequence[CompileRounds]) -> tuple[Any, ...]:
     """Compile in each setting for the first time; what goes wrong here is told to the program."""
     __tracebackhide__ = True
     try:
-        first, *others = [setting.rounds.rehearse() for setting in settings]
+        first, *others = [rounds.rehearse() for rounds in settings]
     except Exception as error:
         graph_break = compilerapi.break_of(error)
         if graph_break is None:
@@ -297,30 +254,13 @@ def _rehearse(settings: Sequence[_Setting]) -> tuple[Any, ...]:
     return first
 
 
-def _take_rounds(settings: Sequence[_Setting], rounds: int) -> str:
-    """Take rounds of every setting in turn, and say what ended them early."""
+def _take_rounds(settings: Sequence[CompileRounds], count: int) -> tuple[str, ...]:
+    """Take rounds of every setting in turn, and note what ended them early."""
     try:
         with nothing_warned():  # the first compile has warned of what there is to warn of
-            for number in range(rounds):
-                for setting in settings if number % 2 == 0 else settings[::-1]:
-                    setting.rounds.take_round()
+            for number in range(count):
+                for rounds in settings if number % 2 == 0 else settings[::-1]:
+                    rounds.take_round()
     except Exception as error:  # the first compile succeeded: the program must not see this
-        return f"repeating it raised {first_line(error)}"
-    return ""
-
-
-def _noted(figures: Figures, note: str) -> Figures:
-    return replace(figures, notes=(*figures.notes, note)) if note else figures
-
-
-def _variant(
-    compilation: Compilation,
-    base_name: str,
-    name: str,
-    fake_tensor_cache: bool | None,
-    counts: CompileCounts,
-    place: str,
-    figures: Figures,
-) -> CompiledVariant:
-    measurement = Measurement(name, name, base_name, place, Contains.COMPILED, 1, figures)
-    return CompiledVariant(name, base_name, compilation.backend_name, fake_tensor_cache, counts, measurement)
+        return (f"repeating it raised {first_line(error)}",)
+    return ()

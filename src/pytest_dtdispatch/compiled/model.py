@@ -18,10 +18,6 @@ class GraphBreak:
     Args:
         reason: as torch gives it, in one line.
         place: file and line of the program.
-
-    Example:
-        >>> str(GraphBreak("Call to `torch._dynamo.graph_break()`", "t.py:12"))
-        't.py:12: Call to `torch._dynamo.graph_break()`'
     """
 
     reason: str
@@ -39,10 +35,6 @@ class Recompile:
         function: its name.
         place: file and line of its beginning.
         reason: as torch gives it, in one line.
-
-    Example:
-        >>> str(Recompile("add", "t.py:3", "size mismatch at index 0. expected 1, actual 2"))
-        'add (t.py:3): size mismatch at index 0. expected 1, actual 2'
     """
 
     function: str
@@ -156,7 +148,7 @@ class Compiled:
 
     @property
     def graphs(self) -> float:
-        """Graphs that were compiled, in the setting that has most, as of every count here."""
+        """Graphs that were compiled; of this and every other count, in the setting that has most."""
         return self._most(lambda counts: counts.graphs)
 
     @property
@@ -195,10 +187,5 @@ class Compiled:
 
 
 def variant_name(name: str, fake_tensor_cache: bool) -> str:
-    """Name the rows of one setting of several.
-
-    Example:
-        >>> variant_name("embedding", False)
-        'embedding[fake_tensor_cache=off]'
-    """
+    """Name the rows of one setting of several: ``embedding[fake_tensor_cache=off]``."""
     return f"{name}[fake_tensor_cache={'on' if fake_tensor_cache else 'off'}]"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.compiled.judge import CacheEffect, cache_effects
-from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.compiled.judge import LIMITS, cache_effects, complaint
+from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.document import (
@@ -18,21 +18,17 @@ from pytest_dtdispatch.report.document import (
     View,
     paragraph,
 )
+from pytest_dtdispatch.report.kind import Kind
 from pytest_dtdispatch.report.measurements import proof_tone
 from pytest_dtdispatch.report.scales import column_scale
 
 NOT_COUNTED = "?"
-STATES = (
-    ("cold", State.COMPILE_COLD),
-    ("warm", State.COMPILE_WARM),
-    ("call", State.CALL),
-    ("eager", State.EAGER),
-)
+STATES = {"cold": State.COMPILE_COLD, "warm": State.COMPILE_WARM, "call": State.CALL, "eager": State.EAGER}
 COUNTS: tuple[tuple[str, Callable[[CompileCounts], int | None]], ...] = (
-    ("graphs", lambda counts: counts.graphs),
-    ("breaks", lambda counts: _length(counts.graph_breaks)),
+    ("graphs", METRICS["graphs"]),
+    ("breaks", METRICS["graph_breaks"]),
     ("guards", lambda counts: counts.guards),
-    ("recompiles", lambda counts: _length(counts.recompiles)),
+    ("recompiles", METRICS["recompiles"]),
     ("propagations", lambda counts: counts.propagations),
 )
 EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm", "cold/call")
@@ -51,16 +47,15 @@ def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> D
 
 def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Table:
     everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
-    columns = [
-        (title, texts) for title, state in STATES if any((texts := _texts(state, everything))[1].values())
-    ]
+    written = ((title, *_texts(state, everything)) for title, state in STATES.items())
+    columns = [(title, unit, texts) for title, unit, texts in written if any(texts.values())]
 
     def line(variant: CompiledVariant) -> Line:
         measurement, counts = variant.measurement, variant.counts
-        cells = [texts[1][id(measurement)] or "-" for _, texts in columns]
+        cells = [texts[id(measurement)] or "-" for *_, texts in columns]
         cells += [_ratio(measurement)] * bool(columns)
         cells += [_number(of(counts)) for _, of in COUNTS]
-        cells += [_sum(counts.fake_tensor_hits, counts.fake_tensor_misses)]
+        cells += [f"{_number(counts.fake_tensor_hits)}+{_number(counts.fake_tensor_misses)}"]
         cells += [_samples(measurement)] * bool(columns)
         proof = measurement.proof if columns else "counted"
         return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, view)), proof_tone(proof))
@@ -70,7 +65,7 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Tab
         for test, of_test in compiled.items()
         for backend in dict.fromkeys(variant.backend for variant in of_test)
     )
-    times = [Column(title, texts[0]) for title, texts in columns]
+    times = [Column(title, unit) for title, unit, _ in columns]
     titles = [*["cold/call"] * bool(columns), *(title for title, _ in COUNTS), "fake"]
     titles += ["samples"] * bool(columns)
     return Table((*times, *map(Column, titles)), groups, label_title="compiled", expendable=EXPENDABLE)
@@ -79,26 +74,15 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Tab
 def _effects(compiled: Mapping[str, Sequence[CompiledVariant]]) -> Iterator[Paragraph]:
     for test, variants in compiled.items():
         for effect in cache_effects(variants):
-            yield paragraph(f"{test}: {effect_text(effect)}", hanging=2)
-
-
-def effect_text(effect: CacheEffect) -> str:
-    """Write the ratio with its interval.
-
-    Example:
-        >>> effect_text(CacheEffect("embedding", State.COMPILE_COLD, 1.082, 1.04, 1.13, (5, 5)))
-        'embedding compile-cold takes 1.08 times as long with the FakeTensor cache off (95 %: 1.04 to 1.13)'
-    """
-    off, on = effect.samples
-    interval = (
-        f"95 %: {effect.low:.2f} to {effect.high:.2f}"
-        if effect.has_interval
-        else f"no interval from {off} and {on} samples"
-    )
-    return (
-        f"{effect.name} {effect.state} takes {effect.ratio:.2f} times as long with the FakeTensor cache off "
-        f"({interval})"
-    )
+            off, on = effect.samples
+            interval = f"no interval from {off} and {on} samples"
+            if effect.has_interval:
+                interval = f"95 %: {effect.low:.2f} to {effect.high:.2f}"
+            yield paragraph(
+                f"{test}: {effect.name} {effect.state} takes {effect.ratio:.2f} times as long "
+                f"with the FakeTensor cache off ({interval})",
+                hanging=2,
+            )
 
 
 def _texts(state: State, measurements: Sequence[Measurement]) -> tuple[str, dict[int, str]]:
@@ -134,13 +118,15 @@ def _notes(variant: CompiledVariant, view: View) -> Iterator[str]:
         )
 
 
-def _length(listed: Sequence[object] | None) -> int | None:
-    return None if listed is None else len(listed)
-
-
 def _number(count: int | None) -> str:
     return NOT_COUNTED if count is None else f"{count:,}"
 
 
-def _sum(one: int | None, other: int | None) -> str:
-    return f"{_number(one)}+{_number(other)}"
+KIND = Kind(
+    CompiledVariant.kind,
+    document,
+    tuple(METRICS),
+    complaint,
+    LIMITS,
+    "nothing was compiled; call dtdispatch.compile(fn, *args) in the test",
+)

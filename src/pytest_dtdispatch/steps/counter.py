@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 from collections import Counter
@@ -14,7 +15,7 @@ import torch
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.measuring.describe import dtype_text, placement_text, shape_text, signature_of
 from pytest_dtdispatch.measuring.exclusive import Measuring
-from pytest_dtdispatch.steps.growth import Growth, older_objects_frozen
+from pytest_dtdispatch.steps.growth import Held, older_objects_frozen
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts
 from pytest_dtdispatch.steps.reasons import Seen, Traits
 from pytest_dtdispatch.steps.traits import Describer
@@ -69,7 +70,6 @@ class StepCounter:
         self._home = threading.get_ident()
         self._clears = 0
         self._open = ExitStack()
-        self._growth = Growth(self._caches)
         self._begin()
 
     def __enter__(self) -> StepCounter:
@@ -78,7 +78,7 @@ class StepCounter:
             measuring.hold(older_objects_frozen())
             measuring.hold(watching(self))
             self._open = entered.pop_all()
-        self._growth = Growth(self._caches)
+        self._held = Held.by(self._caches)
         self._begin()
         return self
 
@@ -99,7 +99,10 @@ class StepCounter:
         native_entries = sum(one.asked is Asked.NATIVE and not one.error for one in propagated)
         propagated.clear()
         self._log.clear()
-        grown = self._growth.lap(native_entries)
+        gc.collect()
+        held, before = Held.by(self._caches), self._held
+        grown = {name: count - before.entries[name] for name, count in held.entries.items()}
+        native = (("native", native_entries),) if self._caches.has_native else ()
         counts = StepCounts(
             hits=native_hits + self._python_hits,
             missed=missed,
@@ -108,11 +111,12 @@ class StepCounter:
             python_misses=self._python_misses,
             redistributions=tuple(self._redistributions),
             collectives=tuple(sorted(self._collectives.items())),
-            cache_growth=grown.caches,
-            spec_growth=grown.specs,
-            dtensor_growth=grown.dtensors,
-            host_memory_growth_bytes=grown.host_memory_bytes,
+            cache_growth=(*native, *grown.items()),
+            spec_growth=held.specs - before.specs,
+            dtensor_growth=held.dtensors - before.dtensors,
+            host_memory_growth_bytes=held.memory_since(before),
         )
+        self._held = held
         self._begin()
         return counts
 
@@ -245,20 +249,15 @@ class StepCounter:
         return tuple(missed)
 
     def _explain(self, one: _Propagated) -> tuple[Miss, _Called]:
-        schema = one.schema
-        call = _Called(
-            op_name(schema.op),
-            self._describer.traits_of(schema.op, schema.args_schema, schema.kwargs_schema),
-            one.clears,
-        )
+        call = one.schema.op, one.schema.args_schema, one.schema.kwargs_schema
+        called = _Called(op_name(one.schema.op), self._describer.traits_of(*call), one.clears)
         if one.error:
             reason = f"propagation raised {one.error}, and that is not kept"
         elif one.asked is Asked.NONE:
             reason = "no cache was asked: the program is being traced, or a mode makes torch pass them by"
         else:
-            reason = self._seen.why(*call)
-        signature = str(signature_of(schema.op, schema.args_schema, schema.kwargs_schema))
-        return Miss(signature, reason, one.asked, one.nested), call
+            reason = self._seen.why(*called)
+        return Miss(str(signature_of(*call)), reason, one.asked, one.nested), called
 
     def _redistribution(self, source: Any, target: Any, handled: int) -> Redistribution:
         tensor = tensor_traits(source)

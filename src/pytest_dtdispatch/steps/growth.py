@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from torch.distributed.tensor import DTensor
 
@@ -18,40 +18,23 @@ from pytest_dtdispatch.torchapi.tensors import spec_type
 STATM = Path("/proc/self/statm")
 
 
-@dataclass(frozen=True)
-class Grown:
-    """What was gained in a lap."""
+class Held(NamedTuple):
+    """What there is at one moment; objects up to a constant: each holds a reference to its class."""
 
-    caches: tuple[tuple[str, int], ...]
+    entries: dict[str, int]
     specs: int
     dtensors: int
     host_memory_bytes: int | None
 
+    @classmethod
+    def by(cls, caches: ShardingCaches) -> Held:
+        """Look what there is."""
+        return cls(caches.entries(), sys.getrefcount(spec_type()), sys.getrefcount(DTensor), resident_bytes())
 
-class Growth:
-    """Compare what there is with what there was a lap ago."""
-
-    def __init__(self, caches: ShardingCaches) -> None:
-        self._caches = caches
-        self._entries = caches.entries()
-        self._specs, self._dtensors = _live_objects()
-        self._memory = resident_bytes()
-
-    def lap(self, native_entries: int) -> Grown:
-        """Return what was gained since the last lap, or since the start."""
-        gc.collect()
-        entries = self._caches.entries()
-        specs, dtensors = _live_objects()
-        memory = resident_bytes()
-        native = (("native", native_entries),) if self._caches.has_native else ()
-        grown = Grown(
-            caches=native + tuple((name, entries[name] - self._entries[name]) for name in entries),
-            specs=specs - self._specs,
-            dtensors=dtensors - self._dtensors,
-            host_memory_bytes=None if memory is None or self._memory is None else memory - self._memory,
-        )
-        self._entries, self._specs, self._dtensors, self._memory = entries, specs, dtensors, memory
-        return grown
+    def memory_since(self, earlier: Held) -> int | None:
+        """Say how many bytes of resident memory were gained; None where the system does not tell."""
+        now, before = self.host_memory_bytes, earlier.host_memory_bytes
+        return None if now is None or before is None else now - before
 
 
 @contextmanager
@@ -70,8 +53,3 @@ def resident_bytes() -> int | None:
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
-
-
-def _live_objects() -> tuple[int, int]:
-    """Count specs and DTensors, up to a constant: every object of a class holds a reference to it."""
-    return sys.getrefcount(spec_type()), sys.getrefcount(DTensor)

@@ -41,25 +41,15 @@ def run_and_count_steps(step: Callable[[], object], warmup: int, steps: int, nam
     with StepCounter() as counter:
         warm, counted = [], []  # no comprehensions: their frames would stand in a failing step's traceback
         for _ in range(warmup):
-            warm.append(_warm_up(step, counter))
+            with CallNotes(counter):
+                result = step()
+            wait_for(result)
+            del result  # it is not left alive
+            warm.append(counter.lap())
         for _ in range(steps):
-            counted.append(_count(step, counter))
+            wait_for(step())
+            counted.append(counter.lap())
     return Steps(name, tuple(warm), tuple(counted))
-
-
-def _warm_up(step: Callable[[], object], counter: StepCounter) -> StepCounts:
-    __tracebackhide__ = True
-    with CallNotes(counter):
-        result = step()
-    wait_for(result)
-    del result  # it is not left alive
-    return counter.lap()
-
-
-def _count(step: Callable[[], object], counter: StepCounter) -> StepCounts:
-    __tracebackhide__ = True
-    wait_for(step())
-    return counter.lap()
 
 
 class CountedRegion:

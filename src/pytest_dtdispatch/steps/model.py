@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -82,7 +83,7 @@ class StepCounts:
     Args:
         hits: calls that a sharding-propagation cache answered.
         missed: calls that propagated, in the order they were made.
-        unpropagated: calls that never ask the propagator, as ``is_same_size``.
+        unpropagated: calls that never ask the propagator, such as ``is_same_size``.
         native_misses: misses of the native cache, by torch's own counter.
         python_misses: misses of the Python cache, by its own counter, those inside a propagation too.
         redistributions: in the order they were made.
@@ -175,17 +176,17 @@ class Steps:
     @property
     def calls(self) -> int:
         """Calls of ops on DTensors, in all steps."""
-        return self._total(lambda step: step.calls)
+        return sum(step.calls for step in self.steps)
 
     @property
     def hits(self) -> int:
         """Calls that a cache answered, in all steps."""
-        return self._total(lambda step: step.hits)
+        return sum(step.hits for step in self.steps)
 
     @property
     def misses(self) -> int:
         """Calls that propagated, in all steps."""
-        return self._total(lambda step: step.misses)
+        return sum(step.misses for step in self.steps)
 
     @property
     def missed(self) -> tuple[Miss, ...]:
@@ -200,22 +201,22 @@ class Steps:
     @property
     def collectives(self) -> dict[str, int]:
         """Collectives by kind, in all steps."""
-        return self._summed(lambda step: step.collectives)
+        return _summed(step.collectives for step in self.steps)
 
     @property
     def cache_growth(self) -> dict[str, int]:
         """Entries that each cache gained over all steps."""
-        return self._summed(lambda step: step.cache_growth)
+        return _summed(step.cache_growth for step in self.steps)
 
     @property
     def spec_growth(self) -> int:
         """``DTensorSpec`` objects gained over all steps."""
-        return self._total(lambda step: step.spec_growth)
+        return sum(step.spec_growth for step in self.steps)
 
     @property
     def dtensor_growth(self) -> int:
         """``DTensor`` objects gained over all steps."""
-        return self._total(lambda step: step.dtensor_growth)
+        return sum(step.dtensor_growth for step in self.steps)
 
     @property
     def host_memory_growth_bytes(self) -> int | None:
@@ -226,35 +227,40 @@ class Steps:
     @property
     def misses_per_step(self) -> float:
         """Calls that propagated, a step; lists what missed and why."""
-        return self._a_step(self.misses, repeated(self.missed))
+        return Count(self.misses, len(self.steps), repeated(self.missed))
 
     @property
     def redistributes_per_step(self) -> float:
         """Redistributions a step; lists them."""
-        return self._a_step(len(self.redistributions), repeated(self.redistributions))
+        return Count(len(self.redistributions), len(self.steps), repeated(self.redistributions))
 
     @property
     def collectives_per_step(self) -> float:
         """Collectives a step; lists them by kind."""
         kinds = self.collectives
-        return self._a_step(sum(kinds.values()), [f"{kind}: {count}x" for kind, count in kinds.items()])
+        details = [f"{kind}: {count}x" for kind, count in kinds.items()]
+        return Count(sum(kinds.values()), len(self.steps), details)
 
     @property
     def cache_growth_per_step(self) -> float:
         """Entries a step that the cache gained which gained most; lists every cache that grew."""
         grown = self.cache_growth
-        details = [f"{cache}: {_entries(count)}" for cache, count in grown.items() if count]
-        return self._a_step(max(grown.values(), default=0), details)
+        details = [
+            f"{cache}: {count:+,} {'entry' if abs(count) == 1 else 'entries'}"
+            for cache, count in grown.items()
+            if count
+        ]
+        return Count(max(grown.values(), default=0), len(self.steps), details)
 
     @property
     def spec_growth_per_step(self) -> float:
         """``DTensorSpec`` objects gained a step."""
-        return self._a_step(self.spec_growth, [])
+        return Count(self.spec_growth, len(self.steps))
 
     @property
     def dtensor_growth_per_step(self) -> float:
         """``DTensor`` objects gained a step."""
-        return self._a_step(self.dtensor_growth, [])
+        return Count(self.dtensor_growth, len(self.steps))
 
     @property
     def unsteady(self) -> str:
@@ -263,19 +269,9 @@ class Steps:
         other = next((i for i, count in enumerate(calls) if count != calls[0]), None)
         return "" if other is None else f"{calls[0]} calls in step 1 and {calls[other]} in step {other + 1}"
 
-    def _total(self, count: Callable[[StepCounts], int]) -> int:
-        return sum(count(step) for step in self.steps)
 
-    def _summed(self, counts: Callable[[StepCounts], Sequence[tuple[str, int]]]) -> dict[str, int]:
-        summed: dict[str, int] = {}
-        for step in self.steps:
-            for name, count in counts(step):
-                summed[name] = summed.get(name, 0) + count
-        return summed
-
-    def _a_step(self, total: int, details: Iterable[str]) -> Count:
-        return Count(total, len(self.steps), details)
-
-
-def _entries(count: int) -> str:
-    return f"{count:+,} {'entry' if abs(count) == 1 else 'entries'}"
+def _summed(counts: Iterable[Sequence[tuple[str, int]]]) -> dict[str, int]:
+    summed: Counter[str] = Counter()
+    for of_step in counts:
+        summed.update(dict(of_step))
+    return dict(summed)

@@ -47,10 +47,13 @@ class Seen:
         if before is not None:
             return "an equal call missed before: its plan is not kept"
         latest_first = reversed(known)  # of those equally near, the last one is what a reader remembers
-        return min((_differences(traits, dict(other)) for other in latest_first), key=_weight).text
+        differences = (_differences(traits, dict(other)) for other in latest_first)
+        return min(differences, key=lambda each: tuple(map(len, each))).text
 
 
 class _Differences(NamedTuple):
+    """What tells two calls apart, what weighs most first."""
+
     kinds: Sequence[str]
     strong: Sequence[str]
     weak: Sequence[str]
@@ -60,10 +63,6 @@ class _Differences(NamedTuple):
         shown = [*self.kinds, *self.strong] or self.weak
         more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
         return ", ".join(shown[:MOST_SHOWN]) + more
-
-
-def _weight(differences: _Differences) -> tuple[int, int, int]:
-    return len(differences.kinds), len(differences.strong), len(differences.weak)
 
 
 def _differences(traits: Traits, other: Traits) -> _Differences:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
-from pytest_dtdispatch.steps.model import StepCounts, Steps
+from pytest_dtdispatch.report.kind import Kind
+from pytest_dtdispatch.steps.judge import LIMITS, complaint
+from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
     ("calls", lambda step: step.calls),
@@ -71,26 +73,31 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
     notes += view.listed([f"missed {text}" for text in repeated(steps.missed)])
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
-    if grown:
-        notes.append(f"cache entries over {_times(len(steps.steps))}: {', '.join(grown)}")
+    times = f"{len(steps.steps)} step{'s' * (len(steps.steps) > 1)}"
+    notes += [f"cache entries over {times}: {', '.join(grown)}"] if grown else []
     if view.verbose:
         notes += [f"redistributed {text}" for text in repeated(steps.redistributions)]
-        notes += [
-            f"collectives: {', '.join(f'{kind} {n}x' for kind, n in steps.collectives.items())}"
-        ] * bool(steps.collectives)
+        collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
+        notes += [f"collectives: {collectives}"] if collectives else []
         warm = "+".join(str(step.misses) for step in steps.warmup)
         notes += [f"misses of the warm-up: {warm}"] if warm else []
-        if steps.host_memory_growth_bytes is not None:
-            notes.append(
-                f"resident memory over {_times(len(steps.steps))}: {steps.host_memory_growth_bytes:+,} bytes"
-            )
+        memory = steps.host_memory_growth_bytes
+        notes += [] if memory is None else [f"resident memory over {times}: {memory:+,} bytes"]
     return notes
-
-
-def _times(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _range(counts: Sequence[int]) -> str:
     least, most = min(counts), max(counts)
     return f"{least:,}" if least == most else f"{least:,}-{most:,}"
+
+
+KIND = Kind(
+    Steps.kind,
+    document,
+    tuple(METRICS),
+    complaint,
+    LIMITS,
+    "no steps were counted; call dtdispatch.steps(fn) in the test, "
+    "or count whole tests with --dtdispatch-all --dtdispatch-metric counts",
+    number="{} steps were counted",
+)

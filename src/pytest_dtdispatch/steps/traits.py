@@ -17,9 +17,8 @@ class Describer:
     """Describe calls; meshes are described once, as one may have many ranks."""
 
     def __init__(self) -> None:
-        self._meshes: dict[
-            int, tuple[Any, dict[Trait, str]]
-        ] = {}  # the mesh is held, so its id stays its own
+        # By id: the mesh is held, so its id stays its own.
+        self._meshes: dict[int, tuple[Any, dict[Trait, str]]] = {}
 
     def traits_of(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Traits:
         """Describe a call on DTensors, or on the specs that stand for them in propagation."""

@@ -9,7 +9,7 @@ import pytest
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.atlas.arguments import find_arguments
 from pytest_dtdispatch.atlas.layouts import GRID, LINE
-from pytest_dtdispatch.atlas.survey import Refusal, capture_case, cases_of
+from pytest_dtdispatch.atlas.survey import capture_case, cases_of
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.torchapi.op_schemas import ops_with_a_rule
 
@@ -26,9 +26,9 @@ def test_op(dtdispatch: DtDispatch, mesh_factory: MeshFactory, name: str) -> Non
         pytest.skip(f"no arguments made: {arguments}")
     meshes: dict[tuple[int, ...], Any] = {shape: mesh_factory(shape) for shape in (GRID, LINE)}
     cases = list(cases_of(name, arguments, meshes.__getitem__))
-    refusals = [case.message for case in cases if isinstance(case, Refusal)]
+    refusals = [case.refusal for case in cases if case.refusal]
     if len(refusals) == len(cases):
         pytest.skip(f"torch does not support it: {refusals[0]}")
     for case in cases:
-        if not isinstance(case, Refusal):
+        if not case.refusal:
             capture_case(case, meshes[case.layout.mesh], dtdispatch.capture())
