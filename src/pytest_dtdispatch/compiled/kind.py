@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_dtdispatch.compiled.judge import LIMITS, complaint
 from pytest_dtdispatch.compiled.model import METRICS, CompiledVariant
 from pytest_dtdispatch.compiled.table import document
-from pytest_dtdispatch.report.kind import Kind
+from pytest_dtdispatch.report.document import Kind
 
 KIND = Kind(
     CompiledVariant.kind,

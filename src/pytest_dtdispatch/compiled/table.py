@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.compiled.judge import CacheEffect, cache_effects
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
-from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.metrics import repeated
 from pytest_dtdispatch.report.document import (
     Column,
     Document,
@@ -18,8 +18,7 @@ from pytest_dtdispatch.report.document import (
     View,
     paragraph,
 )
-from pytest_dtdispatch.report.measurements import proof_tone
-from pytest_dtdispatch.report.scales import column_scale
+from pytest_dtdispatch.report.measurements import column_scale, proof_tone
 
 NOT_COUNTED = "?"
 STATES = (

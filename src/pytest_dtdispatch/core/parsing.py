@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.thresholds import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
+from pytest_dtdispatch.core.verdicts import read_thresholds
 
 AUTO = "auto"
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
@@ -134,34 +134,6 @@ def read_globs(value: Any) -> tuple[str, ...]:
     if not isinstance(globs, (tuple, list)) or not all(isinstance(glob, str) and glob for glob in globs):
         raise ValueError('globs of op names, such as "add*"')
     return tuple(globs)
-
-
-def read_thresholds(value: Any) -> tuple[Threshold, ...]:
-    """Read thresholds: ``median:10%``, ``hit=median:7.5%``, or ``10%`` of the median; one, or several."""
-    texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
-        raise ValueError('thresholds, such as "10%" or "hit=median:7.5%"')
-    return tuple(map(_read_threshold, texts))
-
-
-def _read_threshold(text: str) -> Threshold:
-    head, has_field, percent = text.rpartition(":")
-    if not has_field:
-        head, _, percent = text.rpartition("=") if "=" in text else ("", "", text)
-        head += "=median" if head else "median"
-    state, has_state, field = head.rpartition("=")
-    example = "[STATE=]FIELD:PERCENT, such as median:10% or hit=median:7.5%"
-    if has_state and state not in THRESHOLD_STATES:
-        raise ValueError(f"{example}: the state is one of {', '.join(THRESHOLD_STATES)}, not {state!r}")
-    if field not in THRESHOLD_FIELDS:
-        raise ValueError(f"{example}: the field is one of {', '.join(THRESHOLD_FIELDS)}, not {field!r}")
-    try:
-        fraction = float(percent.removesuffix("%")) / 100
-    except ValueError:
-        fraction = 0.0
-    if not percent.endswith("%") or not 0 < fraction <= 100:
-        raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
-    return Threshold(state, field, fraction)
 
 
 def read_file(value: Any) -> Path:

@@ -105,7 +105,8 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
         name, metric = _key(fields, rows, place, metrics)
         expected = _whole(fields[2], "expected", place)
         reason = plain_name(fields[4]) if len(fields) == 5 else ""
-        rows[name, metric] = ExpectedRow(name, metric, expected, _margin(fields[3], place), reason, line)
+        margin = read_margin(fields[3], f"{place}: noise_margin")
+        rows[name, metric] = ExpectedRow(name, metric, expected, margin, reason, line)
     return ExpectedFile(where, text, tuple(rows.values()))
 
 
@@ -140,11 +141,11 @@ def checked_reason(text: str) -> str:
     return reason
 
 
-def read_margin(text: str) -> float:
-    """Read a margin of noise.
+def read_margin(text: str, what: str) -> float:
+    """Read a margin of noise; what it is stands in the error.
 
     Example:
-        >>> read_margin("0.15")
+        >>> read_margin("0.15", "--new-margin")
         0.15
     """
     try:
@@ -153,7 +154,7 @@ def read_margin(text: str) -> float:
         margin = math.nan
     if not 0 <= margin <= 1:
         meant = f"; {margin:g} % is {margin / 100:g}" if 1 < margin <= 100 else ""
-        raise ValueError(f"{_shown(text)} is not a fraction from 0 to 1{meant}")
+        raise ValueError(f"{what} {_shown(text)} is not a fraction from 0 to 1{meant}")
     return margin
 
 
@@ -204,13 +205,6 @@ def _whole(text: str, column: str, place: str) -> int:
     if not 0 <= value < MOST:
         raise ValueError(f"{place}: {column} {_shown(text)} is not a whole number from 0 to 2**63-1")
     return value
-
-
-def _margin(text: str, place: str) -> float:
-    try:
-        return read_margin(text)
-    except ValueError as error:
-        raise ValueError(f"{place}: noise_margin {error}") from None
 
 
 def _fields(count: int) -> str:

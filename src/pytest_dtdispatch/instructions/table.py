@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.profile import Share
+from pytest_dtdispatch.core.measurement import Measurement, Samples, Share, State
 from pytest_dtdispatch.report.document import (
     Block,
     Column,

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from pytest_dtdispatch.core.signature import mesh_text
+from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.errors import MeshError, first_said
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
 from pytest_dtdispatch.meshes.reach import Reach

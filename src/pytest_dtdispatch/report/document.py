@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 MOST_NOTES = 5
 
@@ -217,6 +218,29 @@ class Document:
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of result, as it is registered.
+
+    Args:
+        name: as its results have it.
+        document: lays out results by test.
+        metrics: names of the numbers that its results have beside rows.
+        complaint: says what the limits of a test have against a result; empty where nothing.
+        limits: settings that limit it.
+        nothing: what is said where a limit judged nothing.
+        number: says how many there are, in a report of one line.
+    """
+
+    name: str
+    document: Callable[[Mapping[str, Sequence[Any]], View], Document]
+    metrics: tuple[str, ...] = ()
+    complaint: Callable[[Any, Mapping[str, Any]], str] = lambda result, limits: ""
+    limits: tuple[str, ...] = ()
+    nothing: str = ""
+    number: str = ""
 
 
 def paragraph(

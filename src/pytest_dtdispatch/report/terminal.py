@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from pytest_dtdispatch.core.signature import shorten
+from pytest_dtdispatch.core.results import shorten
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,

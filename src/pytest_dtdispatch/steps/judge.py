@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pytest_dtdispatch.core.itemized import listed, repeated
+from pytest_dtdispatch.core.metrics import listed, repeated
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 

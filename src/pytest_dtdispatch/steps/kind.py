@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.report.kind import Kind
+from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.steps.judge import LIMITS, complaint
 from pytest_dtdispatch.steps.model import METRICS, Steps
 from pytest_dtdispatch.steps.table import document

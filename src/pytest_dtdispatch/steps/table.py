@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_dtdispatch.core.itemized import repeated
+from pytest_dtdispatch.core.metrics import repeated
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_dtdispatch.core.signature import mesh_text
+from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.suite.models import rows_split
 
 if TYPE_CHECKING:
