@@ -77,12 +77,7 @@ def cpu_model() -> str:
 
 
 def machine_of(info: Mapping[str, Any]) -> Machine:
-    """Pick what must be equal before figures may be compared from what pytest-benchmark says of a machine.
-
-    Example:
-        >>> dict(machine_of({"python_version": "3.11.8", "dtdispatch": {"threads": 2}}))["threads"]
-        '2'
-    """
+    """Pick what must be equal before figures may be compared from what pytest-benchmark says of a machine."""
     cpu, ours = mapping(info.get("cpu")), mapping(info.get("dtdispatch"))
     python = f"{info.get('python_implementation', '')} {info.get('python_version', '')}"
     parts = {
@@ -99,12 +94,7 @@ def machine_of(info: Mapping[str, Any]) -> Machine:
 
 
 def machine_differences(then: Machine, now: Machine) -> tuple[str, ...]:
-    """Name what differs between two machines.
-
-    Example:
-        >>> machine_differences((("threads", "2"),), (("threads", "4"),))
-        ('threads: 2 then, 4 now',)
-    """
+    """Name what differs between two machines."""
     before = dict(then)
     return tuple(
         f"{name}: {before.get(name) or 'unknown'} then, {value or 'unknown'} now"

@@ -74,12 +74,7 @@ class Count(float):
 
 
 def repeated(items: Iterable[object]) -> list[str]:
-    """List equal items once, with how often they came.
-
-    Example:
-        >>> repeated(["mm: another shape", "mm: another shape", "add: first call"])
-        ['mm: another shape (2x)', 'add: first call']
-    """
+    """List equal items once, with how often they came."""
     counted = Counter(str(item) for item in items)
     return [text if count == 1 else f"{text} ({count}x)" for text, count in counted.items()]
 

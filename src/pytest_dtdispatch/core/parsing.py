@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,8 @@ AUTO = "auto"
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
 
-def read_count(value: Any) -> int:
-    """Read a whole number of at least 1."""
-    return _read_whole(value, 1)
-
-
-def read_most(value: Any) -> int:
-    """Read a whole number of at least 0."""
-    return _read_whole(value, 0)
-
-
-def _read_whole(value: Any, least: int) -> int:
+def read_count(value: Any, least: int = 1) -> int:
+    """Read a whole number of at least 1, or 0."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -66,17 +58,12 @@ def _read_positive(value: Any, valid: str) -> float:
 def read_sizes(value: Any) -> tuple[int, ...]:
     """Read sizes, the smallest first."""
     try:
-        sizes = tuple(_read_size(size) for size in value)
+        sizes = tuple(read_count(size if isinstance(size, bool) else operator.index(size)) for size in value)
     except (TypeError, ValueError):
         sizes = ()
     if len(sizes) < 2 or len(set(sizes)) < len(sizes):
         raise ValueError("two or more whole numbers of at least 1 that differ")
     return tuple(sorted(sizes))
-
-
-def _read_size(value: Any) -> int:
-    """Read a whole number of at least 1 that is a number, and no text or bool."""
-    return read_count(value if isinstance(value, bool) else operator.index(value))
 
 
 def read_switch(value: Any) -> bool:
@@ -156,7 +143,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "file": read_file,
     "globs": read_globs,
     "mesh": read_mesh,
-    "most": read_most,
+    "most": partial(read_count, least=0),
     "names": read_names,
     "rounds": read_rounds,
     "seconds": read_seconds,

@@ -37,11 +37,6 @@ class RowVerdict(NamedTuple):
         figures: what it was judged by: each a name that ends in its unit, and a number.
         remedy: what to do about it; empty where nothing is to be done.
         criterion: what it was held against, as it was typed; empty where there is one for all rows.
-
-    Example:
-        >>> judged = RowVerdict("t.py::test_add::hit", Verdict.REGRESSED, (("ratio", 1.5),), "look for it")
-        >>> f"{judged.row}: {judged.verdict}, {judged.remedy}"
-        't.py::test_add::hit: regressed, look for it'
     """
 
     row: str
@@ -69,13 +64,7 @@ class Threshold(NamedTuple):
 
 
 def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
-    """Choose what holds for a row: for each field the threshold of its state, else the one of every state.
-
-    Example:
-        >>> both = (Threshold("", "median", 0.1), Threshold("hit", "median", 0.05))
-        >>> [str(threshold) for threshold in thresholds_of("hit", both)]
-        ['hit=median:5%']
-    """
+    """Choose what holds for a row: for each field the threshold of its state, else the one of every state."""
     chosen: dict[str, Threshold] = {}
     for threshold in sorted(thresholds, key=lambda threshold: bool(threshold.state)):
         if threshold.state in ("", state):

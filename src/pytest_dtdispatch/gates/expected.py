@@ -90,12 +90,6 @@ def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue
 
     Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
     ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``.
-
-    Example:
-        >>> row = ExpectedRow("t.py::test_add", "dispatch_hit_ns", 6000, 0.1)
-        >>> judgement = judge_results([row], [MetricValue("t.py::test_add", "dispatch_hit_ns", 7654)])
-        >>> str(judgement.verdicts[0].verdict), judgement.has_failed, str(judgement.corrections[0])
-        ('regressed', True, 't.py::test_add,dispatch_hit_ns,7654,0.1')
     """
     found = {(result.name, result.metric): result.value for result in results}
     known = {(row.name, row.metric) for row in expected}
@@ -114,13 +108,7 @@ def not_judged(why: str) -> ExpectedJudgement:
 
 
 def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> Iterator[ExpectedRow]:
-    """Give the rows that are off by more than a third of their margin, with the value found and no reason.
-
-    Example:
-        >>> row = ExpectedRow("t.py::test_add", "dispatch_hit_ns", 6000, 0.3)
-        >>> [list(corrections([row], [MetricValue(row.name, row.metric, ns)])) for ns in (6600, 5400)]
-        [[], []]
-    """
+    """Give the rows that are off by more than a third of their margin, with the value found and no reason."""
     found = {(result.name, result.metric): result.value for result in results}
     for row in expected:
         value = found.get((row.name, row.metric))
@@ -129,12 +117,7 @@ def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue])
 
 
 def shortened(value: int, noise_margin: float) -> int:
-    """Cut a value to four digits, unless that alone moves it by more than a third of its margin.
-
-    Example:
-        >>> shortened(6948211, 0.1), shortened(6948211, 0)
-        (6948000, 6948211)
-    """
+    """Cut a value to four digits, unless that alone moves it by more than a third of its margin."""
     unit = 10 ** max(len(str(value)) - DIGITS, 0)
     cut = value // unit * unit
     return value if _is_off(value, cut, noise_margin) else cut

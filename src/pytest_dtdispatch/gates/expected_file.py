@@ -88,12 +88,6 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
     r"""Read the text of a file of expected results.
 
     Blank lines, and comment lines that begin with ``#``, are kept and mean nothing.
-
-    Example:
-        >>> text = "\n# hits\nt.py::test_add,dispatch_hit_ns,6940,0.25\n"
-        >>> file = parse_expected(text, "expected.csv", MetricNames(("dispatch_hit_ns",), ()))
-        >>> file.rows[0].expected, file.rows[0].noise_margin, file.rows[0].line
-        (6940, 0.25, 3)
     """
     rows: dict[tuple[str, str], ExpectedRow] = {}
     for line, fields in _lines(text, where):
@@ -124,12 +118,7 @@ def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
 
 
 def results_text(results: Iterable[MetricValue]) -> str:
-    r"""Write results as a file has them: a line for each, and no blank one, at which PyTorch's reader stops.
-
-    Example:
-        >>> results_text([MetricValue("t.py::test_mm::mm(f32[8,8]S0)@4", "dispatch_hit_ns", 6940)])
-        '"t.py::test_mm::mm(f32[8,8]S0)@4",dispatch_hit_ns,6940\n'
-    """
+    """Write a line for each result, and no blank one, at which PyTorch's reader stops."""
     return "".join(f"{_csv_line([result.name, result.metric, str(result.value)])}\n" for result in results)
 
 
@@ -142,12 +131,7 @@ def checked_reason(text: str) -> str:
 
 
 def read_margin(text: str, what: str) -> float:
-    """Read a margin of noise; what it is stands in the error.
-
-    Example:
-        >>> read_margin("0.15", "--new-margin")
-        0.15
-    """
+    """Read a margin of noise; what it is stands in the error."""
     try:
         margin = float(text)
     except ValueError:

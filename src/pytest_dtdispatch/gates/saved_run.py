@@ -134,12 +134,7 @@ def read_run(path: Path) -> SavedRun:
 
 
 def parse_run(text: str, where: str) -> SavedRun:
-    """Read the text of a saved run.
-
-    Example:
-        >>> parse_run('{"machine_info": {}, "benchmarks": []}', "0001_base.json").rows
-        ()
-    """
+    """Read the text of a saved run."""
     try:
         run = json.loads(text)
     except RecursionError:
@@ -170,14 +165,6 @@ def judge_run(
     improved is one that has become faster by as much. Where rows on plain tensors, in which no dispatch is,
     shifted by more than 3 % in the median, the machine may have done it: such a row is contaminated, and not
     regressed. A row under its threshold passes all the same.
-
-    Example:
-        >>> steady = tuple(float(n) for n in range(100, 120))
-        >>> then = StateRow("t.py::test_a::hit", State.HIT, steady)
-        >>> now = StateRow("t.py::test_a::hit", State.HIT, tuple(1.5 * ns for ns in steady))
-        >>> judgement = judge_run([then], [now], lambda row: [Threshold("", "median", 0.1)])
-        >>> str(judgement.verdicts[0].verdict), judgement.has_failed
-        ('regressed', True)
     """
     then, now = {row.name: row for row in base}, {row.name: row for row in head}
     shifts = list(_control_shifts(then, now))

@@ -45,22 +45,12 @@ class Scale:
     decimals: int
 
     def text(self, ns: float | None) -> str:
-        """Write a time given in nanoseconds; a dash where there is none.
-
-        Example:
-            >>> Scale("us", 1e3, 1).text(6_940)
-            '6.9'
-        """
+        """Write a time given in nanoseconds; a dash where there is none."""
         return "-" if ns is None else f"{ns / self.ns:,.{self.decimals}f}"
 
 
 def column_scale(values_ns: Iterable[float | None]) -> Scale:
-    """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits.
-
-    Example:
-        >>> column_scale([951, 6_940, 15_573])
-        Scale(name='us', ns=1000.0, decimals=3)
-    """
+    """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits."""
     sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= MIN_NS)
     if not sizes:
         return Scale("us", 1e3, 1)
