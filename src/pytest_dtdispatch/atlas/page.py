@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Outcome, count_ops
 from pytest_dtdispatch.core.measurement import State
@@ -25,23 +26,44 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     spans,
 )
-from pytest_dtdispatch.report.measurements import TimeColumn, time_columns
+from pytest_dtdispatch.report.measurements import Scale, column_scale
 
 MOST_EXPENSIVE = 10
 FOLD_ABOVE = 20  # lines of a table
-TIMES: dict[str, Callable[[AtlasRow], float | None]] = {
-    "miss": lambda row: row.median_ns(State.MISS),
-    "hit": lambda row: row.steady_ns,
-    "cold": lambda row: row.median_ns(State.COLD),
-    "local": lambda row: row.median_ns(State.LOCAL),
-    "overhead": lambda row: row.overhead_ns,
-}
-Columns = dict[str, TimeColumn[AtlasRow]]
+
+
+@dataclass(frozen=True)
+class Times:
+    """A column of times, all in one unit.
+
+    Args:
+        title: what it shows.
+        value_ns: finds the time of a row, in nanoseconds.
+        unit: of every cell.
+    """
+
+    title: str
+    value_ns: Callable[[AtlasRow], float | None]
+    unit: Scale
+
+    @property
+    def column(self) -> Column:
+        """Title and unit."""
+        return Column(self.title, self.unit.name)
+
+    def cell(self, row: AtlasRow) -> str:
+        """Write the time of a row."""
+        return self.unit.text(self.value_ns(row))
+
+    def median(self, rows: Sequence[AtlasRow]) -> str:
+        """Write the median over rows that have one."""
+        values = [value for row in rows if (value := self.value_ns(row)) is not None]
+        return self.unit.text(statistics.median(values) if values else None)
 
 
 def atlas_document(atlas: Atlas) -> Document:
     """Say what every op costs, and which are not as one would think."""
-    times = time_columns(TIMES, atlas.rows)
+    times = _times(atlas.rows)
     parts = (
         _head(atlas),
         _where(atlas),
@@ -54,6 +76,17 @@ def atlas_document(atlas: Atlas) -> Document:
         _everything(atlas, times),
     )
     return Document(tuple(block for part in parts for block in part))
+
+
+def _times(rows: Sequence[AtlasRow]) -> dict[str, Times]:
+    values: dict[str, Callable[[AtlasRow], float | None]] = {
+        "miss": lambda row: row.median_ns(State.MISS),
+        "hit": lambda row: row.steady_ns,
+        "cold": lambda row: row.median_ns(State.COLD),
+        "local": lambda row: row.median_ns(State.LOCAL),
+        "overhead": lambda row: row.overhead_ns,
+    }
+    return {title: Times(title, value, column_scale(map(value, rows))) for title, value in values.items()}
 
 
 def _head(atlas: Atlas) -> Iterator[Block]:
@@ -120,25 +153,19 @@ def _spreads(atlas: Atlas) -> Iterator[str]:
             )
 
 
-def _by_mesh(atlas: Atlas, times: Columns) -> Iterator[Block]:
+def _by_mesh(atlas: Atlas, times: dict[str, Times]) -> Iterator[Block]:
     measured = atlas.of(Outcome.MEASURED)
     yield Heading("By mesh")
     yield paragraph("Medians over all signatures, and over those that have a local row.")
     lines = []
     for mesh in _meshes(measured):
         rows = [row for row in measured if row.mesh == mesh]
-        lines.append(Line(mesh, (f"{len(rows):,}", *(_median(each, rows) for each in times.values()))))
+        lines.append(Line(mesh, (f"{len(rows):,}", *(each.median(rows) for each in times.values()))))
     columns = (Column("signatures"), *(each.column for each in times.values()))
     yield Table(columns, (Group("", tuple(lines)),), "mesh", "", label_tone=Tone.PLAIN)
 
 
-def _median(column: TimeColumn[AtlasRow], rows: Sequence[AtlasRow]) -> str:
-    """Write the median over rows that have a time."""
-    times = [time for row in rows if (time := column.value_ns(row)) is not None]
-    return column.scale.text(statistics.median(times) if times else None)
-
-
-def _most_expensive(atlas: Atlas, times: Columns) -> Iterator[Block]:
+def _most_expensive(atlas: Atlas, times: dict[str, Times]) -> Iterator[Block]:
     measured = [
         row
         for row in atlas.of(Outcome.MEASURED)
@@ -162,7 +189,7 @@ def _most_expensive(atlas: Atlas, times: Columns) -> Iterator[Block]:
         yield _table(columns, lines)
 
 
-def _never_hit(atlas: Atlas, times: Columns) -> Iterator[Block]:
+def _never_hit(atlas: Atlas, times: dict[str, Times]) -> Iterator[Block]:
     rows = [row for row in atlas.of(Outcome.MEASURED) if row.why_no_hit]
     yield Heading("Ops that never hit")
     if not rows:
@@ -207,7 +234,7 @@ def _other(atlas: Atlas) -> Iterator[Block]:
     yield _folded([Column("outcome"), Column("why")], lines)
 
 
-def _everything(atlas: Atlas, times: Columns) -> Iterator[Block]:
+def _everything(atlas: Atlas, times: dict[str, Times]) -> Iterator[Block]:
     yield Heading("Every signature")
     yield paragraph("By the cost of a miss. In the built page a click on a column's title sorts by it.")
     columns = [each.column for each in times.values()]

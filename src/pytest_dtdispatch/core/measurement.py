@@ -74,12 +74,7 @@ class Unit:
         return tuple(name for name in (self.steady, self.hit, self.miss, self.compile) if name)
 
     def holds(self, reading: int) -> bool:
-        """Tell a reading from what a counter reads that does not count.
-
-        Example:
-            >>> [INSTRUCTIONS.holds(reading) for reading in (46_104, 0, 2**64 - 1)]
-            [True, False, False]
-        """
+        """Tell a reading from what a counter reads that does not count."""
         return self.least <= reading < MOST
 
     def figure(self, values: Sequence[int]) -> float:
@@ -142,11 +137,6 @@ class Samples:
 
     Raises:
         ValueError: a value that no clock or counter can give.
-
-    Example:
-        >>> hits = Samples(State.HIT, (46_104, 46_110, 46_104), unit=INSTRUCTIONS)
-        >>> hits.figure, hits.span, hits.ns
-        (46104, 6, ())
     """
 
     state: State
@@ -158,8 +148,8 @@ class Samples:
     def __post_init__(self) -> None:
         for value in self.values:
             if not self.unit.holds(value):
-                is_time, name = self.unit.is_time, self.unit.name
-                raise ValueError(f"a latency of {value} ns" if is_time else f"no count of {name}: {value}")
+                what = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
+                raise ValueError(what.format(value, self.unit.name))
 
     @property
     def ns(self) -> tuple[int, ...]:

@@ -24,9 +24,6 @@ class MetricNames:
     def __iter__(self) -> Iterator[str]:
         return iter((*self.of_rows, *self.exact))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.of_rows or name in self.exact
-
 
 @dataclass(frozen=True)
 class MetricValue:

@@ -9,7 +9,6 @@ from pytest_dtdispatch.report.document import (
     Block,
     Column,
     Document,
-    Entry,
     Listing,
     Span,
     Tone,
@@ -63,10 +62,10 @@ def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
 
 
 def _listing(kind: str, shares: Sequence[Share], total: int) -> Listing:
-    entries = [Entry((f"{total:,}", "100.0 %"), kind)]
+    entries = [(f"{total:,}", "100.0 %", kind)]
     for share in shares:
         percent = f"{100 * share.instructions / total:.1f} %"
-        entries.append(Entry((f"{share.instructions:,}", percent), share.function))
+        entries.append((f"{share.instructions:,}", percent, share.function))
     return Listing(("instructions", "part", "function"), tuple(entries))
 
 

@@ -173,24 +173,16 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A line of a listing: a name, and the figures before it."""
-
-    figures: tuple[str, ...]
-    name: str
-
-
-@dataclass(frozen=True)
 class Listing:
     """A whole and its parts; the name of a part may be cut, that of the whole may not.
 
     Args:
         titles: of the figures, and of the name.
-        entries: the whole, then its parts.
+        entries: the whole, then its parts: of each its figures, and its name.
     """
 
     titles: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
@@ -27,7 +26,6 @@ TIMES: dict[str, Callable[[Measurement], float | None]] = {
     "local": lambda measurement: measurement.median_ns(State.LOCAL),
     "overhead": lambda measurement: measurement.overhead_ns,
 }
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -60,49 +58,19 @@ def column_scale(values_ns: Iterable[float | None]) -> Scale:
     return Scale(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))
 
 
-@dataclass(frozen=True)
-class TimeColumn(Generic[Row]):
-    """A column of times, all in one unit.
-
-    Args:
-        title: what it shows.
-        value_ns: finds the time of a row, in nanoseconds.
-        scale: of every cell.
-    """
-
-    title: str
-    value_ns: Callable[[Row], float | None]
-    scale: Scale
-
-    @property
-    def column(self) -> Column:
-        """Title and unit."""
-        return Column(self.title, self.scale.name)
-
-    def cell(self, row: Row) -> str:
-        """Write the time of a row."""
-        return self.scale.text(self.value_ns(row))
-
-
-def time_columns(
-    times: Mapping[str, Callable[[Row], float | None]], rows: Sequence[Row]
-) -> dict[str, TimeColumn[Row]]:
-    """Choose a unit for each column, by the rows that it shows."""
-    return {title: TimeColumn(title, of, column_scale(map(of, rows))) for title, of in times.items()}
-
-
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
     """Lay out what was measured."""
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     has_cold = any(measurement.of(State.COLD) for measurement in everything)
-    shown = {title: of for title, of in TIMES.items() if has_cold or title != "cold"}
-    times = time_columns(shown, everything).values()
+    times = {title: of for title, of in TIMES.items() if has_cold or title != "cold"}
+    scales = {title: column_scale(map(of, everything)) for title, of in times.items()}
 
     def cells(measurement: Measurement) -> list[str]:
-        return [*(each.cell(measurement) for each in times), _ratio(measurement), _counts(measurement)]
+        texts = [scale.text(times[title](measurement)) for title, scale in scales.items()]
+        return [*texts, _ratio(measurement), _counts(measurement)]
 
-    columns = [*(each.column for each in times), Column("miss/hit"), Column("samples")]
-    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND)
+    columns = [*(Column(title, scale.name) for title, scale in scales.items()), Column("miss/hit")]
+    return Document((lay_out([*columns, Column("samples")], measured, cells, EXPENDABLE, view),), LEGEND)
 
 
 def lay_out(
