@@ -15,8 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_dtdispatch.stats.location import hodges_lehmann
-from pytest_dtdispatch.stats.rank_sums import shift_interval
+from pytest_dtdispatch.stats.rank_sums import hodges_lehmann, shift_interval
 
 PAIRS = 10
 BOUND = 0.15

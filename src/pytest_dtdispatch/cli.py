@@ -54,7 +54,7 @@ def _obey(words: list[str]) -> int:
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
     if given.command == "expected":
-        from pytest_dtdispatch.gates.update import update_expected
+        from pytest_dtdispatch.gates.expected import update_expected
         from pytest_dtdispatch.plugin.kinds import metric_names
 
         update = update_expected(given.file, given.results, given.reason, given.new_margin, metric_names())

@@ -16,8 +16,7 @@ from pytest_dtdispatch.compiled.compile_rounds import (
     CompilePlan,
     CompileRounds,
 )
-from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
 from pytest_dtdispatch.measuring.proofs import NOT_COUNTED
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock

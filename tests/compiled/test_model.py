@@ -13,8 +13,8 @@ from pytest_dtdispatch.compiled.model import (
     GraphBreak,
     Recompile,
 )
-from pytest_dtdispatch.core.itemized import Count
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement
+from pytest_dtdispatch.core.metrics import Count
 
 BREAK = GraphBreak("print", "t.py:3")
 AGAIN = Recompile("f", "t.py:1", "size mismatch")

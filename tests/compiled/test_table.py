@@ -7,8 +7,15 @@ from typing import Any
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.compiled.table import document
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
+    Contains,
+    Figures,
+    Measurement,
+    Refused,
+    Samples,
+    State,
+)
 from pytest_dtdispatch.report.document import View, plain
 from tests.rendered import line_of, lines_of, table_of, titles_of
 

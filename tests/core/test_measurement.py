@@ -9,8 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
+    Contains,
+    Figures,
+    Measurement,
+    Refused,
+    Samples,
+    State,
+)
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

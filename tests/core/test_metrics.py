@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.metrics import MOST_LISTED, Count, MetricValue, listed, plain_name, repeated
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
-from pytest_dtdispatch.core.units import INSTRUCTIONS
 from pytest_dtdispatch.plugin.kinds import kinds, metric_names
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
@@ -115,3 +116,20 @@ def test_every_metric_has_one_name() -> None:
 def test_a_name_is_one_line_that_can_be_written(name: str) -> None:
     assert plain_name(name) == "a b"
     plain_name(name).encode()
+
+
+@given(st.integers(0, 1000), st.integers(1, 50))
+def test_a_count_is_a_number_and_compares_as_one(total: int, steps: int) -> None:
+    count = Count(total * steps, steps, ["why"])
+    assert float(count) == total
+    assert str(count) == f"{total:g}"
+    assert count.details == ("why",)
+
+
+def test_nothing_is_listed_of_nothing() -> None:
+    assert repeated([]) == listed([]) == []
+
+
+def test_what_is_listed_is_indented_and_the_rest_is_counted() -> None:
+    assert listed(range(MOST_LISTED))[-1] == f"    {MOST_LISTED - 1}"
+    assert listed(range(MOST_LISTED + 2))[MOST_LISTED:] == ["    and 2 more"]

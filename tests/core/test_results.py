@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.core.signature import Signature
+from pytest_dtdispatch.core.results import MAX_LENGTH, Signature, TestResults, mesh_text, shorten
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -92,3 +92,89 @@ def test_a_compiled_function_is_a_measurement_and_takes_its_name() -> None:
     assert book.compiled() == (variant,)
     assert [measurement.label for measurement in book.measurements()] == ["warm start", "f"]
     assert set(book.names()) == {"warm start", "f"}
+
+
+LONG_ADD = Signature("add.Tensor", ("f32[512,512]S0", "f32[512,512]S0"), (4,), "cpu")
+
+TENSORS = st.builds(
+    "{}[{}]{}".format,
+    st.sampled_from(["f32", "bf16", "i64"]),
+    st.lists(st.integers(0, 4096), max_size=4).map(lambda shape: ",".join(map(str, shape))),
+    st.sampled_from(["S0", "S1", "R", "P", "S0R"]),
+)
+SIGNATURES = st.builds(
+    Signature,
+    st.sampled_from(["add.Tensor", "stack.default", "_foreach_add.List"]),
+    st.lists(st.one_of(TENSORS, st.lists(TENSORS, max_size=12).map(tuple)), max_size=8).map(tuple),
+    st.lists(st.integers(1, 65536), min_size=1, max_size=4).map(tuple),
+    st.sampled_from(["cpu", "cuda"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("signature", "text"),
+    [
+        (LONG_ADD, "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"),
+        (Signature("detach.default", ("f32[8]R",), (2, 4), "cuda"), "detach.default(f32[8]R)@2x4:cuda"),
+        (Signature("rand.default", (), (1,), "cpu"), "rand.default()@1"),
+        (Signature("cat.default", (("a", "a", "b", "a"),), (4,), "cpu"), "cat.default([a*2, b, a])@4"),
+        (Signature("cat.default", ((),), (4,), "cpu"), "cat.default([])@4"),
+        (Signature("f", (("a", "b"), "c"), (4,), "cpu"), "f([a, b], c)@4"),
+    ],
+)
+def test_a_signature_is_written_as_op_arguments_and_place(signature: Signature, text: str) -> None:
+    assert str(signature) == signature.full == text
+
+
+def test_a_mesh_is_written_as_the_flag_takes_it() -> None:
+    assert mesh_text((2, 4)) == "2x4"
+    assert mesh_text((256,)) == "256"
+
+
+@unhurried
+@given(SIGNATURES)
+def test_a_signature_ends_in_its_place_and_begins_with_its_op(signature: Signature) -> None:
+    text = str(signature)
+    assert len(text) <= MAX_LENGTH
+    assert text.startswith(f"{signature.op}(")
+    assert text.endswith(signature.place)
+    assert (text == signature.full) == (len(signature.full) <= MAX_LENGTH)
+
+
+@unhurried
+@given(SIGNATURES, SIGNATURES)
+def test_two_signatures_have_two_texts(one: Signature, other: Signature) -> None:
+    assert (one == other) == (one.full == other.full) == (str(one) == str(other))
+
+
+@unhurried
+@given(st.text(max_size=60), st.integers(0, 80), st.integers(12, 60))
+def test_a_shortened_name_is_within_its_limit_and_a_short_one_unchanged(
+    text: str, keep_end: int, limit: int
+) -> None:
+    shortened = shorten(text, keep_end, limit)
+    assert len(shortened) == min(len(text), limit)
+    if len(text) <= limit:
+        assert shortened == text
+
+
+@unhurried
+@given(st.text(min_size=41, max_size=80), st.integers(0, 28))
+def test_a_shortened_name_keeps_its_beginning_and_the_end_that_must_stay(text: str, keep_end: int) -> None:
+    shortened = shorten(text, keep_end, limit=40)
+    assert text.startswith(shortened[: 40 - 12 - keep_end])
+    assert text.endswith(shortened[40 - keep_end :])
+
+
+def test_names_that_differ_only_in_the_part_that_is_cut_stay_different() -> None:
+    texts = [f"op({'x' * 70}{number}{'y' * 70})@4" for number in range(1000)]
+    assert len({shorten(text, keep_end=2) for text in texts}) == 1000
+
+
+def test_a_shortened_name_is_the_same_in_every_process_and_version() -> None:
+    """Saved runs are compared by these names."""
+    signature = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (2, 4), "cpu")
+    assert str(signature) == (
+        "cat.default([f32[0]S0, f32[1]S0, f32[2]S0, f32[3]S0, f32[4]S0, f32[5]S0, f32[6]S0, "
+        "f32[7]S0, f32[8]S0, f...#d48de3ea@2x4"
+    )

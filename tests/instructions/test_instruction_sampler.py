@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.profile import Profile
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Profile, State
 from pytest_dtdispatch.instructions.instruction_sampler import (
     AFFORDABLE,
     AFFORDABLE_MISSES,

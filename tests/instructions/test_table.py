@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
-from pytest_dtdispatch.core.profile import Profile, Share
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
+    Contains,
+    Figures,
+    Measurement,
+    Profile,
+    Refused,
+    Samples,
+    Share,
+    State,
+)
 from pytest_dtdispatch.instructions.table import document
 from pytest_dtdispatch.report.document import Line, Tone, View
 from tests.rendered import line_of, lines_of, table_of, titles_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, State
 from pytest_dtdispatch.measuring.proofs import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,

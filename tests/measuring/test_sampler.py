@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.units import TIME, UNITS, Unit
+from pytest_dtdispatch.core.measurement import TIME, UNITS, State, Unit
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import Rounds

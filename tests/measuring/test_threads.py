@@ -15,11 +15,10 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch import TimeCaptureMode
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import dispatcher

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch import assert_sharded_tensor_equal
+from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 
 pytestmark = pytest.mark.torch
 

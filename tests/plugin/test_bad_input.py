@@ -364,7 +364,7 @@ def test_a_mode_that_a_test_under_all_leaves_open(pytester: pytest.Pytester) -> 
 def test_a_capture_of_its_own_in_a_test_under_all(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        from pytest_dtdispatch import TimeCaptureMode
+        from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 
         def test_bad():
             with TimeCaptureMode():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.thresholds import Threshold
+from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.flags import OPTIONS, marker_line

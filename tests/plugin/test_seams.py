@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.core.units import UNITS
+from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from tests.plugin_runs import IMPORTS, benchmarks_of, measure, run, text_of
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 SAMPLER = """
     import time
 
-    from pytest_dtdispatch.core.units import Unit
+    from pytest_dtdispatch.core.measurement import Unit
     from pytest_dtdispatch.measuring.sampler import Sampler, register
 
     class ThreadTime(Sampler):
@@ -126,7 +126,7 @@ def test_a_name_that_nothing_registered_lists_those_that_are(pytester: pytest.Py
 COUNTS = """
     import itertools
 
-    from pytest_dtdispatch.core.units import Unit
+    from pytest_dtdispatch.core.measurement import Unit
     from pytest_dtdispatch.measuring.sampler import Sampler, register
 
     class Readings(Sampler):

@@ -6,13 +6,11 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.thresholds import Threshold
-from pytest_dtdispatch.core.verdicts import Verdict
-from pytest_dtdispatch.gates.baseline import StateRow
+from pytest_dtdispatch.core.verdicts import Threshold, Verdict
 from pytest_dtdispatch.gates.expected import judge_results
 from pytest_dtdispatch.gates.expected import not_judged as not_compared
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
-from pytest_dtdispatch.gates.saved_run import Judgement, judge_run, not_judged
+from pytest_dtdispatch.gates.saved_run import Judgement, StateRow, judge_run, not_judged
 from pytest_dtdispatch.report.judgements import expected_document, saved_run_document
 from tests.rendered import lines_of
 

@@ -13,7 +13,6 @@ from pytest_dtdispatch.report.document import (
     Bullets,
     Column,
     Document,
-    Entry,
     Folded,
     Group,
     Heading,
@@ -32,7 +31,7 @@ from pytest_dtdispatch.report.markdown import code, document_text, escaped
 MM = Line("mm(f32[8]S0)@4", ("7.0", "a|b"), "proved", ("a note",))
 TABLE = Table((Column("hit", "us"), Column("why")), (Group("test_a (from Python)", (MM,)),))
 NAMED = one_line("gate: ", Span("off", Tone.STRONG), " in ", Span("a_b", Tone.CODE))
-WHOLE, PART = Entry(("1,000", "100.0 %"), "all"), Entry(("250", "25.0 %"), "a_b")
+WHOLE, PART = ("1,000", "100.0 %", "all"), ("250", "25.0 %", "a_b")
 
 
 def written(*blocks: Block) -> str:

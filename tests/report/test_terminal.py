@@ -13,7 +13,6 @@ from pytest_dtdispatch.report.document import (
     Bullets,
     Column,
     Document,
-    Entry,
     Folded,
     Group,
     Heading,
@@ -278,8 +277,8 @@ def test_what_is_folded_is_shown_in_a_verbose_view_alone() -> None:
 
 
 def test_a_listing_cuts_the_names_of_parts_and_not_of_the_whole() -> None:
-    whole = Entry(("1,000", "100.0 %"), "the whole of the call")
-    part = Entry(("250", "25.0 %"), f"first {'x' * 80} last (a.py:3)")
+    whole = ("1,000", "100.0 %", "the whole of the call")
+    part = ("250", "25.0 %", f"first {'x' * 80} last (a.py:3)")
     first, second = texts(Listing(("count", "part", "name"), (whole, part)), 40)
     assert first == "           1,000 100.0 %  the whole of the call"
     assert len(second) == len(first)

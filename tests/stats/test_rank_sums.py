@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_dtdispatch.stats.location import hodges_lehmann
 from pytest_dtdispatch.stats.rank_sums import (
     MOST_EXACT,
     doubled_midranks,
     hochberg,
+    hodges_lehmann,
     mann_whitney,
     mann_whitney_counts,
     shift_interval,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.itemized import MOST_LISTED
+from pytest_dtdispatch.core.metrics import MOST_LISTED
 from pytest_dtdispatch.steps.judge import LIMITS, complaint
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtdispatch.core.itemized import Count
+from pytest_dtdispatch.core.metrics import Count
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)

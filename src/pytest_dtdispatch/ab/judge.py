@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from pytest_dtdispatch.ab.model import Request, state_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.stats.location import hodges_lehmann
-from pytest_dtdispatch.stats.rank_sums import hochberg, mann_whitney, shift_interval, smallest_detectable
+from pytest_dtdispatch.stats.rank_sums import (
+    hochberg,
+    hodges_lehmann,
+    mann_whitney,
+    shift_interval,
+    smallest_detectable,
+)
 
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
 RUN_AGAIN = "run again, or --control off where the builds differ"

@@ -26,7 +26,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     spans,
 )
-from pytest_dtdispatch.report.scales import Scale, column_scale
+from pytest_dtdispatch.report.measurements import Scale, column_scale
 
 MOST_EXPENSIVE = 10
 FOLD_ABOVE = 20  # lines of a table
@@ -97,10 +97,9 @@ def _head(atlas: Atlas) -> Iterator[Block]:
 
 def _where(atlas: Atlas) -> Iterator[Block]:
     environment = atlas.environment
-    threads = "1 thread" if environment.threads == 1 else f"{environment.threads} threads"
     yield Heading("Where these figures were taken")
     items: tuple[Cell, ...] = (
-        f"CPU: {atlas.cpu}, {atlas.cores} cores, torch on {threads}",
+        f"CPU: {atlas.cpu}, {atlas.cores} cores, torch on {environment.threads_text}",
         f"torch {environment.torch_version}, build {environment.torch_build}, "
         f"{environment.cache_interface} caches; Python {atlas.python}",
         f"process group: {environment.backend}, {environment.world_size} ranks; device: {environment.device}",

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
-from pytest_dtdispatch.core.itemized import listed
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.stats.location import hodges_lehmann
-from pytest_dtdispatch.stats.rank_sums import shift_interval
+from pytest_dtdispatch.core.metrics import listed
+from pytest_dtdispatch.stats.rank_sums import hodges_lehmann, shift_interval
 
 CONFIDENCE = 0.95  # five compiles each suffice for it
 COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_dtdispatch.core.itemized import Count
 from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.metrics import Count
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.compiled.judge import LIMITS, cache_effects, complaint
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVariant
-from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.metrics import repeated
 from pytest_dtdispatch.report.document import (
     Column,
     Document,
     Group,
+    Kind,
     Line,
     Paragraph,
     Table,
     View,
     paragraph,
 )
-from pytest_dtdispatch.report.kind import Kind
-from pytest_dtdispatch.report.measurements import proof_tone
-from pytest_dtdispatch.report.scales import column_scale
+from pytest_dtdispatch.report.measurements import column_scale, proof_tone
 
 NOT_COUNTED = "?"
 STATES = {"cold": State.COMPILE_COLD, "warm": State.COMPILE_WARM, "call": State.CALL, "eager": State.EAGER}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 CPU_INFO = Path("/proc/cpuinfo")
+Machine = tuple[tuple[str, str], ...]  # names and texts
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,12 @@ class Environment:
         parts = (self.device_name, self.driver and f"driver {self.driver}", self.nccl and f"NCCL {self.nccl}")
         known = ", ".join(filter(None, parts))
         device = f"{self.device} ({known})" if known else self.device
-        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"torch {self.torch_version}, {device}, {self.cache_interface} caches, {threads}"
+        return f"torch {self.torch_version}, {device}, {self.cache_interface} caches, {self.threads_text}"
+
+    @property
+    def threads_text(self) -> str:
+        """Threads of torch: ``1 thread``, ``2 threads``."""
+        return "1 thread" if self.threads == 1 else f"{self.threads} threads"
 
     def as_dict(self) -> dict[str, str | int]:
         """Plain data for a file."""
@@ -67,3 +74,35 @@ def cpu_model() -> str:
     lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine_of(info: Mapping[str, Any]) -> Machine:
+    """Pick what must be equal before figures may be compared from what pytest-benchmark says of a machine."""
+    cpu, ours = mapping(info.get("cpu")), mapping(info.get("dtdispatch"))
+    python = f"{info.get('python_implementation', '')} {info.get('python_version', '')}"
+    parts = {
+        "CPU": cpu.get("brand_raw") or info.get("processor") or info.get("machine"),
+        "Python": python.strip(),
+        "torch": f"{ours.get('torch_version', '')} {ours.get('torch_build', '')}".strip(),
+        "CUDA": ours.get("cuda"),
+        "device": f"{ours.get('device', '')} {ours.get('device_name', '')}".strip(),
+        "backend": ours.get("backend"),
+        "threads": ours.get("threads"),
+        "ranks": f"{ours.get('ranks')}, {ours.get('rank_stat')}" if ours.get("rank_stat") else "",
+    }
+    return tuple((name, str(value or "")) for name, value in parts.items())
+
+
+def machine_differences(then: Machine, now: Machine) -> tuple[str, ...]:
+    """Name what differs between two machines."""
+    before = dict(then)
+    return tuple(
+        f"{name}: {before.get(name) or 'unknown'} then, {value or 'unknown'} now"
+        for name, value in now
+        if before.get(name, "") != value
+    )
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Take a mapping of a file as one, and anything else as empty."""
+    return value if isinstance(value, dict) else {}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pytest_dtdispatch.core.profile import Profile
-from pytest_dtdispatch.core.units import TIME, Unit
+MOST = 2**63  # a counter that is not there reads 2**64 - 1
 
 
 class State(str, Enum):
@@ -23,8 +22,7 @@ class State(str, Enum):
     COMPILE_WARM = "compile-warm"
     EAGER = "eager"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 class Contains(str, Enum):
@@ -34,8 +32,7 @@ class Contains(str, Enum):
     END_TO_END = "end to end from Python, autograd included"
     COMPILED = "torch.compile with the first call; later calls; end to end from Python"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,84 @@ class Refused:
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.count}x)"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What samples are in, and the names that their figures have in files.
+
+    Args:
+        name: what is counted, as a plural: ``instructions``; of times ``ns``.
+        is_time: whether samples are nanoseconds; their median stands for them, and the least for a count.
+        steady: metric of hits, and of calls where the op never asks the propagator; empty for none.
+        hit: metric of hits alone.
+        miss: metric of misses.
+        compile: metric of a first call that compiles, less a later call.
+        least: the least reading that can be one.
+    """
+
+    name: str = "ns"
+    is_time: bool = True
+    steady: str = ""
+    hit: str = ""
+    miss: str = ""
+    compile: str = ""
+    least: int = 0
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names that the figures have in files."""
+        return tuple(name for name in (self.steady, self.hit, self.miss, self.compile) if name)
+
+    def holds(self, reading: int) -> bool:
+        """Tell a reading from what a counter reads that does not count."""
+        return self.least <= reading < MOST
+
+    def figure(self, values: Sequence[int]) -> float:
+        """Give what stands for samples, of which there must be one."""
+        return statistics.median(values) if self.is_time else min(values)
+
+
+TIME = Unit(hit="dispatch_hit_ns", miss="dispatch_miss_ns")
+INSTRUCTIONS = Unit(
+    "instructions",
+    is_time=False,
+    steady="instruction_count",
+    miss="instruction_count_miss",
+    compile="compile_time_instruction_count",
+    least=1,
+)
+UNITS = [INSTRUCTIONS, TIME]  # those of registered samplers follow
+
+
+@dataclass(frozen=True)
+class Share:
+    """Instructions of one function, without those of what it calls.
+
+    Args:
+        function: its name, and where it is.
+        instructions: of all its calls together.
+    """
+
+    function: str
+    instructions: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the instructions of one call went.
+
+    Args:
+        machine: functions of machine code, those with most instructions first.
+        machine_total: instructions of the call, in functions listed and not.
+        python: functions of Python, each with the machine code that it called.
+        python_total: instructions of a second call, which was made to tell Python's functions apart.
+    """
+
+    machine: tuple[Share, ...]
+    machine_total: int
+    python: tuple[Share, ...] = ()
+    python_total: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,12 +137,6 @@ class Samples:
 
     Raises:
         ValueError: a value that no clock or counter can give.
-
-    Example:
-        >>> from pytest_dtdispatch.core.units import INSTRUCTIONS
-        >>> hits = Samples(State.HIT, (46_104, 46_110, 46_104), unit=INSTRUCTIONS)
-        >>> hits.figure, hits.span, hits.ns
-        (46104, 6, ())
     """
 
     state: State
@@ -79,12 +148,8 @@ class Samples:
     def __post_init__(self) -> None:
         for value in self.values:
             if not self.unit.holds(value):
-                says = (
-                    f"a latency of {value} ns"
-                    if self.unit.is_time
-                    else f"no count of {self.unit.name}: {value}"
-                )
-                raise ValueError(says)
+                what = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
+                raise ValueError(what.format(value, self.unit.name))
 
     @property
     def ns(self) -> tuple[int, ...]:

@@ -1,12 +1,12 @@
-"""Named metrics of a run: whole numbers under names that outlive it."""
+"""Numbers of a run: under names that outlive it, and such as know what they consist of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.units import TIME
+MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,6 @@ class MetricNames:
     def __iter__(self) -> Iterator[str]:
         return iter((*self.of_rows, *self.exact))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.of_rows or name in self.exact
-
 
 @dataclass(frozen=True)
 class MetricValue:
@@ -43,11 +40,46 @@ class MetricValue:
     value: int
 
 
-def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int]]:
-    """Give every metric of a row, with its value."""
-    for metric, value in _figures(measurement).items():
-        if metric and value is not None:
-            yield metric, round(value)
+class Count(float):
+    """A number a step, which knows what it consists of: a failing ``assert`` on it lists that.
+
+    Properties that return one are annotated as ``float``: type checkers let a float equal an ``int``, and no
+    class derived from it.
+
+    Args:
+        total: over all steps.
+        steps: number of steps.
+        details: what is listed.
+
+    Example:
+        >>> Count(10, 5) == 2, str(Count(10, 5)), str(Count(1, 4))
+        (True, '2', '0.25')
+    """
+
+    details: tuple[str, ...]
+
+    def __new__(cls, total: int, steps: int, details: Iterable[str] = ()) -> Count:
+        """Divide, where there is something to divide by."""
+        made = super().__new__(cls, total / steps if steps else 0.0)
+        made.details = tuple(details)
+        return made
+
+    def __repr__(self) -> str:
+        return f"{float(self):g}"
+
+    __str__ = __repr__
+
+
+def repeated(items: Iterable[object]) -> list[str]:
+    """List equal items once, with how often they came."""
+    counted = Counter(str(item) for item in items)
+    return [text if count == 1 else f"{text} ({count}x)" for text, count in counted.items()]
+
+
+def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
+    """List items below a line that speaks of them, and say how many are left out."""
+    more = [f"    and {len(items) - most} more"] if len(items) > most else []
+    return [*(f"    {item}" for item in items[:most]), *more]
 
 
 def plain_name(name: str) -> str:
@@ -58,20 +90,3 @@ def plain_name(name: str) -> str:
         'two lines'
     """
     return " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
-
-
-def _figures(measurement: Measurement) -> dict[str, float | None]:
-    """Name the figures of a row, by the names that their unit gives."""
-    unit = next((samples.unit for samples in measurement.recorded()), TIME)
-    return {
-        unit.steady: measurement.steady.figure if measurement.steady else None,
-        unit.hit: measurement.figure(State.HIT),
-        unit.miss: measurement.figure(State.MISS),
-        unit.compile: _compile_alone(measurement),
-    }
-
-
-def _compile_alone(measurement: Measurement) -> float | None:
-    """Take one steady call from the first one, which compiles and then runs once as they do."""
-    first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
-    return None if first is None or call is None else first - call

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.thresholds import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
+from pytest_dtdispatch.core.verdicts import read_thresholds
 
 AUTO = "auto"
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
 
-def read_count(value: Any) -> int:
-    """Read a whole number of at least 1."""
-    return _read_whole(value, 1)
-
-
-def read_most(value: Any) -> int:
-    """Read a whole number of at least 0."""
-    return _read_whole(value, 0)
-
-
-def _read_whole(value: Any, least: int) -> int:
+def read_count(value: Any, least: int = 1) -> int:
+    """Read a whole number of at least 1, or 0."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -66,17 +58,12 @@ def _read_positive(value: Any, valid: str) -> float:
 def read_sizes(value: Any) -> tuple[int, ...]:
     """Read sizes, the smallest first."""
     try:
-        sizes = tuple(_read_size(size) for size in value)
+        sizes = tuple(read_count(size if isinstance(size, bool) else operator.index(size)) for size in value)
     except (TypeError, ValueError):
         sizes = ()
     if len(sizes) < 2 or len(set(sizes)) < len(sizes):
         raise ValueError("two or more whole numbers of at least 1 that differ")
     return tuple(sorted(sizes))
-
-
-def _read_size(value: Any) -> int:
-    """Read a whole number of at least 1 that is a number, and no text or bool."""
-    return read_count(value if isinstance(value, bool) else operator.index(value))
 
 
 def read_switch(value: Any) -> bool:
@@ -136,34 +123,6 @@ def read_globs(value: Any) -> tuple[str, ...]:
     return tuple(globs)
 
 
-def read_thresholds(value: Any) -> tuple[Threshold, ...]:
-    """Read thresholds: ``median:10%``, ``hit=median:7.5%``, or ``10%`` of the median; one, or several."""
-    texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
-        raise ValueError('thresholds, such as "10%" or "hit=median:7.5%"')
-    return tuple(map(_read_threshold, texts))
-
-
-def _read_threshold(text: str) -> Threshold:
-    head, has_field, percent = text.rpartition(":")
-    if not has_field:
-        head, _, percent = text.rpartition("=") if "=" in text else ("", "", text)
-        head += "=median" if head else "median"
-    state, has_state, field = head.rpartition("=")
-    example = "[STATE=]FIELD:PERCENT, such as median:10% or hit=median:7.5%"
-    if has_state and state not in THRESHOLD_STATES:
-        raise ValueError(f"{example}: the state is one of {', '.join(THRESHOLD_STATES)}, not {state!r}")
-    if field not in THRESHOLD_FIELDS:
-        raise ValueError(f"{example}: the field is one of {', '.join(THRESHOLD_FIELDS)}, not {field!r}")
-    try:
-        fraction = float(percent.removesuffix("%")) / 100
-    except ValueError:
-        fraction = 0.0
-    if not percent.endswith("%") or not 0 < fraction <= 100:
-        raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
-    return Threshold(state, field, fraction)
-
-
 def read_file(value: Any) -> Path:
     """Read the path of a file."""
     if not isinstance(value, str) or not value.strip():
@@ -184,7 +143,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "file": read_file,
     "globs": read_globs,
     "mesh": read_mesh,
-    "most": read_most,
+    "most": partial(read_count, least=0),
     "names": read_names,
     "rounds": read_rounds,
     "seconds": read_seconds,

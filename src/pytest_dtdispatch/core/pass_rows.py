@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pytest_dtdispatch.core.results import TestResults
 
@@ -18,12 +19,7 @@ BLOCKS = 20
 
 
 def quietest_block(ns: Sequence[int]) -> float:
-    """Give the least median of neighbouring samples, cut into blocks.
-
-    Example:
-        >>> quietest_block([9, 8, 4, 5] + [50] * 36)
-        4.5
-    """
+    """Give the least median of neighbouring samples, cut into blocks."""
     length = -(-len(ns) // BLOCKS)
     return min(statistics.median(ns[start : start + length]) for start in range(0, len(ns), length))
 
@@ -32,9 +28,7 @@ class PassRows:
     """Rows, pass by pass."""
 
     def __init__(self) -> None:
-        self._medians: dict[str, list[float]] = {}
-        self._quietest: dict[str, float] = {}
-        self._samples: dict[str, int] = {}
+        self._rows: dict[str, dict[str, Any]] = {}
         self._misses: dict[str, float] = {}
 
     def add(self, found: Iterable[TestResults]) -> None:
@@ -42,17 +36,15 @@ class PassRows:
         for results in found:
             for measurement in results.measurements():
                 for samples in measurement.times():
-                    row = f"{results.test}::{measurement.label}::{samples.state}"
-                    self._medians.setdefault(row, []).append(statistics.median(samples.ns))
-                    self._quietest[row] = min(self._quietest.get(row, math.inf), quietest_block(samples.ns))
-                    self._samples[row] = self._samples.get(row, 0) + len(samples.ns)
+                    name = f"{results.test}::{measurement.label}::{samples.state}"
+                    first = {"medians_ns": [], "quietest_ns": math.inf, "samples": 0}
+                    row = self._rows.setdefault(name, first)
+                    row["medians_ns"].append(statistics.median(samples.ns))
+                    row["quietest_ns"] = min(row["quietest_ns"], quietest_block(samples.ns))
+                    row["samples"] += len(samples.ns)
             for steps in results.counts():
                 self._misses[f"{results.test}::{steps.name}"] = float(steps.misses_per_step)
 
     def as_json(self) -> str:
         """Write all of it."""
-        rows = {
-            row: {"medians_ns": medians, "quietest_ns": self._quietest[row], "samples": self._samples[row]}
-            for row, medians in self._medians.items()
-        }
-        return json.dumps({"format": FORMAT, "rows": rows, "misses_per_step": self._misses})
+        return json.dumps({"format": FORMAT, "rows": self._rows, "misses_per_step": self._misses})

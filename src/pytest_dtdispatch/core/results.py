@@ -1,24 +1,84 @@
-"""What was found in one test: results of every kind, under one protocol."""
+"""What was found in one test: results of every kind, under one protocol, and names for them."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement
-from pytest_dtdispatch.core.metrics import MetricValue, call_metrics, plain_name
-from pytest_dtdispatch.core.signature import Signature
+from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, State
+from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+
+# Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
+MAX_LENGTH = 120
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One op overload on tensors of given types on a mesh.
+
+    Args:
+        op: overload as torch names it, ``add.Tensor``.
+        arguments: one text for each argument that is shown; a list of tensors is a tuple of texts.
+        mesh: extent of each mesh dimension, in ranks.
+        device: device type of the mesh, ``cpu`` or ``cuda``.
+
+    Example:
+        >>> str(Signature("add.Tensor", ("f32[512,512]S0", "f32[512,512]S0"), (4,), "cpu"))
+        'add.Tensor(f32[512,512]S0, f32[512,512]S0)@4'
+        >>> str(Signature("stack.default", (("f32[8]R", "f32[8]R"),), (2, 4), "cuda"))
+        'stack.default([f32[8]R*2])@2x4:cuda'
+    """
+
+    op: str
+    arguments: tuple[str | tuple[str, ...], ...]
+    mesh: tuple[int, ...]
+    device: str
+
+    @property
+    def full(self) -> str:
+        """The whole text, however long."""
+        arguments = ", ".join(a if isinstance(a, str) else f"[{_runs(a)}]" for a in self.arguments)
+        return f"{self.op}({arguments}){self.place}"
+
+    @property
+    def place(self) -> str:
+        """Mesh and device: ``@4``, ``@2x4:cuda``."""
+        return f"@{place_text(self.mesh, self.device)}"
+
+    def __str__(self) -> str:
+        return shorten(self.full, keep_end=len(self.place))
+
+
+def mesh_text(shape: Sequence[int]) -> str:
+    """Write a mesh shape as the flags take it: ``(2, 4)`` is ``2x4``."""
+    return "x".join(str(extent) for extent in shape)
+
+
+def place_text(shape: Sequence[int], device: str) -> str:
+    """Write a mesh with its device, which is left out where it is the CPU: ``4``, ``2x4:cuda``."""
+    return mesh_text(shape) if device == "cpu" else f"{mesh_text(shape)}:{device}"
+
+
+def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
+    """Cut a name above a limit, of 12 at least, in the middle; a digest of the whole keeps it unique.
+
+    So many characters of its end stay, as far as the limit has room for them.
+    """
+    if len(text) <= limit:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    room = limit - 12
+    end = text[len(text) - min(keep_end, room) :]
+    return f"{text[: room - len(end)]}...#{digest}{end}"
 
 
 class Finding(Protocol):
-    """One result of any kind.
+    """One result of any kind."""
 
-    Attributes:
-        kind: names the kind, under which its results are registered.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # the name that its kind is registered under
 
     @property
     def name(self) -> str:
@@ -123,7 +183,10 @@ class TestResults:
         """Every row: signatures in the order of their first call, named calls, then rows of other results."""
         if self._merged is not None:
             return self._merged
-        ops = (_of_op(op, self._calls[op], figures) for op, figures in self._figures.items())
+        ops = (
+            Measurement(str(op), op.full, op.op, op.place[1:], Contains.DISPATCH, self._calls[op], figures)
+            for op, figures in self._figures.items()
+        )
         calls = self._found.get(NamedCall.kind, {})
         others = [of_kind for kind, of_kind in self._found.items() if kind != NamedCall.kind]
         found = (result for of_kind in (calls, *others) for result in of_kind.values())
@@ -151,13 +214,23 @@ class TestResults:
         return merged
 
 
-def _of_op(signature: Signature, calls: int, figures: Figures) -> Measurement:
-    return Measurement(
-        label=str(signature),
-        full_label=signature.full,
-        op=signature.op,
-        mesh=signature.place.removeprefix("@"),
-        contains=Contains.DISPATCH,
-        calls=calls,
-        figures=figures,
-    )
+def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int]]:
+    """Give every metric of a row, under the names that its unit gives."""
+    unit = next((samples.unit for samples in measurement.recorded()), TIME)
+    first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
+    figures = {
+        unit.steady: measurement.steady.figure if measurement.steady else None,
+        unit.hit: measurement.figure(State.HIT),
+        unit.miss: measurement.figure(State.MISS),
+        # The first call compiles, and then runs once as later ones do.
+        unit.compile: None if first is None or call is None else first - call,
+    }
+    for metric, value in figures.items():
+        if metric and value is not None:
+            yield metric, round(value)
+
+
+def _runs(texts: Sequence[str]) -> str:
+    """Write equal neighbours once: ``f32[8]R, f32[8]R`` is ``f32[8]R*2``."""
+    counted = [(text, len(list(same))) for text, same in groupby(texts)]
+    return ", ".join(text if count == 1 else f"{text}*{count}" for text, count in counted)

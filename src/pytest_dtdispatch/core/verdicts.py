@@ -1,9 +1,15 @@
-"""What a gate says of one row."""
+"""How much slower a row may become, and what a gate says of it.
+
+Every start of pytest imports this, so its classes are named tuples: they are made faster than dataclasses.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import Any, NamedTuple
+
+THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
+THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
 
 
 class Verdict(str, Enum):
@@ -19,12 +25,10 @@ class Verdict(str, Enum):
     MISMATCHED = "mismatched"
     DISABLED = "disabled"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
-@dataclass(frozen=True)
-class RowVerdict:
+class RowVerdict(NamedTuple):
     """What a gate says of one row, and from what.
 
     Args:
@@ -33,11 +37,6 @@ class RowVerdict:
         figures: what it was judged by: each a name that ends in its unit, and a number.
         remedy: what to do about it; empty where nothing is to be done.
         criterion: what it was held against, as it was typed; empty where there is one for all rows.
-
-    Example:
-        >>> judged = RowVerdict("t.py::test_add::hit", Verdict.REGRESSED, (("ratio", 1.5),), "look for it")
-        >>> f"{judged.row}: {judged.verdict}, {judged.remedy}"
-        't.py::test_add::hit: regressed, look for it'
     """
 
     row: str
@@ -45,3 +44,57 @@ class RowVerdict:
     figures: tuple[tuple[str, float], ...] = ()
     remedy: str = ""
     criterion: str = ""
+
+
+class Threshold(NamedTuple):
+    """The most that one figure of a row may grow.
+
+    Args:
+        state: of the rows it holds for; of every state where empty.
+        field: which figure: ``min``, ``q1``, ``median``, ``q3`` or ``mean``.
+        fraction: growth that is still allowed: 0.1 is 10 %.
+    """
+
+    state: str
+    field: str
+    fraction: float
+
+    def __str__(self) -> str:
+        return f"{self.state + '=' if self.state else ''}{self.field}:{self.fraction * 100:g}%"
+
+
+def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
+    """Choose what holds for a row: for each field the threshold of its state, else the one of every state."""
+    chosen: dict[str, Threshold] = {}
+    for threshold in sorted(thresholds, key=lambda threshold: bool(threshold.state)):
+        if threshold.state in ("", state):
+            chosen[threshold.field] = threshold
+    return tuple(chosen.values())
+
+
+def read_thresholds(value: Any) -> tuple[Threshold, ...]:
+    """Read thresholds: ``median:10%``, ``hit=median:7.5%``, or ``10%`` of the median; one, or several."""
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ValueError('thresholds, such as "10%" or "hit=median:7.5%"')
+    return tuple(map(_read_threshold, texts))
+
+
+def _read_threshold(text: str) -> Threshold:
+    head, has_field, percent = text.rpartition(":")
+    if not has_field:
+        head, _, percent = text.rpartition("=") if "=" in text else ("", "", text)
+        head += "=median" if head else "median"
+    state, has_state, field = head.rpartition("=")
+    example = "[STATE=]FIELD:PERCENT, such as median:10% or hit=median:7.5%"
+    if has_state and state not in THRESHOLD_STATES:
+        raise ValueError(f"{example}: the state is one of {', '.join(THRESHOLD_STATES)}, not {state!r}")
+    if field not in THRESHOLD_FIELDS:
+        raise ValueError(f"{example}: the field is one of {', '.join(THRESHOLD_FIELDS)}, not {field!r}")
+    try:
+        fraction = float(percent.removesuffix("%")) / 100
+    except ValueError:
+        fraction = 0.0
+    if not percent.endswith("%") or not 0 < fraction <= 100:
+        raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
+    return Threshold(state, field, fraction)

@@ -36,21 +36,13 @@ class World(NamedTuple):  # made at every start of pytest, and faster than a dat
 
 
 def read_world(environ: Mapping[str, str]) -> World:
-    """Read what torchrun, or another launcher, wrote; one rank alone where none did.
-
-    Example:
-        >>> read_world({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"})
-        World(rank=1, size=2, local_rank=1, local_size=2)
-        >>> read_world({"RANK": "1"})
-        World(rank=0, size=1, local_rank=0, local_size=1)
-    """
+    """Read what torchrun, or another launcher, wrote; one rank alone where none did."""
     rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     if rank is None or size is None or rank >= size or not all(environ.get(name) for name in MEETING_POINT):
         return World()
     local_rank, local_size = _number(environ, "LOCAL_RANK"), _number(environ, "LOCAL_WORLD_SIZE")
-    return World(
-        rank, size, rank if local_rank is None else local_rank, size if local_size is None else local_size
-    )
+    given = (rank if local_rank is None else local_rank, size if local_size is None else local_size)
+    return World(rank, size, *given)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

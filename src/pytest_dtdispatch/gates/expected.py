@@ -1,14 +1,27 @@
-"""Judge results against expected ones, both ways: an improvement that nobody recorded hides the next loss."""
+"""Judge results against expected ones, and take over what a run found.
+
+An improvement counts too: one that nobody recorded hides the next loss.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS
+from pytest_dtdispatch.core.metrics import MetricNames, MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.gates.expected_file import ExpectedRow
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.gates.expected_file import (
+    ExpectedFile,
+    ExpectedRow,
+    checked_reason,
+    read_expected,
+    read_margin,
+    read_results,
+)
 
 DIGITS = 4
 REGRESSED = "find what made it grow, or update the expected file where the cost is wanted"
@@ -43,17 +56,40 @@ class ExpectedJudgement:
         return not self.has_compared or any(row.verdict not in harmless for row in self.verdicts)
 
 
+@dataclass(frozen=True)
+class Update:
+    """What was done to a file of expected results.
+
+    Args:
+        rows: rows that the file has now.
+        changed: rows that have another value.
+        added: rows that it did not have.
+        unmeasured: rows that no result was given for; they stay.
+        unknown: results that it has no row for.
+    """
+
+    rows: int
+    changed: int
+    added: int
+    unmeasured: int
+    unknown: int
+
+    def __str__(self) -> str:
+        """One line for who typed the command."""
+        text = f"{self.changed:,} of {self.rows:,} rows changed"
+        others = (
+            (self.added, "added"),
+            (self.unmeasured, "left alone, as the results do not have them"),
+            (self.unknown, "results have no row: --new-margin adds them"),
+        )
+        return "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
+
+
 def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> ExpectedJudgement:
     """Judge results against expected ones.
 
     Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
     ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``.
-
-    Example:
-        >>> row = ExpectedRow("t.py::test_add", "dispatch_hit_ns", 6000, 0.1)
-        >>> judgement = judge_results([row], [MetricValue("t.py::test_add", "dispatch_hit_ns", 7654)])
-        >>> str(judgement.verdicts[0].verdict), judgement.has_failed, str(judgement.corrections[0])
-        ('regressed', True, 't.py::test_add,dispatch_hit_ns,7654,0.1')
     """
     found = {(result.name, result.metric): result.value for result in results}
     known = {(row.name, row.metric) for row in expected}
@@ -72,13 +108,7 @@ def not_judged(why: str) -> ExpectedJudgement:
 
 
 def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> Iterator[ExpectedRow]:
-    """Give the rows that are off by more than a third of their margin, with the value found and no reason.
-
-    Example:
-        >>> row = ExpectedRow("t.py::test_add", "dispatch_hit_ns", 6000, 0.3)
-        >>> [list(corrections([row], [MetricValue(row.name, row.metric, ns)])) for ns in (6600, 5400)]
-        [[], []]
-    """
+    """Give the rows that are off by more than a third of their margin, with the value found and no reason."""
     found = {(result.name, result.metric): result.value for result in results}
     for row in expected:
         value = found.get((row.name, row.metric))
@@ -87,15 +117,49 @@ def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue])
 
 
 def shortened(value: int, noise_margin: float) -> int:
-    """Cut a value to four digits, unless that alone moves it by more than a third of its margin.
-
-    Example:
-        >>> shortened(6948211, 0.1), shortened(6948211, 0)
-        (6948000, 6948211)
-    """
+    """Cut a value to four digits, unless that alone moves it by more than a third of its margin."""
     unit = 10 ** max(len(str(value)) - DIGITS, 0)
     cut = value // unit * unit
     return value if _is_off(value, cut, noise_margin) else cut
+
+
+def update_expected(
+    path: Path, results_path: Path, reason: str, new_margin: str | None, metrics: MetricNames
+) -> Update:
+    """Write values that are off by more than a third of their margin anew, each with the reason.
+
+    Order, comments, blank lines and every other row stay as they are.
+    """
+    checked_target(path)
+    try:
+        reason = checked_reason(reason)
+        margin = None if new_margin is None else read_margin(new_margin, "--new-margin")
+        is_new = margin is not None and not path.exists()
+        file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path, metrics)
+        results = read_results(results_path, metrics)
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None
+    known = {(row.name, row.metric) for row in file.rows}
+    found = {(result.name, result.metric) for result in results}
+    unknown = [result for result in results if (result.name, result.metric) not in known]
+    if margin is None and not known & found:
+        raise DtDispatchError(f"{results_path} has no result for any row of {path}")
+    changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
+    added = []
+    if margin is not None:
+        for result in unknown:
+            room = 0.0 if result.metric in metrics.exact else margin
+            value = shortened(result.value, room)
+            added.append(ExpectedRow(result.name, result.metric, value, room, reason))
+    if changed or added:
+        write_whole(path, file.with_rows([*changed, *added]))
+    return Update(
+        rows=len(file.rows) + len(added),
+        changed=len(changed),
+        added=len(added),
+        unmeasured=len(known - found),
+        unknown=len(unknown) - len(added),
+    )
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
@@ -105,15 +169,12 @@ def _is_off(expected: int, value: int, noise_margin: float) -> bool:
 def _judge_row(row: ExpectedRow, value: int | None) -> RowVerdict:
     criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %"
     if value is None:
-        return RowVerdict(row.name, Verdict.MISSING, (), _remedy(row), criterion)
+        remedy = NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE
+        return RowVerdict(row.name, Verdict.MISSING, (), remedy, criterion)
     change = (("change_percent", 100 * (value / row.expected - 1)),) if row.expected else ()
     figures = (("expected", row.expected), ("found", value), *change)
     verdict, remedy = _place(row, value)
     return RowVerdict(row.name, verdict, figures, remedy, criterion)
-
-
-def _remedy(missing: ExpectedRow) -> str:
-    return NOT_COUNTED if missing.metric in INSTRUCTIONS.metrics else GONE
 
 
 def _place(row: ExpectedRow, value: int) -> tuple[Verdict, str]:

@@ -88,12 +88,6 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
     r"""Read the text of a file of expected results.
 
     Blank lines, and comment lines that begin with ``#``, are kept and mean nothing.
-
-    Example:
-        >>> text = "\n# hits\nt.py::test_add,dispatch_hit_ns,6940,0.25\n"
-        >>> file = parse_expected(text, "expected.csv", MetricNames(("dispatch_hit_ns",), ()))
-        >>> file.rows[0].expected, file.rows[0].noise_margin, file.rows[0].line
-        (6940, 0.25, 3)
     """
     rows: dict[tuple[str, str], ExpectedRow] = {}
     for line, fields in _lines(text, where):
@@ -105,7 +99,8 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
         name, metric = _key(fields, rows, place, metrics)
         expected = _whole(fields[2], "expected", place)
         reason = plain_name(fields[4]) if len(fields) == 5 else ""
-        rows[name, metric] = ExpectedRow(name, metric, expected, _margin(fields[3], place), reason, line)
+        margin = read_margin(fields[3], f"{place}: noise_margin")
+        rows[name, metric] = ExpectedRow(name, metric, expected, margin, reason, line)
     return ExpectedFile(where, text, tuple(rows.values()))
 
 
@@ -123,12 +118,7 @@ def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
 
 
 def results_text(results: Iterable[MetricValue]) -> str:
-    r"""Write results as a file has them: a line for each, and no blank one, at which PyTorch's reader stops.
-
-    Example:
-        >>> results_text([MetricValue("t.py::test_mm::mm(f32[8,8]S0)@4", "dispatch_hit_ns", 6940)])
-        '"t.py::test_mm::mm(f32[8,8]S0)@4",dispatch_hit_ns,6940\n'
-    """
+    """Write a line for each result, and no blank one, at which PyTorch's reader stops."""
     return "".join(f"{_csv_line([result.name, result.metric, str(result.value)])}\n" for result in results)
 
 
@@ -140,20 +130,15 @@ def checked_reason(text: str) -> str:
     return reason
 
 
-def read_margin(text: str) -> float:
-    """Read a margin of noise.
-
-    Example:
-        >>> read_margin("0.15")
-        0.15
-    """
+def read_margin(text: str, what: str) -> float:
+    """Read a margin of noise; what it is stands in the error."""
     try:
         margin = float(text)
     except ValueError:
         margin = math.nan
     if not 0 <= margin <= 1:
         meant = f"; {margin:g} % is {margin / 100:g}" if 1 < margin <= 100 else ""
-        raise ValueError(f"{_shown(text)} is not a fraction from 0 to 1{meant}")
+        raise ValueError(f"{what} {_shown(text)} is not a fraction from 0 to 1{meant}")
     return margin
 
 
@@ -204,13 +189,6 @@ def _whole(text: str, column: str, place: str) -> int:
     if not 0 <= value < MOST:
         raise ValueError(f"{place}: {column} {_shown(text)} is not a whole number from 0 to 2**63-1")
     return value
-
-
-def _margin(text: str, place: str) -> float:
-    try:
-        return read_margin(text)
-    except ValueError as error:
-        raise ValueError(f"{place}: noise_margin {error}") from None
 
 
 def _fields(count: int) -> str:

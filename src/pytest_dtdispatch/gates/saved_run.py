@@ -1,19 +1,26 @@
-"""Judge a run against a saved one: what became slower by more than its threshold."""
+"""Judge a run against one that pytest-benchmark saved: what became slower by more than its threshold."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
+from pytest_dtdispatch.core.environment import Machine, machine_of, mapping
+from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.thresholds import Threshold
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.gates.baseline import StateRow
-from pytest_dtdispatch.stats.location import quantile
-from pytest_dtdispatch.stats.resampling import Statistic, ratio_interval, smallest_past
+from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.stats.resampling import Statistic, quantile, ratio_interval
 
+MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
+LONGEST_S = 1e9
+GROUP = "dtdispatch "
+FIGURES = ("min", "median", "mean")  # quartiles are defined in more than one way
 CONFIDENCE = 0.99
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
 MOST_SAMPLES = 1000  # drawn again; 2000 times as many take a second
@@ -30,6 +37,7 @@ STATISTICS: dict[str, Statistic] = {
 NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
 GONE = "it is in the saved run and was not measured: restore the test, or save a new run"
 TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
+FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "--dtdispatch-compile-rounds"
 NO_SAMPLES = "the saved run has no samples: save it with --benchmark-save-data"
 STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run where the cost is wanted"
@@ -37,6 +45,40 @@ CONTAMINATED = (
     "the same op on plain tensors shifted too, so it may have been the machine: run again, "
     "or compare builds with dtdispatch ab"
 )
+
+
+@dataclass(frozen=True)
+class StateRow:
+    """One signature in one state in one test.
+
+    Args:
+        name: unique in its run, the same from run to run.
+        state: of its samples.
+        ns: samples in nanoseconds, in the order taken; none where the run was saved without them.
+        figures: in nanoseconds, of a row without samples: its least, its median, its mean.
+    """
+
+    name: str
+    state: State
+    ns: tuple[float, ...]
+    figures: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """All of a saved run that concerns us.
+
+    Args:
+        where: its file.
+        machine: what must be equal before figures may be compared.
+        rows: ours; those of other benchmarks are left out.
+        metric: that its rows are of, as ``--dtdispatch-metric`` names it.
+    """
+
+    where: str
+    machine: Machine
+    rows: tuple[StateRow, ...]
+    metric: str = "time"
 
 
 @dataclass(frozen=True)
@@ -54,10 +96,6 @@ class Judgement:
     control_shift: float | None = None
     controls: int = 0
 
-    def count(self, verdict: Verdict) -> int:
-        """How many verdicts are this one."""
-        return sum(row.verdict is verdict for row in self.verdicts)
-
     @property
     def has_compared(self) -> bool:
         """Whether any row could be told to be this side of its threshold or the other."""
@@ -66,19 +104,51 @@ class Judgement:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run must fail.
-
-        An inconclusive row beside others that were judged does not fail it: nothing shows on which side
-        of the threshold it lies.
-        """
+        """Whether the run must fail: an inconclusive row may lie on either side of its threshold."""
         harmless = {Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW, Verdict.INCONCLUSIVE}
         return not self.has_compared or any(row.verdict not in harmless for row in self.verdicts)
 
     @property
     def unresolved(self) -> tuple[RowVerdict, ...]:
         """Rows whose threshold is under what they could resolve, the worst first."""
-        rows = [row for row in self.verdicts if row.figures and not _resolves(row)]
-        return tuple(sorted(rows, key=lambda row: -dict(row.figures)["resolution_percent"]))
+        figures = [(dict(row.figures), row) for row in self.verdicts if row.figures]
+        under = [
+            (found["resolution_percent"], row)
+            for found, row in figures
+            if found["resolution_percent"] > found["threshold_percent"]
+        ]
+        return tuple(row for _, row in sorted(under, key=lambda each: -each[0]))
+
+
+def read_run(path: Path) -> SavedRun:
+    """Read a saved run, which may come from anywhere."""
+    try:
+        too_large = f"it has more than {MOST_BYTES // 2**20} MiB"
+        return parse_run(read_text(path, MOST_BYTES, too_large), str(path))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no saved run: it is no text") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no saved run: {error}") from None
+
+
+def parse_run(text: str, where: str) -> SavedRun:
+    """Read the text of a saved run."""
+    try:
+        run = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}: {error.msg}") from None
+    benchmarks = _member(run, "benchmarks", list, "the file")
+    info = _member(run, "machine_info", dict, "the file")
+    rows = tuple(_rows(benchmarks))
+    for name, times in Counter(row.name for row in rows).items():
+        if times > 1:
+            raise ValueError(f"{name!r} is there twice")
+    metric = mapping(info.get("dtdispatch")).get("metric") or "time"
+    return SavedRun(where, machine_of(info), rows, str(metric))
 
 
 def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
@@ -95,37 +165,52 @@ def judge_run(
     improved is one that has become faster by as much. Where rows on plain tensors, in which no dispatch is,
     shifted by more than 3 % in the median, the machine may have done it: such a row is contaminated, and not
     regressed. A row under its threshold passes all the same.
-
-    Example:
-        >>> steady = tuple(float(n) for n in range(100, 120))
-        >>> then = StateRow("t.py::test_a::hit", State.HIT, steady)
-        >>> now = StateRow("t.py::test_a::hit", State.HIT, tuple(1.5 * ns for ns in steady))
-        >>> judgement = judge_run([then], [now], lambda row: [Threshold("", "median", 0.1)])
-        >>> str(judgement.verdicts[0].verdict), judgement.has_failed
-        ('regressed', True)
     """
     then, now = {row.name: row for row in base}, {row.name: row for row in head}
     shifts = list(_control_shifts(then, now))
     shift = math.expm1(median(shifts)) if shifts else None
     verdicts: list[RowVerdict] = []
-    for row in _every_row(then, now):
-        for threshold in thresholds(row):
-            verdict = _judge_row(then.get(row.name), now.get(row.name), threshold)
-            if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
-                verdict = _doubted(verdict)
-            verdicts.append(verdict)
+    for name in dict.fromkeys((*now, *then)):
+        row = now.get(name) or then[name]
+        if row.state is not State.LOCAL:
+            verdicts += [_judge_row(then.get(name), now.get(name), limit) for limit in thresholds(row)]
+    if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
+        verdicts = [*map(_doubted, verdicts)]
     return Judgement(tuple(verdicts), shift, len(shifts))
 
 
-def _resolves(row: RowVerdict) -> bool:
-    figures = dict(row.figures)
-    return figures["resolution_percent"] <= figures["threshold_percent"]
+def _rows(benchmarks: list[Any]) -> Iterator[StateRow]:
+    for place, benchmark in enumerate(benchmarks, start=1):
+        name = _member(benchmark, "fullname", str, f"benchmark {place}")
+        stats = _member(benchmark, "stats", dict, repr(name))
+        state = name.rpartition("::")[2]
+        if benchmark.get("group") != GROUP + state:
+            continue
+        if state not in set(map(str, State)):
+            raise ValueError(f"{name!r} has no state that is known")
+        samples = stats.get("data", [])
+        if not isinstance(samples, list):
+            raise ValueError(f"{name!r}: its data is no list")
+        yield StateRow(
+            name,
+            State(state),
+            tuple(_ns(sample, name) for sample in samples),
+            tuple((field, _ns(stats.get(field), name)) for field in FIGURES),
+        )
 
 
-def _every_row(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[StateRow]:
-    for row in {**now, **{name: row for name, row in then.items() if name not in now}}.values():
-        if row.state is not State.LOCAL:
-            yield row
+def _ns(seconds: Any, name: str) -> float:
+    is_time = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_time or not 0 < seconds < LONGEST_S:
+        raise ValueError(f"{name!r}: {str(seconds)[:40]!r} is no time")
+    return float(seconds) * 1e9
+
+
+def _member(of: Any, name: str, kind: type, what: str) -> Any:
+    member = of.get(name) if isinstance(of, dict) else None
+    if not isinstance(member, kind):
+        raise ValueError(f"{what} has no {name}")
+    return member
 
 
 def _control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[float]:
@@ -143,8 +228,8 @@ def _figure(row: StateRow, field: str) -> float | None:
 def _doubted(verdict: RowVerdict) -> RowVerdict:
     """Turn a change that the machine may have made into what can be said of it; what passed has passed."""
     if verdict.verdict is Verdict.REGRESSED:
-        return replace(verdict, verdict=Verdict.CONTAMINATED, remedy=CONTAMINATED)
-    return replace(verdict, remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
+        return verdict._replace(verdict=Verdict.CONTAMINATED, remedy=CONTAMINATED)
+    return verdict._replace(remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
 
 
 def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshold) -> RowVerdict:
@@ -158,7 +243,8 @@ def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshol
     if then is None:
         return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), NO_SAMPLES, criterion)
     if len(head.ns) < MIN_SAMPLES or 0 < len(base.ns) < MIN_SAMPLES:
-        return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), _too_few(head.state), criterion)
+        flag = COMPILE_FLAG if head.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
+        return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), TOO_FEW.format(flag=flag), criterion)
     now = STATISTICS[threshold.field](head.ns)
     low, high = _interval(base.ns or (then,), head.ns, STATISTICS[threshold.field])
     figures = (
@@ -168,21 +254,13 @@ def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshol
         ("ratio_low", low),
         ("ratio_high", high),
         ("threshold_percent", 100 * threshold.fraction),
-        ("resolution_percent", smallest_past(now / then, low) if low > 0 else math.inf),
+        # Slower samples move the ratio and its interval by one factor: here the interval would leave 1.
+        ("resolution_percent", 100 * (now / then / low - 1) if low > 0 else math.inf),
         ("base_samples", len(base.ns)),
         ("head_samples", len(head.ns)),
     )
     verdict, remedy = _place(low, high, 1 + threshold.fraction)
     return RowVerdict(head.name, verdict, figures, remedy, criterion)
-
-
-def _too_few(state: State) -> str:
-    compiles = (State.COMPILE_COLD, State.COMPILE_WARM)
-    return TOO_FEW.format(
-        flag="--dtdispatch-compile-rounds"
-        if state in compiles
-        else "--dtdispatch-rounds or --dtdispatch-max-time"
-    )
 
 
 def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS
 from pytest_dtdispatch.measuring.sampler import Meter, Pace, Profiler, Sampler
 
 WARMUP_MISSES = 45

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.core.units import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.measuring.sampler import Meter
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_dtdispatch.core.profile import Profile, Share
+from pytest_dtdispatch.core.measurement import Profile, Share
 from pytest_dtdispatch.instructions.callgrind import Callgrind
 
 Prepare = Callable[[], "tuple[Any, ...]"]

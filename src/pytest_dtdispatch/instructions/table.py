@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.profile import Share
+from pytest_dtdispatch.core.measurement import Measurement, Samples, Share, State
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
     Document,
-    Entry,
     Listing,
     Span,
     Tone,
@@ -64,10 +62,10 @@ def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
 
 
 def _listing(kind: str, shares: Sequence[Share], total: int) -> Listing:
-    entries = [Entry((f"{total:,}", "100.0 %"), kind)]
+    entries = [(f"{total:,}", "100.0 %", kind)]
     for share in shares:
         percent = f"{100 * share.instructions / total:.1f} %"
-        entries.append(Entry((f"{share.instructions:,}", percent), share.function))
+        entries.append((f"{share.instructions:,}", percent, share.function))
     return Listing(("instructions", "part", "function"), tuple(entries))
 
 

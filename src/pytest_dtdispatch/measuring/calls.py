@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.signature import place_text
+from pytest_dtdispatch.core.results import place_text
 from pytest_dtdispatch.measuring.contents import NoCopyError
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall

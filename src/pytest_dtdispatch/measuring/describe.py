@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from pytest_dtdispatch.core.signature import Signature
+from pytest_dtdispatch.core.results import Signature
 from pytest_dtdispatch.torchapi.op_schemas import Argument, arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import TensorTraits, mesh_among, tensor_traits
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from pytest_dtdispatch.core.measurement import Refused, Samples, State
-from pytest_dtdispatch.core.units import TIME, Unit
+from pytest_dtdispatch.core.measurement import TIME, Refused, Samples, State, Unit
 
 NOT_PROPAGATED = "propagation did not run"
 PROPAGATED_AGAIN = "propagation ran again"

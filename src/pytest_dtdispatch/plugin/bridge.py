@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
-from pytest_dtdispatch.core.signature import shorten
+from pytest_dtdispatch.core.results import shorten
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS

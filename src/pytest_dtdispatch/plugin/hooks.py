@@ -103,7 +103,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """List what a count consists of, where an assertion on it fails."""
-    from pytest_dtdispatch.core.itemized import Count
+    from pytest_dtdispatch.core.metrics import Count
 
     if not isinstance(left, Count) or not left.details:
         return None

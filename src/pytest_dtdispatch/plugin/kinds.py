@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
-from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.measurement import UNITS, Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
 from pytest_dtdispatch.core.results import NamedCall
-from pytest_dtdispatch.core.units import UNITS
 from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
-from pytest_dtdispatch.report.document import Document, View
-from pytest_dtdispatch.report.kind import Kind
+from pytest_dtdispatch.report.document import Document, Kind, View
 from pytest_dtdispatch.report.measurements import document as of_times
-from pytest_dtdispatch.scaling.kind import KIND as SCALING
+from pytest_dtdispatch.scaling.table import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
 

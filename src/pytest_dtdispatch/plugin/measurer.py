@@ -19,9 +19,8 @@ from pytest_dtdispatch.api import (
     step_name,
 )
 from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
-from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.measurement import Figures, Unit
 from pytest_dtdispatch.core.results import Finding, TestResults
-from pytest_dtdispatch.core.units import Unit
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import kind_of
 from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions, place_of_caller

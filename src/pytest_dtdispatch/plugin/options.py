@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.core.parsing import AUTO, READERS, read_choice
-from pytest_dtdispatch.core.thresholds import Threshold
+from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import flags

@@ -14,9 +14,8 @@ from pytest_dtdispatch.plugin import options
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.core.thresholds import Threshold
-    from pytest_dtdispatch.gates.baseline import SavedRun, StateRow
-    from pytest_dtdispatch.gates.saved_run import Judgement
+    from pytest_dtdispatch.core.verdicts import Threshold
+    from pytest_dtdispatch.gates.saved_run import Judgement, SavedRun, StateRow
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.report.document import Document
 
@@ -71,7 +70,7 @@ class SavedRunGate:
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter what was measured in a test."""
-        from pytest_dtdispatch.gates.baseline import StateRow
+        from pytest_dtdispatch.gates.saved_run import StateRow
         from pytest_dtdispatch.plugin.bridge import full_name
 
         self._held[results.test] = options.test_settings(item).threshold or ()
@@ -111,8 +110,8 @@ class SavedRunGate:
         """Judge when all is measured; nothing where nothing was asked for."""
         if not self._is_named or not self._has_thresholds or self._config.getoption("collectonly"):
             return None
+        from pytest_dtdispatch.core.environment import machine_differences, machine_of
         from pytest_dtdispatch.core.verdicts import Verdict
-        from pytest_dtdispatch.gates.baseline import differences, machine_of
         from pytest_dtdispatch.gates.saved_run import judge_run, not_judged
 
         if disabled := self._why_disabled():
@@ -126,7 +125,7 @@ class SavedRunGate:
             return not_judged(Verdict.MISMATCHED, metrics, ANOTHER_METRIC)
         if not self._settings.any_machine:
             bridge: Any = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
-            if differ := differences(self._base, machine_of(bridge.machine_info())):
+            if differ := machine_differences(self._base.machine, machine_of(bridge.machine_info())):
                 return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
         return judge_run(self._base.rows, self._rows, self._thresholds)
 
@@ -139,7 +138,7 @@ class SavedRunGate:
         return options.why_not_measured(self._config) or times_nothing
 
     def _thresholds(self, row: StateRow) -> tuple[Threshold, ...]:
-        from pytest_dtdispatch.core.thresholds import thresholds_of
+        from pytest_dtdispatch.core.verdicts import thresholds_of
 
         if any(row.name.startswith(f"{test}::") for test in self._left_out):
             return ()
@@ -147,7 +146,7 @@ class SavedRunGate:
         return thresholds_of(str(row.state), next(of_test, self._settings.threshold or ()))
 
     def _read(self) -> None:
-        from pytest_dtdispatch.gates.baseline import read_run
+        from pytest_dtdispatch.gates.saved_run import read_run
         from pytest_dtdispatch.plugin.bridge import saved_run
 
         named = self._config.getoption("benchmark_compare")

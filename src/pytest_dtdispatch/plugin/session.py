@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytest_dtdispatch.core.signature import mesh_text
+from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
-from pytest_dtdispatch.core.units import Unit
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
 from pytest_dtdispatch.core.world import ranks_text
 
 

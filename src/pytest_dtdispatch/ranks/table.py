@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
-from pytest_dtdispatch.report.measurements import lay_out
-from pytest_dtdispatch.report.scales import Scale, column_scale
+from pytest_dtdispatch.report.measurements import Scale, column_scale, lay_out
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
 LEGEND = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 MOST_NOTES = 5
 
@@ -172,24 +173,16 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A line of a listing: a name, and the figures before it."""
-
-    figures: tuple[str, ...]
-    name: str
-
-
-@dataclass(frozen=True)
 class Listing:
     """A whole and its parts; the name of a part may be cut, that of the whole may not.
 
     Args:
         titles: of the figures, and of the name.
-        entries: the whole, then its parts.
+        entries: the whole, then its parts: of each its figures, and its name.
     """
 
     titles: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -217,6 +210,29 @@ class Document:
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of result, as it is registered.
+
+    Args:
+        name: as its results have it.
+        document: lays out results by test.
+        metrics: names of the numbers that its results have beside rows.
+        complaint: says what the limits of a test have against a result; empty where nothing.
+        limits: settings that limit it.
+        nothing: what is said where a limit judged nothing.
+        number: says how many there are, in a report of one line.
+    """
+
+    name: str
+    document: Callable[[Mapping[str, Sequence[Any]], View], Document]
+    metrics: tuple[str, ...] = ()
+    complaint: Callable[[Any, Mapping[str, Any]], str] = lambda result, limits: ""
+    limits: tuple[str, ...] = ()
+    nothing: str = ""
+    number: str = ""
 
 
 def paragraph(

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.expected import ExpectedJudgement
-from pytest_dtdispatch.gates.expected_file import ExpectedRow
 from pytest_dtdispatch.gates.saved_run import Judgement
 from pytest_dtdispatch.report.document import (
     Block,
@@ -21,7 +20,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.scales import column_scale
+from pytest_dtdispatch.report.measurements import column_scale
 
 TONES = {
     Verdict.PASSED: Tone.GOOD,
@@ -36,12 +35,35 @@ MOST_NEW = 10
 
 def saved_run_document(judgement: Judgement, where: str) -> Document:
     """Say what the comparison with a saved run found."""
-    return Document(tuple(_saved_run_blocks(judgement, where)))
+    blocks = [_outcome(judgement, where, "no row has a threshold")]
+    for row in _to_be_told(judgement):
+        blocks += _row(row, _figures_text(row) if row.figures else row.criterion)
+    if judgement.control_shift is not None:
+        shift = f"{100 * judgement.control_shift:+.1f} % (median of {judgement.controls} rows)"
+        blocks.append(_detail(f"the op on plain tensors shifted by {shift}"))
+    if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
+        blocks.append(_detail(NOTHING_JUDGED, Tone.BAD))
+    if judgement.unresolved:
+        blocks.append(_detail(_unresolved_text(judgement), Tone.NOTICE))
+    return Document(tuple(blocks))
 
 
 def expected_document(judgement: ExpectedJudgement, where: str, results: str) -> Document:
     """Say what expected results were met; of a gate that failed, the rows to put in their place."""
-    return Document(tuple(_expected_blocks(judgement, where, results)))
+    blocks: list[Block] = [_outcome(judgement, where, "neither the file nor the run has a row")]
+    told = _to_be_told(judgement)
+    for row in told:
+        if row.verdict is not Verdict.NEW:
+            blocks += _row(row, row.criterion and f"{row.criterion}{_found_text(row)}")
+    blocks += _new_rows([row for row in told if row.verdict is Verdict.NEW])
+    if not judgement.has_compared:
+        blocks.append(_detail(NOTHING_JUDGED, Tone.BAD))
+    if judgement.has_failed and judgement.corrections:
+        command = shlex.join(["dtdispatch", "expected", "update", where, "--results", results, "--reason"])
+        blocks.append(_detail("what changed, by command or as rows to paste:"))
+        blocks.append(Verbatim((f'{command} "..."',), indent=2))
+        blocks.append(Verbatim(tuple(map(str, judgement.corrections))))
+    return Document(tuple(blocks))
 
 
 def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
@@ -53,44 +75,16 @@ def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
     )
 
 
-def _saved_run_blocks(judgement: Judgement, where: str) -> Iterator[Paragraph]:
-    yield _outcome(judgement.has_failed, where, judgement.verdicts, "no row has a threshold")
-    for row in _to_be_told(judgement.verdicts):
-        yield from _row(row, _figures_text(row) if row.figures else row.criterion)
-    if judgement.control_shift is not None:
-        shift = 100 * judgement.control_shift
-        yield _detail(
-            f"the op on plain tensors shifted by {shift:+.1f} % (median of {judgement.controls} rows)"
-        )
-    if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
-        yield _detail(NOTHING_JUDGED, Tone.BAD)
-    if judgement.unresolved:
-        yield _detail(_unresolved_text(judgement), Tone.NOTICE)
-
-
-def _expected_blocks(judgement: ExpectedJudgement, where: str, results: str) -> Iterator[Block]:
-    nothing = "neither the file nor the run has a row"
-    yield _outcome(judgement.has_failed, where, judgement.verdicts, nothing)
-    told = _to_be_told(judgement.verdicts)
-    for row in told:
-        if row.verdict is not Verdict.NEW:
-            yield from _row(row, row.criterion and f"{row.criterion}{_found_text(row)}")
-    yield from _new_rows([row for row in told if row.verdict is Verdict.NEW])
-    if not judgement.has_compared:
-        yield _detail(NOTHING_JUDGED, Tone.BAD)
-    if judgement.has_failed and judgement.corrections:
-        yield from _corrections(judgement.corrections, where, results)
-
-
-def _outcome(has_failed: bool, where: str, verdicts: Sequence[RowVerdict], nothing: str) -> Paragraph:
+def _outcome(judgement: Judgement | ExpectedJudgement, where: str, nothing: str) -> Paragraph:
     """Say how a gate ended, and what the run was held against."""
-    word = Span("failed", Tone.BAD) if has_failed else Span("passed", Tone.GOOD)
-    return one_line("gate: ", word, f" against {where}: ", *(verdict_counts(verdicts) or (Span(nothing),)))
+    word = Span("failed", Tone.BAD) if judgement.has_failed else Span("passed", Tone.GOOD)
+    numbers = verdict_counts(judgement.verdicts) or (nothing,)
+    return one_line("gate: ", word, f" against {where}: ", *numbers)
 
 
-def _to_be_told(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
+def _to_be_told(judgement: Judgement | ExpectedJudgement) -> list[RowVerdict]:
     """Choose every row that has not just passed, in the order of verdicts."""
-    others = [row for row in verdicts if row.verdict is not Verdict.PASSED]
+    others = [row for row in judgement.verdicts if row.verdict is not Verdict.PASSED]
     return sorted(others, key=lambda row: ORDER.index(row.verdict))
 
 
@@ -149,10 +143,3 @@ def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
         yield one_line(rest, indent=1)
     if rows:
         yield _detail(rows[0].remedy, indent=2)
-
-
-def _corrections(rows: Sequence[ExpectedRow], where: str, results: str) -> Iterator[Block]:
-    command = shlex.join(["dtdispatch", "expected", "update", where, "--results", results, "--reason"])
-    yield _detail("what changed, by command or as rows to paste:")
-    yield Verbatim((f'{command} "..."',), indent=2)
-    yield Verbatim(tuple(map(str, rows)))

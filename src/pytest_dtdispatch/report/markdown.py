@@ -71,7 +71,7 @@ def _block_parts(block: Block) -> Iterator[str]:
             for group in block.groups:
                 yield from _group_parts(block, group)
         case Listing():
-            yield _grid(block.titles, [(*entry.figures, entry.name) for entry in block.entries])
+            yield _grid(block.titles, block.entries)
         case Folded():
             yield f"<details>\n<summary>{html.escape(block.title)}</summary>"
             for inner in block.blocks:

@@ -1,13 +1,13 @@
-"""The one table of a run: a line a signature, grouped by test."""
+"""Columns of times, each in the unit that suits it, and the one table of a run: a line a signature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
-from pytest_dtdispatch.report.scales import column_scale
 
 LEGEND = (
     "Medians. miss: first call after the sharding caches were cleared; hit: a later call; local: the same op "
@@ -16,29 +16,61 @@ LEGEND = (
 )
 # Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "overhead")
+UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
+MAX_DECIMALS = 3
+MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
+TIMES: dict[str, Callable[[Measurement], float | None]] = {
+    "cold": lambda measurement: measurement.median_ns(State.COLD),
+    "miss": lambda measurement: measurement.median_ns(State.MISS),
+    "hit": lambda measurement: measurement.steady_ns,
+    "local": lambda measurement: measurement.median_ns(State.LOCAL),
+    "overhead": lambda measurement: measurement.overhead_ns,
+}
 
 
 @dataclass(frozen=True)
-class TimeColumn:
-    """A column of times: its title, and how to find its value."""
+class Scale:
+    """A unit of time.
 
-    title: str
-    value_ns: Callable[[Measurement], float | None]
+    Args:
+        name: ``ns``, ``us``, ``ms`` or ``s``.
+        ns: how many nanoseconds it has.
+        decimals: digits after the point that a column in it shows.
+    """
+
+    name: str
+    ns: float
+    decimals: int
+
+    def text(self, ns: float | None) -> str:
+        """Write a time given in nanoseconds; a dash where there is none."""
+        return "-" if ns is None else f"{ns / self.ns:,.{self.decimals}f}"
+
+
+def column_scale(values_ns: Iterable[float | None]) -> Scale:
+    """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits."""
+    sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= MIN_NS)
+    if not sizes:
+        return Scale("us", 1e3, 1)
+    typical = sizes[len(sizes) // 2]
+    name, ns = next(((name, ns) for name, ns in UNITS if typical >= ns), UNITS[-1])
+    leading = math.floor(math.log10(sizes[0] / ns))
+    return Scale(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))
 
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
     """Lay out what was measured."""
     everything = [measurement for of_test in measured.values() for measurement in of_test]
-    times = [column for column in _time_columns() if _is_used(column, everything)]
-    units = [column_scale(column.value_ns(m) for m in everything) for column in times]
+    has_cold = any(measurement.of(State.COLD) for measurement in everything)
+    times = {title: of for title, of in TIMES.items() if has_cold or title != "cold"}
+    scales = {title: column_scale(map(of, everything)) for title, of in times.items()}
 
     def cells(measurement: Measurement) -> list[str]:
-        texts = [unit.text(column.value_ns(measurement)) for column, unit in zip(times, units, strict=True)]
+        texts = [scale.text(times[title](measurement)) for title, scale in scales.items()]
         return [*texts, _ratio(measurement), _counts(measurement)]
 
-    columns = [Column(column.title, unit.name) for column, unit in zip(times, units, strict=True)]
-    columns += [Column("miss/hit"), Column("samples")]
-    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND)
+    columns = [*(Column(title, scale.name) for title, scale in scales.items()), Column("miss/hit")]
+    return Document((lay_out([*columns, Column("samples")], measured, cells, EXPENDABLE, view),), LEGEND)
 
 
 def lay_out(
@@ -72,25 +104,11 @@ def proof_tone(proof: str) -> Tone:
     return Tone.NOTICE if proof == "not measured" else Tone.BAD
 
 
-def _time_columns() -> Sequence[TimeColumn]:
-    return (
-        TimeColumn("cold", lambda m: m.median_ns(State.COLD)),
-        TimeColumn("miss", lambda m: m.median_ns(State.MISS)),
-        TimeColumn("hit", lambda m: m.steady_ns),
-        TimeColumn("local", lambda m: m.median_ns(State.LOCAL)),
-        TimeColumn("overhead", lambda m: m.overhead_ns),
-    )
-
-
-def _is_used(column: TimeColumn, measurements: Sequence[Measurement]) -> bool:
-    return column.title != "cold" or any(column.value_ns(m) is not None for m in measurements)
-
-
 def _ratio(measurement: Measurement) -> str:
     ratio = measurement.miss_over_hit
     return "-" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
 
 
 def _counts(measurement: Measurement) -> str:
-    misses, hits = measurement.of(State.MISS), measurement.of(State.HIT) or measurement.of(State.CALL)
+    misses, hits = measurement.of(State.MISS), measurement.steady
     return f"{len(misses.ns) if misses else 0}+{len(hits.ns) if hits else 0}"

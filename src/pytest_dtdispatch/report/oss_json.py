@@ -16,11 +16,6 @@ def oss_json(results: Iterable[MetricValue], environment: Mapping[str, str | int
 
     The database takes a list of such records, in which only names and values are required:
     https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra
-
-    Example:
-        >>> text = oss_json([MetricValue("t.py::test_mm::mm", "dispatch_hit_ns", 6940)], {"device": "cpu"})
-        >>> json.loads(text)[0]["metric"]
-        {'name': 'dispatch_hit_ns', 'benchmark_values': [6940]}
     """
     records = [
         {

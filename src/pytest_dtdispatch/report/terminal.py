@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from pytest_dtdispatch.core.signature import shorten
+from pytest_dtdispatch.core.results import shorten
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -167,8 +167,8 @@ def _proof_width(table: Table) -> int:
 
 
 def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Text, ...]]:
-    whole = listing.entries[0].name
+    whole = listing.entries[0][-1]
     room = max(width - len(INDENT) - sum(FIGURE_WIDTHS) - 2, len(whole))
-    for entry in listing.entries:
-        figures = "".join(text.rjust(size) for text, size in zip(entry.figures, FIGURE_WIDTHS, strict=True))
-        yield (Text(f"{INDENT}{figures}  {shorten(entry.name, keep_end=KEPT_OF_NAME, limit=room)}"),)
+    for *texts, name in listing.entries:
+        figures = "".join(text.rjust(size) for text, size in zip(texts, FIGURE_WIDTHS, strict=True))
+        yield (Text(f"{INDENT}{figures}  {shorten(name, keep_end=KEPT_OF_NAME, limit=room)}"),)

@@ -21,10 +21,7 @@ def fit_scaling(
     sizes = sorted(taken)
     merged = {size: merge(taken[size]) for size in sizes}
     steady = _steady_state(merged.values())
-    miss, hit = (
-        replace(fit, verdict=_verdict(fit, _is_absent(merged, fit.state), max_exponent))
-        for fit in (_fit_state(state, taken, merged) for state in (State.MISS, steady))
-    )
+    miss, hit = (_fit_state(state, taken, merged, max_exponent) for state in (State.MISS, steady))
     points = tuple(
         Point(size, _median_ns(merged[size], State.MISS), _median_ns(merged[size], steady)) for size in sizes
     )
@@ -32,9 +29,7 @@ def fit_scaling(
 
 
 def complaint(scaling: Scaling, limits: Mapping[str, object] | None = None) -> str:
-    """Say in one line what its limit has against a scaling; empty where it has nothing against it.
-
-    The limit is its own, and no setting of the test.
+    """Say in one line what its own limit has against a scaling; empty where it has nothing against it.
 
     An interval that holds the limit is no complaint: it does not tell on which side the exponent lies. That
     nothing could be fitted is one, and so is a state that some sizes were not measured in.
@@ -84,7 +79,12 @@ def _merge_state(state: State, every: Iterable[Samples]) -> Samples:
     return Samples(state, ns, reasons, of_state[0].unit)
 
 
-def _fit_state(state: State, taken: Mapping[int, Sequence[Figures]], merged: Mapping[int, Figures]) -> Fit:
+def _fit_state(
+    state: State,
+    taken: Mapping[int, Sequence[Figures]],
+    merged: Mapping[int, Figures],
+    limit: float | None,
+) -> Fit:
     sizes = sorted(taken)
     passes = [
         [_median_ns(figures, state) for figures in one]
@@ -92,27 +92,29 @@ def _fit_state(state: State, taken: Mapping[int, Sequence[Figures]], merged: Map
     ]
     complete = [[cost for cost in costs if cost] for costs in passes if all(costs)]
     if len(complete) >= MIN_PASSES:
-        return fit_power(state, sizes, complete)
-    why = "; ".join(_reasons(state, merged.values()))
-    if _is_absent(merged, state):
+        fit = fit_power(state, sizes, complete)
+        return replace(fit, verdict=_verdict(fit, limit))
+    of_state = [samples for one in merged.values() for samples in one.samples if samples.state is state]
+    # Misses that were all refused are missing, and not absent: the callable propagates.
+    if is_absent := not any(one.ns or (state is State.MISS and one.refused) for one in of_state):
         what = f"no {state} was measured"
     else:
         what = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
-    return Fit(state, math.nan, math.nan, math.nan, why_not=f"{what} ({why})" if why else what)
+    verdict = LimitVerdict.ABSENT if is_absent else LimitVerdict.MISSING
+    if limit is None:
+        verdict = LimitVerdict.NO_LIMIT
+    why = _why_no_samples(state, merged.values())
+    why_not = f"{what} ({why})" if why else what
+    return Fit(state, math.nan, math.nan, math.nan, why_not=why_not, verdict=verdict)
 
 
-def _reasons(state: State, merged: Iterable[Figures]) -> Iterable[str]:
-    """Everything that was said of samples which are not there, each once."""
-    said = [
-        text
-        for figures in merged
-        for text in (
-            *figures.notes,
-            *(refusal.reason for s in figures.samples if s.state is state for refusal in s.refused),
-            *figures.remarks,
-        )
-    ]
-    return dict.fromkeys(said)
+def _why_no_samples(state: State, merged: Iterable[Figures]) -> str:
+    """Give everything that was said of samples which are not there, each once."""
+    said: dict[str, None] = {}
+    for figures in merged:
+        refused = [one.reason for s in figures.samples if s.state is state for one in s.refused]
+        said |= dict.fromkeys((*figures.notes, *refused, *figures.remarks))
+    return "; ".join(said)
 
 
 def _steady_state(merged: Iterable[Figures]) -> State:
@@ -121,17 +123,9 @@ def _steady_state(merged: Iterable[Figures]) -> State:
     return State.CALL if State.CALL in measured and State.HIT not in measured else State.HIT
 
 
-def _is_absent(merged: Mapping[int, Figures], state: State) -> bool:
-    """Whether no size has the state. Misses that were all refused are missing: the callable propagates."""
-    every = [samples for figures in merged.values() for samples in figures.samples if samples.state is state]
-    return not any(samples.ns or (state is State.MISS and samples.refused) for samples in every)
-
-
-def _verdict(fit: Fit, is_absent: bool, limit: float | None) -> LimitVerdict:
+def _verdict(fit: Fit, limit: float | None) -> LimitVerdict:
     if limit is None:
         return LimitVerdict.NO_LIMIT
-    if fit.why_not:
-        return LimitVerdict.ABSENT if is_absent else LimitVerdict.MISSING
     if fit.low > limit:
         return LimitVerdict.FAILED
     return LimitVerdict.PASSED if fit.high < limit else LimitVerdict.INCONCLUSIVE

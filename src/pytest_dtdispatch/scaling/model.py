@@ -21,8 +21,7 @@ class LimitVerdict(str, Enum):
     MISSING = "missing"
     ABSENT = "absent"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,6 @@ class Point:
         size: as it was given to what made the callable.
         miss_ns: of a miss, in nanoseconds; nothing where none was recorded.
         hit_ns: of a hit, or where the callable never propagates of any call, in nanoseconds.
-
-    Example:
-        >>> str(Point(8, 512_000, 7_140))
-        '8: miss 512.0 us, hit 7.1 us'
     """
 
     size: int
@@ -61,10 +56,6 @@ class Fit:
         passes: how many gave an exponent.
         why_not: why nothing was fitted; empty where it was.
         verdict: what the limit says of the interval from low to high.
-
-    Example:
-        >>> str(Fit(State.MISS, 0.931, 0.912, 0.954, (1.8, 1.93), 7))
-        'miss grows as size^0.93 (0.91 to 0.95 in 7 passes)'
     """
 
     state: State
@@ -82,10 +73,6 @@ class Fit:
 
         It lies outside only where all passes fall on one side of it. Source: David and Nagaraja, Order
         Statistics, 3rd edition, 2003, section 7.1.
-
-        Example:
-            >>> Fit(State.MISS, 1.0, 0.9, 1.1, passes=7).coverage
-            0.984375
         """
         return 1 - 2.0 ** (1 - self.passes) if self.passes else 0.0
 
@@ -100,8 +87,7 @@ class Fit:
 class Scaling:
     """How the cost of a callable grows with a size, on a miss and on a hit.
 
-    Where nothing is measured there are no points, and both exponents are 0, so that an assertion on them
-    holds.
+    Where nothing is measured there are no points, and both exponents are 0: an assertion on them holds.
 
     Args:
         name: of its rows, which are ``name[8]`` and so on.
@@ -109,11 +95,6 @@ class Scaling:
         miss: how a miss grows.
         hit: how a hit grows, or where the callable never propagates any call.
         max_exponent: the limit that was given.
-
-    Example:
-        >>> scaling = not_measured("stack")
-        >>> scaling.points, scaling.miss.exponent < 1.3
-        ((), True)
     """
 
     kind: ClassVar[str] = "scaling"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.report.document import Document, Paragraph, Tone, View, paragraph
+from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
+from pytest_dtdispatch.scaling.judge import complaint
 from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Scaling
 
 TONES = {
@@ -30,13 +31,7 @@ def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:
 
 
 def fit_text(fit: Fit, limit: float | None) -> str:
-    """Write one fit: exponent with interval, growth from size to size, what the limit says of it.
-
-    Example:
-        >>> from pytest_dtdispatch.core.measurement import State
-        >>> fit_text(Fit(State.MISS, 1.0, 0.9, 1.1, (2.0, 1.93), 7), limit=None)
-        'miss grows as size^1.00 (0.90 to 1.10 in 7 passes), from size to size x2.00, x1.93'
-    """
+    """Write one fit: exponent with interval, growth from size to size, what the limit says of it."""
     if fit.why_not:
         judged = f"; cannot be held against max_exponent={limit:g}" if limit is not None else ""
         return f"{fit}{judged}"
@@ -51,3 +46,6 @@ def _judged(fit: Fit, limit: float | None) -> str:
         LimitVerdict.PASSED: f"; below max_exponent={limit:g}",
         LimitVerdict.FAILED: f"; above max_exponent={limit:g}",
     }.get(fit.verdict, f"; inconclusive: max_exponent={limit:g} lies in between")
+
+
+KIND = Kind(Scaling.kind, document, complaint=complaint)

@@ -1,4 +1,4 @@
-"""How far a ratio and a rate can be trusted, from the samples alone."""
+"""Quantiles, and how far a ratio and a rate can be trusted, from the samples alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from statistics import median
-
-from pytest_dtdispatch.stats.location import quantile
 
 Statistic = Callable[[Sequence[float]], float]
 
@@ -70,25 +68,35 @@ def ratio_interval(
     return quantile(ratios, tail), quantile(ratios, 1 - tail)
 
 
-def smallest_past(ratio: float, low: float) -> float:
-    """Give the smallest threshold that a slow-down of its own size could have been told from none by.
+def quantile(values: Sequence[float], q: float) -> float:
+    """Give a quantile, linear between the two samples beside it.
 
-    A row is judged regressed where the whole interval of its ratio is past the threshold. Slowing every
-    sample moves the ratio and its interval by one factor, so the interval leaves 1 at a slow-down of
-    ``ratio / low``.
+    Source: definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), which is
+    numpy's default.
 
     Args:
-        ratio: of head to base.
-        low: lower end of its interval, above 0.
+        values: at least one, in any unit and order.
+        q: from 0 (least) to 1 (greatest).
 
     Returns:
-        A slow-down in percent.
+        The quantile, in the unit of the values.
+
+    Raises:
+        ValueError: no values, or q out of its range.
 
     Example:
-        >>> round(smallest_past(1.02, 1.0), 9)
-        2.0
+        >>> quantile([40, 10, 20, 30], 0.25)
+        17.5
     """
-    return 100 * (ratio / low - 1)
+    if not values:
+        raise ValueError("a quantile needs at least one value")
+    if not 0 <= q <= 1:
+        raise ValueError(f"a quantile lies between 0 and 1, not at {q}")
+    ordered = sorted(values)
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
+    left, right = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    return left if left == right else left + (right - left) * (position - below)
 
 
 def rate_interval(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:

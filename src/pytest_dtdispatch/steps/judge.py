@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_dtdispatch.core.itemized import listed, repeated
+from pytest_dtdispatch.core.metrics import listed, repeated
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
-from pytest_dtdispatch.core.itemized import Count, repeated
 from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.metrics import Count, repeated
 
 
 class Asked(str, Enum):

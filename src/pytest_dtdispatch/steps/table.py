@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_dtdispatch.core.itemized import repeated
-from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
-from pytest_dtdispatch.report.kind import Kind
+from pytest_dtdispatch.core.metrics import repeated
+from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.judge import LIMITS, complaint
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 

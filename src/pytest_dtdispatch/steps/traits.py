@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_dtdispatch.core.signature import mesh_text
+from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.measuring.describe import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.steps.reasons import Trait, Traits
 from pytest_dtdispatch.torchapi.op_schemas import arguments_of, leaves_of
