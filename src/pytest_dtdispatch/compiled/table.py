@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.compiled.judge import CacheEffect, cache_effects
-from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.compiled.judge import LIMITS, CacheEffect, cache_effects, complaint
+from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.document import (
@@ -18,6 +18,7 @@ from pytest_dtdispatch.report.document import (
     View,
     paragraph,
 )
+from pytest_dtdispatch.report.kind import Kind
 from pytest_dtdispatch.report.measurements import proof_tone
 from pytest_dtdispatch.report.scales import column_scale
 
@@ -144,3 +145,13 @@ def _number(count: int | None) -> str:
 
 def _sum(one: int | None, other: int | None) -> str:
     return f"{_number(one)}+{_number(other)}"
+
+
+KIND = Kind(
+    CompiledVariant.kind,
+    document,
+    tuple(METRICS),
+    complaint,
+    LIMITS,
+    "nothing was compiled; call dtdispatch.compile(fn, *args) in the test",
+)

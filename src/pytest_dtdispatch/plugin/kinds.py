@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.compiled.kind import KIND as COMPILED
+from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
 from pytest_dtdispatch.core.results import NamedCall
@@ -14,8 +14,8 @@ from pytest_dtdispatch.ranks.table import document as of_ranks
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.kind import Kind
 from pytest_dtdispatch.report.measurements import document as of_times
-from pytest_dtdispatch.scaling.kind import KIND as SCALING
-from pytest_dtdispatch.steps.kind import KIND as STEPS
+from pytest_dtdispatch.scaling.table import KIND as SCALING
+from pytest_dtdispatch.steps.table import KIND as STEPS
 
 
 def _document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:

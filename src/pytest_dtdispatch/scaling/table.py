@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.report.document import Document, Paragraph, Tone, View, paragraph
+from pytest_dtdispatch.report.kind import Kind
+from pytest_dtdispatch.scaling.judge import complaint
 from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Scaling
 
 TONES = {
@@ -51,3 +53,6 @@ def _judged(fit: Fit, limit: float | None) -> str:
         LimitVerdict.PASSED: f"; below max_exponent={limit:g}",
         LimitVerdict.FAILED: f"; above max_exponent={limit:g}",
     }.get(fit.verdict, f"; inconclusive: max_exponent={limit:g} lies in between")
+
+
+KIND = Kind(Scaling.kind, document, complaint=complaint)

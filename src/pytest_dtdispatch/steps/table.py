@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_dtdispatch.core.itemized import repeated
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
-from pytest_dtdispatch.steps.model import StepCounts, Steps
+from pytest_dtdispatch.report.kind import Kind
+from pytest_dtdispatch.steps.judge import LIMITS, complaint
+from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
     ("calls", lambda step: step.calls),
@@ -94,3 +96,15 @@ def _times(count: int) -> str:
 def _range(counts: Sequence[int]) -> str:
     least, most = min(counts), max(counts)
     return f"{least:,}" if least == most else f"{least:,}-{most:,}"
+
+
+KIND = Kind(
+    Steps.kind,
+    document,
+    tuple(METRICS),
+    complaint,
+    LIMITS,
+    "no steps were counted; call dtdispatch.steps(fn) in the test, "
+    "or count whole tests with --dtdispatch-all --dtdispatch-metric counts",
+    number="{} steps were counted",
+)
