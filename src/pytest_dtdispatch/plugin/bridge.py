@@ -95,12 +95,9 @@ class Bridge:
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
         """Add what our figures depend on; two runs that differ in it are not comparable."""
         if self._settings.measure:
-            from pytest_dtdispatch.meshes.place import run_environment
-
-            asked = self._settings
             try:
-                environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
-                machine_info["dtdispatch"] = {**environment.as_dict(), **self._own_metric()}
+                environment = self._settings.environment().as_dict()
+                machine_info["dtdispatch"] = {**environment, **self._own_metric()}
             except DtDispatchError as error:
                 raise pytest.UsageError(str(error)) from None
 

@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
 from pytest_dtdispatch.plugin.kinds import kinds, metric_names
-from pytest_dtdispatch.plugin.options import why_not_measured
+from pytest_dtdispatch.plugin.options import row_nodeid, why_not_measured
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ class NamedResults:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        from pytest_dtdispatch.plugin.nodeids import row_nodeid
-
         self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
 
     def write(self, why_not: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The kinds of results that tests can have: each a line here."""
+"""The kinds of results that tests can have, each a line here, and what is shown of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
-from pytest_dtdispatch.core.results import NamedCall
+from pytest_dtdispatch.core.results import NamedCall, TestResults
 from pytest_dtdispatch.core.units import UNITS
+from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
-from pytest_dtdispatch.report.document import Document, View
+from pytest_dtdispatch.report.document import Document, View, one_line, paragraph
 from pytest_dtdispatch.report.kind import Kind
 from pytest_dtdispatch.report.measurements import document as of_times
 from pytest_dtdispatch.scaling.table import KIND as SCALING
@@ -41,6 +42,8 @@ def kinds() -> tuple[Kind, ...]:
 
 def kind_of(name: str) -> Kind:
     """Give the kind that results of a name are of."""
+    if name not in _KINDS:
+        raise CaptureError(f"no kind of results is registered as {name!r}; registered: {', '.join(_KINDS)}")
     return _KINDS[name]
 
 
@@ -49,3 +52,29 @@ def metric_names() -> MetricNames:
     exact = tuple(metric for kind in kinds() for metric in kind.metrics)
     of_rows = tuple(metric for unit in UNITS for metric in unit.metrics)
     return MetricNames(of_rows, exact)
+
+
+def documents(found: Mapping[str, TestResults], view: View) -> list[Document]:
+    """Lay out every kind of result that was found, by test."""
+    shown = []
+    for kind in kinds():
+        if by_test := {test: those for test, each in found.items() if (those := each.of(kind.name))}:
+            shown.append(kind.document(by_test, view))
+    return shown
+
+
+def legends(shown: Sequence[Document], stands_on: Sequence[str]) -> Document:
+    """Say on what figures stand, and what their columns mean."""
+    explained = [paragraph(document.legend, indent=1) for document in shown if document.legend]
+    return Document((*(one_line(summary, indent=1) for summary in stands_on), *explained))
+
+
+def numbers(found: Mapping[str, TestResults]) -> Document:
+    """Say of each kind how many results there are."""
+    lines = {
+        "{} signatures and calls were measured": sum(len(each.measurements()) for each in found.values())
+    }
+    for kind in kinds():
+        if kind.number:
+            lines[kind.number] = sum(len(each.of(kind.name)) for each in found.values())
+    return Document(tuple(one_line(text.format(number)) for text, number in lines.items() if number))

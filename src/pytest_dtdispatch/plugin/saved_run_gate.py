@@ -83,9 +83,7 @@ class SavedRunGate:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        from pytest_dtdispatch.plugin.nodeids import row_nodeid
-
-        self._left_out.update(map(row_nodeid, items))
+        self._left_out.update(map(options.row_nodeid, items))
 
     @property
     def has_failed(self) -> bool:
