@@ -168,13 +168,27 @@ class DtDispatch:
         return not_measured(name or own_name(make))
 
     def record(self, *results: Finding) -> None:
-        """Keep results of any registered kind with those of this test, and judge them.
+        """Keep results of your own with those of this test: they are shown, written and judged as ours are.
+
+        Their kind is registered once, in ``conftest.py``, by ``pytest_dtdispatch.plugin.kinds.register``.
+        Where nothing is measured, nothing is kept and nothing judged.
 
         Args:
-            *results: each of a class that :class:`pytest_dtdispatch.core.results.Finding` describes.
+            *results: each with a ``kind`` and a ``name``, and with methods ``rows()`` and ``metrics()`` as
+                :class:`pytest_dtdispatch.core.results.Finding` has them.
 
         Raises:
-            GateError: a result is over a limit of its kind.
+            CaptureError: no such kind is registered, or the name is taken by another result of this test.
+            GateError: a result is over a limit of its kind. All of them are kept.
+
+        Example:
+            >>> class Blocks:
+            ...     kind, name = "blocks", "model"
+            ...     def rows(self):
+            ...         return ()
+            ...     def metrics(self):
+            ...         return [("blocks", 12)]
+            >>> DtDispatch().record(Blocks())
         """
 
     def compile(

@@ -9,7 +9,7 @@ from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, S
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
 from pytest_dtdispatch.core.units import INSTRUCTIONS
-from pytest_dtdispatch.plugin.kinds import kinds, metric_names
+from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
 
@@ -17,7 +17,7 @@ def run_results(test: str, *found: Finding | Measurement) -> tuple[MetricValue, 
     results = TestResults(test)
     for one in found:
         results.add(NamedCall(one.label, one) if isinstance(one, Measurement) else one)
-    return tuple(results.metrics(kind.name for kind in kinds()))
+    return tuple(results.metrics(KINDS))
 
 
 MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)

@@ -9,7 +9,6 @@ from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
 from pytest_dtdispatch.core.results import NamedCall, TestResults
 from pytest_dtdispatch.core.units import UNITS
-from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
 from pytest_dtdispatch.report.document import Document, View, one_line, paragraph
@@ -27,29 +26,18 @@ def _document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docu
 
 
 MEASURED = Kind(NamedCall.kind, _document)
-_KINDS = {kind.name: kind for kind in (MEASURED, SCALING, STEPS, COMPILED)}
+# In the order they are shown and written in.
+KINDS = {kind.name: kind for kind in (MEASURED, SCALING, STEPS, COMPILED)}
 
 
 def register(kind: Kind) -> None:
     """Add a kind of result, or replace the one of its name."""
-    _KINDS[kind.name] = kind
-
-
-def kinds() -> tuple[Kind, ...]:
-    """Give every kind, in the order they are shown and written in."""
-    return tuple(_KINDS.values())
-
-
-def kind_of(name: str) -> Kind:
-    """Give the kind that results of a name are of."""
-    if name not in _KINDS:
-        raise CaptureError(f"no kind of results is registered as {name!r}; registered: {', '.join(_KINDS)}")
-    return _KINDS[name]
+    KINDS[kind.name] = kind
 
 
 def metric_names() -> MetricNames:
     """Give every metric that files of results may have."""
-    exact = tuple(metric for kind in kinds() for metric in kind.metrics)
+    exact = tuple(metric for kind in KINDS.values() for metric in kind.metrics)
     of_rows = tuple(metric for unit in UNITS for metric in unit.metrics)
     return MetricNames(of_rows, exact)
 
@@ -57,7 +45,7 @@ def metric_names() -> MetricNames:
 def documents(found: Mapping[str, TestResults], view: View) -> list[Document]:
     """Lay out every kind of result that was found, by test."""
     shown = []
-    for kind in kinds():
+    for kind in KINDS.values():
         if by_test := {test: those for test, each in found.items() if (those := each.of(kind.name))}:
             shown.append(kind.document(by_test, view))
     return shown
@@ -74,7 +62,7 @@ def numbers(found: Mapping[str, TestResults]) -> Document:
     lines = {
         "{} signatures and calls were measured": sum(len(each.measurements()) for each in found.values())
     }
-    for kind in kinds():
+    for kind in KINDS.values():
         if kind.number:
             lines[kind.number] = sum(len(each.of(kind.name)) for each in found.values())
     return Document(tuple(one_line(text.format(number)) for text, number in lines.items() if number))

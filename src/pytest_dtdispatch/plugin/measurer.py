@@ -13,7 +13,7 @@ from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CaptureError, GateError
-from pytest_dtdispatch.plugin.kinds import kind_of, kinds
+from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions, place_of_caller
 from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import fit_scaling, merge
@@ -170,12 +170,16 @@ class MeasuringDtDispatch(api.DtDispatch):
     def record(self, *results: Finding) -> None:
         """See :meth:`DtDispatch.record`."""
         __tracebackhide__ = True
-        judged = [(kind_of(result.kind), result) for result in results]
-        for _, result in judged:
+        for result in results:
+            if result.kind not in KINDS:
+                known = ", ".join(KINDS)
+                raise CaptureError(
+                    f"no kind of results is registered as {result.kind!r}; registered: {known}"
+                )
             self._refuse_taken(result.name)
             self.results.add(result)
-        for kind, result in judged:
-            if against := kind.complaint(result, self._limits):
+        for result in results:
+            if against := KINDS[result.kind].complaint(result, self._limits):
                 raise GateError(against)
 
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
@@ -286,5 +290,5 @@ def make_measurer(
         kind, compile_rounds, calls = CountingDtDispatch, 1, 1
     cached = settings.fake_tensor_cache or ()
     compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler)
-    limits = {limit: getattr(settings, limit, None) for each in kinds() for limit in each.limits}
+    limits = {limit: getattr(settings, limit, None) for each in KINDS.values() for limit in each.limits}
     return kind(plan, settings.ops, limits, compile_plan, waiting, test)

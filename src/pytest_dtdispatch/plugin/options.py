@@ -88,16 +88,12 @@ class Settings:
         return self.rounds == AUTO and self.metric not in ("counts", "instructions")
 
 
-def _read_metric(value: Any) -> str:
-    """Read the name of a metric: a built-in one, or that of a sampler that was registered."""
-    if value in flags.METRICS:
-        return str(value)
-    from pytest_dtdispatch.measuring.sampler import SAMPLERS
-
-    return read_choice(value, tuple(dict.fromkeys((*flags.METRICS, *SAMPLERS))))
+def with_role(role: str) -> tuple[Option, ...]:
+    """Choose options by what they are."""
+    return tuple(option for option in OPTIONS if option.role == role)
 
 
-[SAVED_RUN_GATE] = (option for option in OPTIONS if option.role == flags.SAVED_RUN_GATE)
+[SAVED_RUN_GATE] = with_role(flags.SAVED_RUN_GATE)
 _SETTINGS = pytest.StashKey[Settings]()
 _BY_KEYWORD = {option.field: option for option in OPTIONS if option.in_marker}
 
@@ -124,7 +120,7 @@ def _resolve(config: pytest.Config) -> Settings:
         given["measure"] = True
     is_measured = given.get("measure")
     for role, what in ((flags.LIMIT, "counted"), (flags.FILE, "measured")):
-        named = gate_flags(config, [option.field for option in OPTIONS if option.role == role])
+        named = gate_flags(config, [option.field for option in with_role(role)])
         if named and not is_measured:
             raise pytest.UsageError(f"{named[0]}: nothing is {what} {NOT_ASKED}")
     if given.get("profile") and is_measured and given.get("metric") != "instructions":
@@ -258,8 +254,10 @@ def _given(config: pytest.Config, option: Option) -> Any:
 
 
 def _read(option: Option, value: Any) -> Any:
-    if option.kind == "metric":
-        return _read_metric(value)
+    if option.kind == "metric":  # a built-in one, or that of a sampler that was registered
+        from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
+        return read_choice(value, tuple(dict.fromkeys((*option.choices, *SAMPLERS))))
     return read_choice(value, option.choices) if option.choices else READERS[option.kind](value)
 
 

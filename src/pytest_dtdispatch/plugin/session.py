@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.signature import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.kinds import documents, kinds, legends, numbers
+from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.waiting import Waits
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.terminal import document_lines
@@ -132,7 +132,7 @@ class Session:
         if self.why_not and options.is_held_to_saved_run(item):
             raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
         results = self.results.get(options.row_nodeid(item))
-        for kind in kinds():
+        for kind in KINDS.values():
             gates = ", ".join(options.gate_keywords(item, kind.limits))
             if gates and self.why_not:
                 raise pytest.fail.Exception(f"gate {gates} is disabled: {self.why_not}", pytrace=False)
@@ -167,7 +167,7 @@ class Session:
             return ""
         idle = [
             f"{', '.join(flags)} judged nothing: {self.why_not or kind.nothing}"
-            for kind in kinds()
+            for kind in KINDS.values()
             if (flags := options.gate_flags(self._config, kind.limits))
             and not any(results.of(kind.name) for results in self.results.values())
         ]
