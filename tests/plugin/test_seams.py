@@ -242,7 +242,10 @@ def test_where_nothing_is_measured_no_result_is_kept_or_judged(pytester: pytest.
 @pytest.mark.parametrize(
     ("numbers", "why"),
     [
-        (["type('', (), {'kind': 'other'})"], "no kind of results is registered as 'other'; registered: "),
+        (
+            ["type('', (), {'kind': 'other'})"],
+            "no kind of results is registered as 'other'; valid: measured, ",
+        ),
         (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is taken by another call of this test"),
     ],
 )

@@ -173,9 +173,7 @@ class MeasuringDtDispatch(api.DtDispatch):
         for result in results:
             if result.kind not in KINDS:
                 known = ", ".join(KINDS)
-                raise CaptureError(
-                    f"no kind of results is registered as {result.kind!r}; registered: {known}"
-                )
+                raise CaptureError(f"no kind of results is registered as {result.kind!r}; valid: {known}")
             self._refuse_taken(result.name)
             self.results.add(result)
         for result in results:
