@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.parsing import read_cache_settings, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
-from pytest_dtdispatch.errors import CompileError, ScalingError
+from pytest_dtdispatch.errors import CompileError, DtDispatchError, ScalingError
 from pytest_dtdispatch.scaling.model import Scaling, not_measured
 from pytest_dtdispatch.steps.model import Steps
 
@@ -247,23 +247,22 @@ class DtDispatch:
 def checked_cache_settings(given: CacheSettings) -> tuple[bool, ...] | None:
     """Read settings of the FakeTensor cache; None where none are given."""
     __tracebackhide__ = True
-    try:
-        return None if given is None else read_cache_settings(given)
-    except ValueError as error:
-        raise CompileError(f"fake_tensor_cache={given!r} is not {error}") from None
+    return None if given is None else _read("fake_tensor_cache", given, read_cache_settings, CompileError)
 
 
 def checked_sizes(sizes: Iterable[int], limit: float | None) -> tuple[tuple[int, ...], float | None]:
     """Read the sizes and the limit of a scaling; sizes come back rising."""
     __tracebackhide__ = True
+    checked = _read("sizes", sizes, read_sizes, ScalingError)
+    return checked, None if limit is None else _read("max_exponent", limit, read_limit, ScalingError)
+
+
+def _read(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[DtDispatchError]) -> T:
+    __tracebackhide__ = True
     try:
-        checked = read_sizes(sizes)
+        return read(given)
     except ValueError as error:
-        raise ScalingError(f"sizes={sizes!r} is not {error}") from None
-    try:
-        return checked, None if limit is None else read_limit(limit)
-    except ValueError as error:
-        raise ScalingError(f"max_exponent={limit!r} is not {error}") from None
+        raise wrong(f"{keyword}={given!r} is not {error}") from None
 
 
 def own_name(fn: Callable[..., Any]) -> str:
