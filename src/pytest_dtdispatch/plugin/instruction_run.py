@@ -60,6 +60,7 @@ _CHOICE = pytest.StashKey[Choice]()
 
 def rerun(config: pytest.Config) -> int | None:
     """Run the command line again in a process whose instructions can be counted, and wait for it."""
+    from pytest_dtdispatch.instructions.callgrind import command
     from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
     from pytest_dtdispatch.measuring.sampler import register
 
@@ -74,10 +75,10 @@ def rerun(config: pytest.Config) -> int | None:
         return None
     refuse_questions(config, options.COUNT_INSTRUCTIONS)
     choice = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
-    with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder:
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder, uncaptured(config):
         Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))
-        with uncaptured(config):
-            return _run([*_prefix(choice, Path(folder)), *same_command(config)], Path(folder))
+        prefix = [] if choice.meter == HARDWARE else command(choice.valgrind, Path(folder))
+        return _run([*prefix, *same_command(config)], Path(folder))
 
 
 def choose(why_no_hardware: str) -> Choice:
@@ -131,14 +132,6 @@ def _counter(choice: Choice, folder: Path, profile: bool) -> Counter:
 
     callgrind = Callgrind(folder)
     return Counter(callgrind.meter, CallProfiler(callgrind) if profile else None)
-
-
-def _prefix(choice: Choice, folder: Path) -> list[str]:
-    if choice.meter == HARDWARE:
-        return []
-    from pytest_dtdispatch.instructions.callgrind import command
-
-    return command(choice.valgrind, folder)
 
 
 def _environment(given: Mapping[str, str], folder: Path) -> dict[str, str]:
