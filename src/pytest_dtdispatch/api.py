@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.parsing import read_cache_settings, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
-from pytest_dtdispatch.errors import CompileError, ScalingError
+from pytest_dtdispatch.errors import CompileError, DtDispatchError, ScalingError
 from pytest_dtdispatch.scaling.model import Scaling, not_measured
 from pytest_dtdispatch.steps.model import Steps
 
@@ -168,13 +168,27 @@ class DtDispatch:
         return not_measured(name or own_name(make))
 
     def record(self, *results: Finding) -> None:
-        """Keep results of any registered kind with those of this test, and judge them.
+        """Keep results of your own with those of this test: they are shown, written and judged as ours are.
+
+        Their kind is registered once, in ``conftest.py``, by ``pytest_dtdispatch.plugin.kinds.register``.
+        Where nothing is measured, nothing is kept and nothing judged.
 
         Args:
-            *results: each of a class that :class:`pytest_dtdispatch.core.results.Finding` describes.
+            *results: each with a ``kind`` and a ``name``, and with methods ``rows()`` and ``metrics()`` as
+                :class:`pytest_dtdispatch.core.results.Finding` has them.
 
         Raises:
-            GateError: a result is over a limit of its kind.
+            CaptureError: no such kind is registered, or the name is taken by another result of this test.
+            GateError: a result is over a limit of its kind. All of them are kept.
+
+        Example:
+            >>> class Blocks:
+            ...     kind, name = "blocks", "model"
+            ...     def rows(self):
+            ...         return ()
+            ...     def metrics(self):
+            ...         return [("blocks", 12)]
+            >>> DtDispatch().record(Blocks())
         """
 
     def compile(
@@ -233,23 +247,22 @@ class DtDispatch:
 def checked_cache_settings(given: CacheSettings) -> tuple[bool, ...] | None:
     """Read settings of the FakeTensor cache; None where none are given."""
     __tracebackhide__ = True
-    try:
-        return None if given is None else read_cache_settings(given)
-    except ValueError as error:
-        raise CompileError(f"fake_tensor_cache={given!r} is not {error}") from None
+    return None if given is None else _read("fake_tensor_cache", given, read_cache_settings, CompileError)
 
 
 def checked_sizes(sizes: Iterable[int], limit: float | None) -> tuple[tuple[int, ...], float | None]:
     """Read the sizes and the limit of a scaling; sizes come back rising."""
     __tracebackhide__ = True
+    checked = _read("sizes", sizes, read_sizes, ScalingError)
+    return checked, None if limit is None else _read("max_exponent", limit, read_limit, ScalingError)
+
+
+def _read(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[DtDispatchError]) -> T:
+    __tracebackhide__ = True
     try:
-        checked = read_sizes(sizes)
+        return read(given)
     except ValueError as error:
-        raise ScalingError(f"sizes={sizes!r} is not {error}") from None
-    try:
-        return checked, None if limit is None else read_limit(limit)
-    except ValueError as error:
-        raise ScalingError(f"max_exponent={limit!r} is not {error}") from None
+        raise wrong(f"{keyword}={given!r} is not {error}") from None
 
 
 def own_name(fn: Callable[..., Any]) -> str:

@@ -26,15 +26,11 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _obey(words)
-    except ProcessError as error:
-        print(f"dtdispatch: {error}", file=sys.stderr)
-        return PROCESS_ERROR
+        return _obey(list(sys.argv[1:] if arguments is None else arguments))
     except DtDispatchError as error:
         print(f"dtdispatch: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return PROCESS_ERROR if isinstance(error, ProcessError) else USAGE_ERROR
     except KeyboardInterrupt as interrupt:
         print(f"dtdispatch: {str(interrupt) or 'interrupted, and nothing was written'}", file=sys.stderr)
         return INTERRUPTED
@@ -45,10 +41,8 @@ def _obey(words: list[str]) -> int:
     own, arguments = words[:cut], words[cut + 1 :]
     given = _parser().parse_args(own)
     if given.command is None:
-        raise DtDispatchError(
-            "a subcommand is needed: ab, aa, selftest, atlas, expected; "
-            "measure tests with: pytest --dtdispatch"
-        )
+        names = "ab, aa, selftest, atlas, expected"
+        raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
     if given.command in AB_COMMANDS:
         return obey(given, arguments)
     if arguments:
@@ -68,25 +62,14 @@ def _obey(words: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        "dtdispatch", description="Measure DTensor dispatch; tests are measured by: pytest --dtdispatch"
-    )
+    about = "Measure DTensor dispatch; tests are measured by: pytest --dtdispatch"
+    parser = Parser("dtdispatch", description=about)
     commands = parser.add_subparsers(dest="command", title="subcommands")
     atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
-    atlas.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FILE.md",
-        help="the page, moved into place when it is whole",
-    )
-    atlas.add_argument(
-        "--ops",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="only these ops, as mm.* or add.Tensor; may be repeated",
-    )
+    what = "the page, moved into place when it is whole"
+    atlas.add_argument("--output", type=Path, required=True, metavar="FILE.md", help=what)
+    what = "only these ops, as mm.* or add.Tensor; may be repeated"
+    atlas.add_argument("--ops", action="append", default=[], metavar="GLOB", help=what)
     add_parsers(commands)
     _add_expected(commands)
     return parser
@@ -97,18 +80,9 @@ def _add_expected(commands: Any) -> None:
     actions = expected.add_subparsers(dest="action", title="actions", required=True)
     update = actions.add_parser("update", help="take over values that a run found")
     update.add_argument("file", type=Path, metavar="FILE", help="of expected results, rewritten in place")
-    update.add_argument(
-        "--results",
-        type=Path,
-        required=True,
-        metavar="RESULTS.csv",
-        help="what pytest wrote with --dtdispatch-csv",
-    )
-    update.add_argument(
-        "--reason", required=True, metavar="TEXT", help="why they changed; kept in their rows"
-    )
-    update.add_argument(
-        "--new-margin",
-        metavar="FRACTION",
-        help="add results that FILE has no row for, with this margin: 0.1 is 10 %%; counters get 0",
-    )
+    what = "what pytest wrote with --dtdispatch-csv"
+    update.add_argument("--results", type=Path, required=True, metavar="RESULTS.csv", help=what)
+    what = "why they changed; kept in their rows"
+    update.add_argument("--reason", required=True, metavar="TEXT", help=what)
+    what = "add results that FILE has no row for, with this margin: 0.1 is 10 %%; counters get 0"
+    update.add_argument("--new-margin", metavar="FRACTION", help=what)

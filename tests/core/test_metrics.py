@@ -10,7 +10,7 @@ from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, Gra
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.metrics import MOST_LISTED, Count, MetricValue, listed, plain_name, repeated
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
-from pytest_dtdispatch.plugin.kinds import kinds, metric_names
+from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
 
 
@@ -18,7 +18,7 @@ def run_results(test: str, *found: Finding | Measurement) -> tuple[MetricValue, 
     results = TestResults(test)
     for one in found:
         results.add(NamedCall(one.label, one) if isinstance(one, Measurement) else one)
-    return tuple(results.metrics(kind.name for kind in kinds()))
+    return tuple(results.metrics(KINDS))
 
 
 MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
-from tests.plugin_runs import IMPORTS, benchmarks_of, measure, run, text_of
+from pytest_dtdispatch.plugin.kinds import KINDS
+from tests.plugin_runs import IMPORTS, assert_says_once, benchmarks_of, measure, run, text_of
 
 pytestmark = pytest.mark.torch
 
@@ -53,11 +54,13 @@ def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch, pytester: pytest.P
     monkeypatch.setenv("COLUMNS", "200")
     pytester.makeconftest(SAMPLER)
     pytester.makepyfile(test_own=TESTS)
-    samplers, units = dict(SAMPLERS), list(UNITS)
+    samplers, units, kinds = dict(SAMPLERS), list(UNITS), dict(KINDS)
     yield
     SAMPLERS.clear()
     SAMPLERS.update(samplers)
     UNITS[:] = units
+    KINDS.clear()
+    KINDS.update(kinds)
 
 
 def test_a_sampler_goes_to_the_table_the_files_and_the_expected_results(pytester: pytest.Pytester) -> None:
@@ -149,3 +152,107 @@ def test_a_sampler_of_counts_has_whole_numbers_and_no_rows_of_times(pytester: py
     assert benchmarks_of(Path("rows.json")) == []
     result = run(pytester, "--dtdispatch", *flags[:1], "--dtdispatch-nproc=2")
     assert "readings are taken in one process, as only times are merged over ranks" in text_of(result)
+
+
+# A kind of result: a named number, beside which no row stands.
+KIND = """
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    from pytest_dtdispatch.plugin.kinds import register
+    from pytest_dtdispatch.report.document import Document, one_line
+    from pytest_dtdispatch.report.document import Kind
+
+    @dataclass(frozen=True)
+    class Number:
+        kind: ClassVar[str] = "number"
+        name: str
+        value: int
+        most: int = 100
+
+        def rows(self):
+            return ()
+
+        def metrics(self):
+            return (("blocks", self.value),)
+
+    def document(found, view):
+        every = [(test, number) for test, of_test in found.items() for number in of_test]
+        lines = (one_line(f"{test}: {number.name} has {number.value} blocks") for test, number in every)
+        return Document(tuple(lines), legend="Blocks: what a model is made of.")
+
+    def complaint(number, limits):
+        is_over = number.value > number.most
+        return f"{number.name}: {number.value} blocks, at most {number.most}" if is_over else ""
+
+    register(Kind("number", document, ("blocks",), complaint))
+"""
+NUMBER = "test_own.py::test_number::model"
+
+
+def with_numbers(pytester: pytest.Pytester, *numbers: str) -> None:
+    pytester.makeconftest(KIND)
+    recorded = f"dtdispatch.record({', '.join(numbers)})"
+    pytester.makepyfile(
+        test_own=f"from conftest import Number\n\ndef test_number(dtdispatch):\n    {recorded}\n"
+    )
+
+
+def test_a_kind_of_result_goes_to_the_terminal_and_the_files(pytester: pytest.Pytester) -> None:
+    with_numbers(pytester, 'Number("model", 12)')
+    result = measure(pytester, "--dtdispatch-csv=results.csv")
+    result.assert_outcomes(passed=1)
+    text = text_of(result)
+    assert "test_own.py::test_number: model has 12 blocks" in text
+    assert "Blocks: what a model is made of." in text
+    assert Path("results.csv").read_text() == f"{NUMBER},blocks,12\n"
+    pytester.makepyfile(test_mul=TESTS)  # pytest-benchmark writes no file without a row
+    measure(pytester, "--benchmark-json=rows.json").assert_outcomes(passed=2)
+    found = {"name": NUMBER, "metric": "blocks", "value": 12}
+    assert json.loads(Path("rows.json").read_text())["dtdispatch"] == [found]
+
+
+def test_a_kind_of_result_is_held_against_expected_results(pytester: pytest.Pytester) -> None:
+    with_numbers(pytester, 'Number("model", 12)')
+    Path("expected.csv").write_text(f"{NUMBER},blocks,12,0\n")
+    assert measure(pytester, "--dtdispatch-expected=expected.csv").ret == pytest.ExitCode.OK
+    with_numbers(pytester, 'Number("model", 13)')
+    result = measure(pytester, "--dtdispatch-expected=expected.csv")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert f"regressed {NUMBER}" in text_of(result)
+    assert "blocks 12 +-0 %: found 13" in text_of(result)
+
+
+def test_a_kind_of_result_is_judged_by_its_own_limit_and_kept(pytester: pytest.Pytester) -> None:
+    with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
+    result = measure(pytester, "--dtdispatch-csv=results.csv")
+    result.assert_outcomes(failed=1)
+    assert "GateError: model: 12 blocks, at most 11" in text_of(result)
+    assert "test_own.py::test_number: other has 5 blocks" in text_of(result)
+    assert Path("results.csv").read_text().count(",blocks,") == 2
+
+
+def test_where_nothing_is_measured_no_result_is_kept_or_judged(pytester: pytest.Pytester) -> None:
+    with_numbers(pytester, 'Number("model", 12, most=11)')
+    result = run(pytester)
+    result.assert_outcomes(passed=1)
+    assert "blocks" not in text_of(result)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "why"),
+    [
+        (
+            ["type('', (), {'kind': 'other'})"],
+            "no kind of results is registered as 'other'; valid: measured, ",
+        ),
+        (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is taken by another call of this test"),
+    ],
+)
+def test_a_result_that_cannot_be_kept_is_told_in_one_line(
+    pytester: pytest.Pytester, numbers: list[str], why: str
+) -> None:
+    with_numbers(pytester, *numbers)
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    assert_says_once(result, f"CaptureError: {why}")

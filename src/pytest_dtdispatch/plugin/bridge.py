@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from pytest_dtdispatch.core.results import shorten
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS
-from pytest_dtdispatch.plugin.kinds import kinds
+from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.ranks.merge import RankSamples
 
 if TYPE_CHECKING:
@@ -31,21 +32,18 @@ CONTAINS = {
     State.COMPILE_WARM: "torch.compile and the first call: tracing, look-ups in filled caches, one run",
     State.EAGER: "the same call uncompiled, end to end from Python",
 }
+PROOFS = {
+    State.MISS: "each sample: cache counters show that propagation ran",
+    State.COLD: "each sample: caches were empty, and cache counters show that propagation ran",
+    State.HIT: "each sample: cache counters show a hit and no propagation",
+    State.CALL: "each sample: no cache counter moved",
+    State.LOCAL: "the one op that a hit runs on the local shards",
+    State.COMPILE_COLD: "each sample: caches were empty, a graph was compiled, "
+    "no cache of compiled code answered",
+    State.COMPILE_WARM: "each sample: a graph was compiled, or found in a cache of compiled code",
+    State.EAGER: "each sample: nothing was compiled",
+}
 NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
-
-
-@dataclass
-class BenchmarkRow:
-    """One signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
-
-    name: str
-    fullname: str
-    group: str
-    param: str
-    params: dict[str, Any]
-    extra_info: dict[str, Any]
-    cprofile_stats: None = None
-    has_error: bool = field(default=False)
 
 
 class Bridge:
@@ -61,16 +59,13 @@ class Bridge:
         session = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is None or not read_world(os.environ).is_first:
             return
-        self._numbers[results.test] = tuple(results.numbers(kind.name for kind in kinds()))
+        self._numbers[results.test] = tuple(results.numbers(KINDS))
         from pytest_benchmark.stats import Metadata
 
         for measurement in results.measurements():
             for samples in measurement.times():
-                entry = Metadata(
-                    _row(item, results.test, measurement, samples),
-                    iterations=1,
-                    options=self._options(measurement),
-                )
+                row = _row(item, results.test, measurement, samples)
+                entry = Metadata(row, iterations=1, options=self._options(measurement))
                 for ns in samples.ns:
                     entry.update(ns / 1e9)
                 session.benchmarks.append(entry)
@@ -94,15 +89,13 @@ class Bridge:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
         """Add what our figures depend on; two runs that differ in it are not comparable."""
-        if self._settings.measure:
-            from pytest_dtdispatch.meshes.place import run_environment
-
-            asked = self._settings
-            try:
-                environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
-                machine_info["dtdispatch"] = {**environment.as_dict(), **self._own_metric()}
-            except DtDispatchError as error:
-                raise pytest.UsageError(str(error)) from None
+        if not self._settings.measure:
+            return
+        try:
+            environment = self._settings.environment().as_dict()
+        except DtDispatchError as error:
+            raise pytest.UsageError(str(error)) from None
+        machine_info["dtdispatch"] = {**environment, **self._own_metric()}
 
     def _own_metric(self) -> dict[str, str]:
         """Name a metric of the user's own: rows of another are not comparable."""
@@ -118,15 +111,13 @@ class Bridge:
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        for what in ("json", "save", "autosave"):
-            if getattr(session, what, None):
-                setattr(session, what, None)
+        if session is not None:
+            session.json = session.save = session.autosave = None
 
     def machine_info(self) -> dict[str, Any]:
         """Describe this machine as a saved run does."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        info: dict[str, Any] = session.get_machine_info()
-        return info
+        return session.get_machine_info()  # type: ignore[no-any-return]
 
     def _is_measured(self, item: pytest.Item) -> bool:
         names = getattr(item, "fixturenames", None)
@@ -167,20 +158,22 @@ def full_name(test: str, measurement: Measurement, samples: Samples) -> str:
     return f"{test}::{measurement.label}::{samples.state}"
 
 
-def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> BenchmarkRow:
+def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> SimpleNamespace:
+    """Describe one signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
-    tail = f"{measurement.label}::{samples.state}"
     short = shorten(measurement.label, keep_end=len(measurement.mesh) + 1, limit=NAME_LENGTH)
-    return BenchmarkRow(
+    return SimpleNamespace(
+        cprofile_stats=None,
+        has_error=False,
         name=f"{item.name}::{short}::{samples.state}",
         fullname=full_name(test, measurement, samples),
         group=f"dtdispatch {samples.state}",
-        param=tail,
+        param=f"{measurement.label}::{samples.state}",
         params={**{name: _plain(value) for name, value in own.items()}, **ours},
         extra_info={
             "signature": measurement.full_label,
-            "contains": _contains(measurement, samples),
+            "contains": CONTAINS.get(samples.state) or str(measurement.contains),
             "proof": _proof(measurement, samples),
             "refused": [str(refusal) for refusal in samples.refused],
             "calls": measurement.calls,
@@ -208,24 +201,10 @@ def _of_ranks(samples: Samples) -> dict[str, Any]:
     }
 
 
-def _contains(measurement: Measurement, samples: Samples) -> str:
-    return CONTAINS.get(samples.state) or str(measurement.contains)
-
-
 def _proof(measurement: Measurement, samples: Samples) -> str:
     if measurement.contains is Contains.COMPILED and samples.state is State.CALL:
         return "each sample: torch's counters show that nothing was compiled"
-    return {
-        State.MISS: "each sample: cache counters show that propagation ran",
-        State.COLD: "each sample: caches were empty, and cache counters show that propagation ran",
-        State.HIT: "each sample: cache counters show a hit and no propagation",
-        State.CALL: "each sample: no cache counter moved",
-        State.LOCAL: "the one op that a hit runs on the local shards",
-        State.COMPILE_COLD: "each sample: caches were empty, a graph was compiled, no cache of compiled code "
-        "answered",
-        State.COMPILE_WARM: "each sample: a graph was compiled, or found in a cache of compiled code",
-        State.EAGER: "each sample: nothing was compiled",
-    }[samples.state]
+    return PROOFS[samples.state]
 
 
 def _plain(value: Any) -> Any:

@@ -13,8 +13,9 @@ from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
-from pytest_dtdispatch.plugin.kinds import kinds, metric_names
-from pytest_dtdispatch.plugin.options import why_not_measured
+from pytest_dtdispatch.plugin.flags import FILE
+from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
+from pytest_dtdispatch.plugin.options import row_nodeid, why_not_measured, with_role
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
@@ -55,21 +56,18 @@ class NamedResults:
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter every number that was found in a test."""
-        self._by_test[results.test] = tuple(results.metrics(kind.name for kind in kinds()))
+        self._by_test[results.test] = tuple(results.metrics(KINDS))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        from pytest_dtdispatch.plugin.nodeids import row_nodeid
-
         self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
 
     def write(self, why_not: str = "") -> None:
         """Write the files that were asked for, when all is measured."""
         if self._config.getoption("collectonly"):
             return
-        for path, make in ((self._csv, self._csv_text), (self._oss_json, self._json_text)):
-            if path is not None:
-                self._write(path, make, why_not)
+        self._write(self._csv, lambda: results_text(self._results), why_not)
+        self._write(self._oss_json, self._json_text, why_not)
 
     @property
     def has_failed(self) -> bool:
@@ -88,7 +86,7 @@ class NamedResults:
 
     @functools.cached_property
     def _judgement(self) -> ExpectedJudgement | None:
-        """Judge when all is measured; nothing where there is no file."""
+        """Judge when all is measured, where there is a file of expected results."""
         if self._expected is None or self._config.getoption("collectonly"):
             return None
         from pytest_dtdispatch.gates.expected import judge_results, not_judged
@@ -103,7 +101,9 @@ class NamedResults:
     def _results(self) -> list[MetricValue]:
         return [result for results in self._by_test.values() for result in results]
 
-    def _write(self, path: Path, make: Callable[[], str], why_not: str) -> None:
+    def _write(self, path: Path | None, make: Callable[[], str], why_not: str) -> None:
+        if path is None:
+            return
         try:
             if why_not or not self._results:
                 raise DtDispatchError(f"{path} was not written: {why_not or 'nothing was measured'}")
@@ -113,34 +113,22 @@ class NamedResults:
             self._has_lost = True
             self._notes.append(Span(f"failed: {error}", Tone.BAD))
 
-    def _csv_text(self) -> str:
-        return results_text(self._results)
-
     def _json_text(self) -> str:
-        from pytest_dtdispatch.meshes.place import run_environment
         from pytest_dtdispatch.report.oss_json import oss_json
 
-        asked = self._settings
-        environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
-        return oss_json(self._results, environment.as_dict())
+        return oss_json(self._results, self._settings.environment().as_dict())
 
 
 def _check_that_files_differ(settings: Settings) -> None:
-    named = {
-        "--dtdispatch-expected": settings.expected,
-        "--dtdispatch-csv": settings.csv,
-        "--dtdispatch-oss-json": settings.oss_json,
-    }
     seen: dict[Path, str] = {}
-    for flag, path in named.items():
-        if path is not None:
-            other = seen.setdefault(path.resolve(), flag)
-            if other != flag:
-                raise ValueError(f"{flag}: {path} is the file of {other} too: name another")
+    for option in with_role(FILE):
+        path = getattr(settings, option.field)
+        if path is not None and (other := seen.setdefault(path.resolve(), option.flag)) != option.flag:
+            raise ValueError(f"{option.flag}: {path} is the file of {other} too: name another")
 
 
 def _checked_target(path: Path | None) -> Path | None:
-    if path is not None:
-        checked_target(path)
-        return path.absolute()
-    return None
+    if path is None:
+        return None
+    checked_target(path)
+    return path.absolute()

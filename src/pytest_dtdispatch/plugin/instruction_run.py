@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -35,7 +36,7 @@ class Choice:
 
     Args:
         meter: which one.
-        why: of its version, and why it is not the other one.
+        why: its version, and why it is not the other one.
         valgrind: path of the program, where that is what counts.
     """
 
@@ -59,19 +60,25 @@ _CHOICE = pytest.StashKey[Choice]()
 
 def rerun(config: pytest.Config) -> int | None:
     """Run the command line again in a process whose instructions can be counted, and wait for it."""
+    from pytest_dtdispatch.instructions.callgrind import command
+    from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
+    from pytest_dtdispatch.measuring.sampler import register
+
     settings = measuring_settings(config)
     if folder := os.environ.pop(FOLDER, ""):
-        config.stash[_CHOICE] = choice = _read_choice(Path(folder))
-        _register(choice, Path(folder), profile=settings is not None and settings.profile)
+        choice = Choice(**json.loads(Path(folder, "choice.json").read_text()))
+        config.stash[_CHOICE] = choice
+        profile = settings is not None and settings.profile
+        register(InstructionSampler(lambda: _counter(choice, Path(folder), profile)))
         return None
     if settings is None or settings.metric != "instructions":
         return None
     refuse_questions(config, options.COUNT_INSTRUCTIONS)
     choice = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
-    with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder:
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder, uncaptured(config):
         Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))
-        with uncaptured(config):
-            return _run([*_prefix(choice, Path(folder)), *same_command(config)], Path(folder))
+        prefix = [] if choice.meter == HARDWARE else command(choice.valgrind, Path(folder))
+        return _run([*prefix, *same_command(config)], Path(folder))
 
 
 def choose(why_no_hardware: str) -> Choice:
@@ -113,14 +120,6 @@ def choice_of(config: pytest.Config) -> Choice | None:
     return config.stash.get(_CHOICE, None)
 
 
-def _register(choice: Choice, folder: Path, profile: bool) -> None:
-    """Let the rounds count instructions by the meter that this process has."""
-    from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
-    from pytest_dtdispatch.measuring.sampler import register
-
-    register(InstructionSampler(lambda: _counter(choice, folder, profile)))
-
-
 def _counter(choice: Choice, folder: Path, profile: bool) -> Counter:
     from pytest_dtdispatch.instructions.instruction_sampler import Counter
 
@@ -135,19 +134,6 @@ def _counter(choice: Choice, folder: Path, profile: bool) -> Counter:
     return Counter(callgrind.meter, CallProfiler(callgrind) if profile else None)
 
 
-def _read_choice(folder: Path) -> Choice:
-    found: dict[str, Any] = json.loads((folder / "choice.json").read_text())
-    return Choice(**found)
-
-
-def _prefix(choice: Choice, folder: Path) -> list[str]:
-    if choice.meter == HARDWARE:
-        return []
-    from pytest_dtdispatch.instructions.callgrind import command
-
-    return command(choice.valgrind, folder)
-
-
 def _environment(given: Mapping[str, str], folder: Path) -> dict[str, str]:
     """What makes two runs count the same: no random hashes, one thread, byte code that is kept."""
     kept = {name: value for name, value in given.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -156,12 +142,9 @@ def _environment(given: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 def _run(command: list[str], folder: Path) -> int:
     with subprocess.Popen(command, env=_environment(os.environ, folder)) as process:
-        while True:
-            try:
-                status = process.wait()
-                break
-            except KeyboardInterrupt:  # the terminal told the other process too, which ends the run
-                continue
+        while (status := process.poll()) is None:
+            with suppress(KeyboardInterrupt):  # the terminal told the other process too, which ends the run
+                process.wait()
     if status < 0:
         print(f"ERROR: the run under {command[0]} ended by signal {-status}", file=sys.stderr)
         return int(pytest.ExitCode.INTERNAL_ERROR)

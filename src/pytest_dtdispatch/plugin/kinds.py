@@ -1,4 +1,4 @@
-"""The kinds of results that tests can have: each a line here."""
+"""The kinds of results that tests can have, each a line here, and what is shown of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import UNITS, Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
-from pytest_dtdispatch.core.results import NamedCall
+from pytest_dtdispatch.core.results import NamedCall, TestResults
 from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
-from pytest_dtdispatch.report.document import Document, Kind, View
+from pytest_dtdispatch.report.document import Document, Kind, View, one_line, paragraph
 from pytest_dtdispatch.report.measurements import document as of_times
 from pytest_dtdispatch.scaling.table import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
@@ -24,26 +24,43 @@ def _document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docu
 
 
 MEASURED = Kind(NamedCall.kind, _document)
-_KINDS = {kind.name: kind for kind in (MEASURED, SCALING, STEPS, COMPILED)}
+# In the order they are shown and written in.
+KINDS = {kind.name: kind for kind in (MEASURED, SCALING, STEPS, COMPILED)}
 
 
 def register(kind: Kind) -> None:
     """Add a kind of result, or replace the one of its name."""
-    _KINDS[kind.name] = kind
-
-
-def kinds() -> tuple[Kind, ...]:
-    """Give every kind, in the order they are shown and written in."""
-    return tuple(_KINDS.values())
-
-
-def kind_of(name: str) -> Kind:
-    """Give the kind that results of a name are of."""
-    return _KINDS[name]
+    KINDS[kind.name] = kind
 
 
 def metric_names() -> MetricNames:
     """Give every metric that files of results may have."""
-    exact = tuple(metric for kind in kinds() for metric in kind.metrics)
+    exact = tuple(metric for kind in KINDS.values() for metric in kind.metrics)
     of_rows = tuple(metric for unit in UNITS for metric in unit.metrics)
     return MetricNames(of_rows, exact)
+
+
+def documents(found: Mapping[str, TestResults], view: View) -> list[Document]:
+    """Lay out every kind of result that was found, by test."""
+    shown = []
+    for kind in KINDS.values():
+        if by_test := {test: those for test, each in found.items() if (those := each.of(kind.name))}:
+            shown.append(kind.document(by_test, view))
+    return shown
+
+
+def legends(shown: Sequence[Document], stands_on: Sequence[str]) -> Document:
+    """Say on what figures stand, and what their columns mean."""
+    explained = [paragraph(document.legend, indent=1) for document in shown if document.legend]
+    return Document((*(one_line(summary, indent=1) for summary in stands_on), *explained))
+
+
+def numbers(found: Mapping[str, TestResults]) -> Document:
+    """Say of each kind how many results there are."""
+    lines = {
+        "{} signatures and calls were measured": sum(len(each.measurements()) for each in found.values())
+    }
+    for kind in KINDS.values():
+        if kind.number:
+            lines[kind.number] = sum(len(each.of(kind.name)) for each in found.values())
+    return Document(tuple(one_line(text.format(number)) for text, number in lines.items() if number))

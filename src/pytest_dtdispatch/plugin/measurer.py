@@ -8,21 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtdispatch.api import (
-    SIZES,
-    CacheSettings,
-    DtDispatch,
-    Make,
-    checked_cache_settings,
-    checked_sizes,
-    own_name,
-    step_name,
-)
+from pytest_dtdispatch import api
 from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
-from pytest_dtdispatch.core.measurement import Figures, Unit
+from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CaptureError, GateError
-from pytest_dtdispatch.plugin.kinds import kind_of
+from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions, place_of_caller
 from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import fit_scaling, merge
@@ -33,12 +24,15 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
     from pytest_dtdispatch.measuring.exclusive import Measuring
     from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.measuring.setup import Setup
+    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.ranks.exchange import Lockstep
 
 T = TypeVar("T")
 
 
-class MeasuringDtDispatch(DtDispatch):
+class MeasuringDtDispatch(api.DtDispatch):
     """Measure, and keep what was measured in the results of the test.
 
     Attributes:
@@ -103,7 +97,7 @@ class MeasuringDtDispatch(DtDispatch):
         self._open.refuse(
             "steps()", "steps() inside a capture would count what the capture does: close it first"
         )
-        name = name or step_name(step_fn)
+        name = name or api.step_name(step_fn)
         self._refuse_taken(name)
         self._open.step = name
         try:
@@ -115,8 +109,8 @@ class MeasuringDtDispatch(DtDispatch):
 
     def scaling(
         self,
-        make: Make,
-        sizes: Iterable[int] = SIZES,
+        make: api.Make,
+        sizes: Iterable[int] = api.SIZES,
         *,
         name: str | None = None,
         max_exponent: float | None = None,
@@ -126,7 +120,7 @@ class MeasuringDtDispatch(DtDispatch):
         from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        checked, limit = checked_sizes(sizes, max_exponent)
+        checked, limit = api.checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
         foretell = partial(self.waiting.begin_call, name)
         with self._measuring("scaling", name, *(row_name(name, size) for size in checked)):
@@ -144,7 +138,7 @@ class MeasuringDtDispatch(DtDispatch):
         backend: str | Callable[..., Any] | None = None,
         dynamic: bool | None = None,
         fullgraph: bool = True,
-        fake_tensor_cache: CacheSettings = None,
+        fake_tensor_cache: api.CacheSettings = None,
         name: str | None = None,
         setup: Setup | None = None,
         others: Sequence[tuple[Any, ...]] = (),
@@ -154,7 +148,7 @@ class MeasuringDtDispatch(DtDispatch):
         from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        settings = checked_cache_settings(fake_tensor_cache)
+        settings = api.checked_cache_settings(fake_tensor_cache)
         plan = self._compile_plan
         plan = plan if settings is None else replace(plan, fake_tensor_cache=settings)
         name = self._row_name("compile(fn, name=...)", fn, name)
@@ -177,9 +171,13 @@ class MeasuringDtDispatch(DtDispatch):
         """See :meth:`DtDispatch.record`."""
         __tracebackhide__ = True
         for result in results:
+            if result.kind not in KINDS:
+                known = ", ".join(KINDS)
+                raise CaptureError(f"no kind of results is registered as {result.kind!r}; valid: {known}")
+            self._refuse_taken(result.name)
             self.results.add(result)
         for result in results:
-            if against := kind_of(result.kind).complaint(result, self._limits):
+            if against := KINDS[result.kind].complaint(result, self._limits):
                 raise GateError(against)
 
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
@@ -188,7 +186,7 @@ class MeasuringDtDispatch(DtDispatch):
         method = usage.partition("(")[0]
         what = f"{method}(name={name!r})"
         self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
-        name = name or own_name(fn)
+        name = name or api.own_name(fn)
         if name.startswith("<"):
             raise CaptureError(f"a {method} of {name} needs a name: dtdispatch.{usage}")
         self._refuse_taken(name)
@@ -217,15 +215,15 @@ class UntimedDtDispatch(MeasuringDtDispatch):
 
     def scaling(
         self,
-        make: Make,
-        sizes: Iterable[int] = SIZES,
+        make: api.Make,
+        sizes: Iterable[int] = api.SIZES,
         *,
         name: str | None = None,
         max_exponent: float | None = None,
     ) -> Scaling:
         """See :meth:`DtDispatch.scaling`; nothing is timed, and a limit that cannot be judged fails."""
         __tracebackhide__ = True
-        scaling = DtDispatch.scaling(self, make, sizes, name=name, max_exponent=max_exponent)
+        scaling = api.DtDispatch.scaling(self, make, sizes, name=name, max_exponent=max_exponent)
         if max_exponent is not None:
             raise GateError(
                 f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
@@ -272,8 +270,23 @@ class CountingDtDispatch(UntimedDtDispatch):
             self.record(Steps(name, (), (counts,)))
 
 
-def measurer_type(metric: str, unit: Unit) -> type[MeasuringDtDispatch]:
-    """Choose what is behind the fixture by what ``--dtdispatch-metric`` reads."""
-    if metric == "counts":
-        return CountingDtDispatch
-    return MeasuringDtDispatch if unit.is_time else UntimedDtDispatch
+def make_measurer(
+    settings: Settings, sampler: Sampler, agreement: Lockstep | None, waiting: Waiting, test: str
+) -> MeasuringDtDispatch:
+    """Make what is behind the fixture in a test that is measured, and plan how much it measures."""
+    from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+    from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.measuring.precision import WITHIN
+
+    rounds, repeat = settings.most_rounds, settings.repeat
+    within = WITHIN if settings.stops_when_enough else None
+    plan = Plan(rounds, repeat, settings.max_time, settings.cold, within=within)
+    plan = replace(plan, sampler=sampler, agreement=agreement)
+    compile_rounds, calls = settings.compile_rounds, max(1, rounds * repeat // settings.compile_rounds)
+    kind = MeasuringDtDispatch if sampler.unit.is_time else UntimedDtDispatch
+    if settings.metric == "counts":
+        kind, compile_rounds, calls = CountingDtDispatch, 1, 1
+    cached = settings.fake_tensor_cache or ()
+    compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler)
+    limits = {limit: getattr(settings, limit, None) for each in KINDS.values() for limit in each.limits}
+    return kind(plan, settings.ops, limits, compile_plan, waiting, test)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 class OpenRegions:
@@ -67,15 +64,10 @@ class OpenCapture(AbstractContextManager[TestResults]):
         self._regions.captures.append(self)
         return self._results
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         __tracebackhide__ = True
         self._regions.captures.remove(self)
-        self._mode.__exit__(kind, error, traceback)
+        self._mode.__exit__(*raised)
 
 
 def place_of_caller() -> str:

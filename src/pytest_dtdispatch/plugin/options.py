@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,9 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import flags
 from pytest_dtdispatch.plugin.flags import MARKER, OPTIONS, WITH_FLAG, Option
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.core.environment import Environment
 
 COUNT_INSTRUCTIONS = "--dtdispatch-metric instructions"
 # Counts hardly differ from call to call, and callgrind is slow.
@@ -29,40 +32,7 @@ NOT_ASKED = "without --dtdispatch or --dtdispatch-all"
 class Settings:
     """What is measured in a test, and where its ops run.
 
-    Args:
-        measure: whether tests that use the fixture are measured.
-        measure_all: whether every test is measured.
-        rounds: proved misses for each signature; ``auto`` for as many as are enough.
-        repeat: hits recorded after each miss.
-        max_time: seconds after which no round is added to a signature.
-        cold: whether cold rows are taken too.
-        ops: globs of the ops that are measured; all where empty.
-        mesh: extent of each mesh dimension, in ranks.
-        dim_names: name of each mesh dimension.
-        backend: backend of the process group, ``auto`` to choose by device.
-        device: device type of the mesh, ``auto`` for CUDA where there is a device.
-        rpc: whether the process group has RPC beside it.
-        nproc: ranks to start on this machine.
-        timeout: seconds that ranks wait for each other.
-        rank_stat: what stands for all ranks: ``median`` of their medians, or ``max``.
-        metric: what captures and calls measure: ``time``, ``counts`` of misses and the like, or
-            ``instructions``.
-        profile: whether the functions that instructions went to are listed.
-        max_misses_per_step: limit of a gate, as the four below: the most that any counted step may have.
-        max_cache_growth: entries that any one cache gains.
-        max_spec_growth: ``DTensorSpec`` objects gained.
-        max_redistributes: redistributions, asked for and implied.
-        max_collectives: collectives of every kind.
-        compile_backend: of torch.compile.
-        compile_rounds: cold compiles of a function, and as many warm ones.
-        fake_tensor_cache: settings of the FakeTensor cache that compiles have in turn; None for torch's own.
-        max_recompiles: limit of a gate: the most that a compiled function may have.
-        max_graph_breaks: the same.
-        threshold: how much slower than in a saved run a row may be.
-        any_machine: whether a saved run of another machine is compared with too.
-        expected: file of expected results that the run is held against.
-        csv: file that results are written to, as PyTorch's checker reads them.
-        oss_json: file that results are written to, as PyTorch's benchmark database takes them.
+    Each field is the option of its name: the table in ``flags.py`` says what it does.
     """
 
     measure: bool = False
@@ -106,35 +76,26 @@ class Settings:
         # A count of instructions hardly differs from call to call: few are always enough.
         return FEW["rounds"] if self.metric == "instructions" else MOST_ROUNDS
 
+    def environment(self) -> Environment:
+        """Describe what the figures stand on."""
+        from pytest_dtdispatch.meshes.place import run_environment
+
+        return run_environment(self.mesh, self.device, self.backend, self.rank_stat)
+
     @property
     def stops_when_enough(self) -> bool:
         """Whether no round is added once the median is known closely."""
         return self.rounds == AUTO and self.metric not in ("counts", "instructions")
 
 
-def _read_metric(value: Any) -> str:
-    """Read the name of a metric: a built-in one, or that of a sampler that was registered."""
-    if value in flags.METRICS:
-        return str(value)
-    from pytest_dtdispatch.measuring.sampler import SAMPLERS
-
-    return read_choice(value, tuple(dict.fromkeys((*flags.METRICS, *SAMPLERS))))
-
-
-def with_role(*roles: str) -> tuple[Option, ...]:
+def with_role(role: str) -> tuple[Option, ...]:
     """Choose options by what they are."""
-    return tuple(option for option in OPTIONS if option.role in roles)
+    return tuple(option for option in OPTIONS if option.role == role)
 
 
-LIMITS = with_role(flags.LIMIT)
 [SAVED_RUN_GATE] = with_role(flags.SAVED_RUN_GATE)
 _SETTINGS = pytest.StashKey[Settings]()
 _BY_KEYWORD = {option.field: option for option in OPTIONS if option.in_marker}
-
-
-def limits_of(fields: Iterable[str]) -> tuple[Option, ...]:
-    """Give the options by which a kind of result is limited."""
-    return tuple(option for option in LIMITS if option.field in fields)
 
 
 def run_settings(config: pytest.Config) -> Settings:
@@ -158,10 +119,10 @@ def _resolve(config: pytest.Config) -> Settings:
     if given.get("measure_all"):
         given["measure"] = True
     is_measured = given.get("measure")
-    if not is_measured and (named := gate_flags(config)):
-        raise pytest.UsageError(f"{named[0]}: nothing is counted {NOT_ASKED}")
-    if not is_measured and (named := gate_flags(config, with_role(flags.FILE))):
-        raise pytest.UsageError(f"{named[0]}: nothing is measured {NOT_ASKED}")
+    for role, what in ((flags.LIMIT, "counted"), (flags.FILE, "measured")):
+        named = gate_flags(config, [option.field for option in with_role(role)])
+        if named and not is_measured:
+            raise pytest.UsageError(f"{named[0]}: nothing is {what} {NOT_ASKED}")
     if given.get("profile") and is_measured and given.get("metric") != "instructions":
         raise pytest.UsageError(
             "--dtdispatch-profile: only instructions are profiled; add " + COUNT_INSTRUCTIONS
@@ -236,15 +197,16 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
     return values
 
 
-def gate_flags(config: pytest.Config, gates: Iterable[Option] = LIMITS) -> list[str]:
+def gate_flags(config: pytest.Config, gates: Collection[str]) -> list[str]:
     """Name the flags of gates that were given on the command line."""
-    return [gate.flag for gate in gates if config.getoption(gate.dest) is not None]
+    given = (option for option in WITH_FLAG if config.getoption(option.dest) is not None)
+    return [option.flag for option in given if option.field in gates]
 
 
-def gate_keywords(item: pytest.Item, gates: Iterable[Option]) -> list[str]:
-    """Write the gates of one kind that the markers of a test have: ``max_misses_per_step=0``."""
+def gate_keywords(item: pytest.Item, gates: Collection[str]) -> list[str]:
+    """Write the gates that the markers of a test have: ``max_misses_per_step=0``."""
     values = marker_values(item)
-    return [f"{gate.field}={values[gate.field]}" for gate in gates if gate.field in values]
+    return [f"{gate}={values[gate]}" for gate in gates if gate in values]
 
 
 def is_held_to_saved_run(item: pytest.Item) -> bool:
@@ -292,8 +254,10 @@ def _given(config: pytest.Config, option: Option) -> Any:
 
 
 def _read(option: Option, value: Any) -> Any:
-    if option.kind == "metric":
-        return _read_metric(value)
+    if option.kind == "metric":  # a built-in one, or that of a sampler that was registered
+        from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
+        return read_choice(value, tuple(dict.fromkeys((*option.choices, *SAMPLERS))))
     return read_choice(value, option.choices) if option.choices else READERS[option.kind](value)
 
 
@@ -306,6 +270,18 @@ def _ini_place(config: pytest.Config, name: str) -> str:
 def _where(item: pytest.Item) -> str:
     path, line, _ = item.location
     return f"{path}:{(line or 0) + 1}"
+
+
+def row_nodeid(item: pytest.Item) -> str:
+    """Name a test in its rows: its node id, or with --pyargs its module, wherever that is installed.
+
+    Rows of an installed suite must have one name in every environment, or no two runs compare.
+    """
+    module = getattr(getattr(item, "module", None), "__name__", "")
+    if not item.config.getoption("pyargs", False) or "." not in module:
+        return item.nodeid
+    _, separator, inside = item.nodeid.partition("::")
+    return f"{module.replace('.', '/')}.py{separator}{inside}"
 
 
 def why_not_measured(config: pytest.Config) -> str:

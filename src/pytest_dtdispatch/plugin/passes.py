@@ -54,18 +54,11 @@ def _run_all(session: pytest.Session) -> None:
             raise session.Interrupted(session.shouldstop)
 
 
-def _refuse_counts(metric: str) -> None:
-    """Refuse a sampler whose samples are no times."""
-    sampler = SAMPLERS.get(metric)
-    if sampler is not None and not sampler.unit.is_time:
-        raise pytest.UsageError(
-            f"--dtdispatch-metric {metric}: A/B runs compare times, not {sampler.unit.name}"
-        )
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Take part only in a process that was told where to write."""
+    """Take part only in a process that was told where to write, and refuse samples that are no times."""
     if output := os.environ.get(OUTPUT):
-        _refuse_counts(run_settings(config).metric)
+        metric = run_settings(config).metric
+        if metric in SAMPLERS and not (unit := SAMPLERS[metric].unit).is_time:
+            raise pytest.UsageError(f"--dtdispatch-metric {metric}: A/B runs compare times, not {unit.name}")
         count = int(os.environ[PASSES])
         config.pluginmanager.register(Passes(count, Path(output)), "dtdispatch-passes")

@@ -49,9 +49,9 @@ def launch_ranks(config: pytest.Config, ranks: int) -> int:
         except StoppedError as stopped:
             _complain(f"{stopped}: the {ranks} ranks were stopped")
             return int(pytest.ExitCode.TESTS_FAILED)
-        status = _status_of_run(Path(folder))
-        if status is not None:
-            return status
+        status = Path(folder, STATUS)
+        if status.exists():  # the first rank came to its end
+            return int(status.read_text())
         _complain(*_why_ended(ended, Path(folder)))
     return int(pytest.ExitCode.TESTS_FAILED)
 
@@ -76,13 +76,11 @@ class Rank:
             for dest in WRITES:
                 if getattr(config.option, dest, None):
                     setattr(config.option, dest, None)
-        settings = options.valid_settings(config)
-        if settings is None:
-            return None
         from pytest_dtdispatch.ranks.exchange import join
 
         try:
-            self.exchange = join(self.world, settings.timeout)
+            if (settings := options.valid_settings(config)) is not None:
+                self.exchange = join(self.world, settings.timeout)
         except RanksError as error:
             print(f"ERROR: {error}", file=sys.stderr, flush=True)
             return int(pytest.ExitCode.TESTS_FAILED)
@@ -95,10 +93,9 @@ class Rank:
 
     def introduction(self) -> dict[str, Any]:
         """Say where this rank runs, and where its output is."""
-        path, pid = "", 0
-        if self.log is not None:
-            path, pid = self.log.path, os.getpid() if self.log.shows_stack else 0
-        return {"host": socket.gethostname(), "log": path, "pid": pid}
+        log = self.log
+        pid = os.getpid() if log and log.shows_stack else 0
+        return {"host": socket.gethostname(), "log": log.path if log else "", "pid": pid}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_cmdline_main(self) -> Generator[None, Any, Any]:
@@ -124,7 +121,6 @@ class Rank:
         exchange = self.exchange
         if exchange is None:
             return status
-        problems = []
         try:
             exchange.leave(self._farewell(status))
             problems = self._ends_of_others(exchange, status)
@@ -169,14 +165,13 @@ class Rank:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            exchange.put("end", [status, log.tail()])
+            exchange.put("end", [status, tail_of(log.path)])
             exchange.leave(self._farewell(status))
             done = exchange.gather("done", "end the run", 2 * exchange.timeout_s, among=[0], farewell="")
             exchange.put("bye", None)
-        except RanksError:  # nobody is left to tell it but us
-            log.is_told = any(rank not in exchange.lost for rank in range(self.world.rank))
-            return status or int(pytest.ExitCode.TESTS_FAILED)
-        if 0 not in done:  # it was lost before
+        except RanksError:
+            done = {}
+        if 0 not in done:  # only a rank before this one can tell it
             log.is_told = any(rank not in exchange.lost for rank in range(self.world.rank))
             return status or int(pytest.ExitCode.TESTS_FAILED)
         log.is_told = True
@@ -209,21 +204,18 @@ class Log:
             faulthandler.register(STACK_SIGNAL, os.fdopen(os.dup(2), "w"))
         atexit.register(self._at_exit)
 
-    def tail(self) -> str:
-        """Return the end of what was printed."""
-        return tail_of(self.path)
-
     def _at_exit(self) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         if not self.is_told:
-            text = f"ERROR: rank {self._rank} could not go on; the end of its output:\n{self.tail()}\n"
+            said = tail_of(self.path)
+            text = f"ERROR: rank {self._rank} could not go on; the end of its output:\n{said}\n"
             os.write(self._terminal, text.encode())
         Path(self.path).unlink(missing_ok=True)
 
 
-def tail_of(path: str, characters: int = TAIL) -> str:
-    """Return the end of a file; nothing of one that is not there."""
+def tail_of(path: str | Path, characters: int = TAIL) -> str:
+    """Return the end of a file; empty where there is none."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()[-characters:]
     except OSError:
@@ -237,19 +229,12 @@ def _complain(*lines: str) -> None:
         print(f"ERROR: {line}", file=sys.stderr)
 
 
-def _status_of_run(folder: Path) -> int | None:
-    """Read the exit status that the first rank left, if it came to its end."""
-    file = folder / STATUS
-    return int(file.read_text()) if file.exists() else None
-
-
 def _why_ended(ended: list[RankEnd], folder: Path) -> list[str]:
-    lines = []
-    for one in ended[:1]:  # the launcher ended the others, because of this one
-        at = folder / f"{AT}-{one.rank}"
-        test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
-        lines.append(f"rank {one.rank} {one.how}{test}")
-        for log in folder.glob(f"dtdispatch-rank-{one.rank}-*.log"):
-            if said := tail_of(str(log)):
-                lines.append(f"the end of its output:\n{said}")
-    return lines or ["the ranks ended without a result"]
+    if not ended:
+        return ["the ranks ended without a result"]
+    first = ended[0]  # because of it, the launcher ended the others
+    at = folder / f"{AT}-{first.rank}"
+    test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
+    tails = map(tail_of, folder.glob(f"dtdispatch-rank-{first.rank}-*.log"))
+    said = [f"the end of its output:\n{tail}" for tail in tails if tail]
+    return [f"rank {first.rank} {first.how}{test}", *said]

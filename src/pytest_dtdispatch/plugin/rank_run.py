@@ -82,8 +82,6 @@ def reach_of(config: pytest.Config) -> Reach:
 
 def _measures(config: pytest.Config) -> bool:
     flags = config.known_args_namespace
-    asked = (
-        getattr(flags, name, None) or str(config.getini(name) or "").lower() in ON
-        for name in ("dtdispatch", "dtdispatch_all")
-    )
-    return any(asked)
+    switches = ("dtdispatch", "dtdispatch_all")
+    given = (getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches)
+    return any(value is True or value in ON for value in given)

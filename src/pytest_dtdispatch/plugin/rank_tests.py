@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from pytest_dtdispatch.report.document import Document, Span, Tone, Verbatim, on
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.plugin.bridge import Bridge
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
 
@@ -39,19 +39,20 @@ class RankSession:
 
     Attributes:
         machines: how many machines the ranks are on, once they have told.
+        why_stopped: why the run was ended before its end; empty where it was not.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, rank: Rank, exchange: Exchange) -> None:
         self.machines = 1
+        self.why_stopped = ""
         self._config = config
         self._settings = settings
         self._rank = rank
         self._exchange = exchange
         self._runs = False  # whether the test at hand was set up on every rank
-        self._why_stopped = ""
         self._collect_errors: dict[str, str] = {}
         self._introductions: dict[int, dict[str, Any]] = {}
-        self._complaints: list[tuple[str, str]] = []
+        self._complaints: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note what this rank cannot collect."""
@@ -91,13 +92,13 @@ class RankSession:
         report = yield
         if call.excinfo is not None and isinstance(call.excinfo.value, RanksError):
             report.longrepr = str(call.excinfo.value)  # no frame of torch or of ours tells more
-        if not self._why_stopped:
+        if not self.why_stopped:
             self._end_phase(item, report, call.duration)
         return report
 
     def agreement(self) -> Lockstep | None:
         """Return what settles rounds in the test at hand."""
-        if self._why_stopped:
+        if self.why_stopped:
             return None
         from pytest_dtdispatch.ranks.exchange import Lockstep
 
@@ -105,7 +106,7 @@ class RankSession:
 
     def merge(self, results: TestResults) -> TestResults:
         """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
-        if self._why_stopped or not self._runs:
+        if self.why_stopped or not self._runs:
             return results
         from pytest_dtdispatch.ranks.merge import merge_ranks, plain_measurement, read_measurement
 
@@ -121,11 +122,6 @@ class RankSession:
         return results.merged(merge_ranks(by_rank, self._settings.rank_stat))
 
     @property
-    def why_stopped(self) -> str:
-        """Why the run was ended before its end; empty where it was not."""
-        return self._why_stopped
-
-    @property
     def summary(self) -> str:
         """One line: how many ranks there are, and on how many machines."""
         machines = "1 machine" if self.machines == 1 else f"{self.machines} machines"
@@ -133,9 +129,7 @@ class RankSession:
 
     def document(self) -> Document:
         """Say what went wrong on which rank."""
-        failed = [f"{test}: {said}" for test, said in self._complaints]
-        if self._why_stopped:
-            failed.append(self._why_stopped)
+        failed = [*self._complaints, *filter(None, [self.why_stopped])]
         told = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
         output = [Verbatim(tuple(self._output_of(rank))) for rank in sorted(self._exchange.lost)]
         return Document((*told, *output))
@@ -162,13 +156,12 @@ class RankSession:
 
     def _end_phase(self, item: pytest.Item, report: pytest.TestReport, duration: float) -> None:
         ours = _outcome(report)
-        failed = ours.label == FAILED
         try:
             key = self._end_of(str(report.when))
             self._exchange.put(key, astuple(ours))
             self._exchange.end_of_part = self._end_of(NEXT[str(report.when)])
             # What failed here may have waited for the others already.
-            waited = min(duration, self._settings.timeout) if failed else 0.0
+            waited = min(duration, self._settings.timeout) if ours.label == FAILED else 0.0
             found = self._gather(key, f"end the {report.when} of {item.nodeid}", waited)
             outcomes = {rank: PhaseOutcome(*theirs) for rank, theirs in found.items()}
         except RanksError as error:
@@ -188,7 +181,7 @@ class RankSession:
         if all_agree(outcomes) and not failed:
             return
         said = complaints(outcomes)
-        self._complaints += [(f"{item.nodeid} ({report.when})", line) for line in said]
+        self._complaints += [f"{item.nodeid} ({report.when}): {line}" for line in said]
         _fail(report, said)
         for rank, outcome in outcomes.items():
             is_told = rank == self._rank.world.rank or outcome.details in ("", outcome.why)
@@ -203,10 +196,9 @@ class RankSession:
         return self._exchange.gather(key, what, timeout - waited + max(GRACE * timeout, 1.0))
 
     def _stop(self, session: pytest.Session, why: str) -> None:
-        self._why_stopped = why
+        self.why_stopped = why
         session.shouldfail = why
-        bridge: Bridge | None = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
-        if bridge is not None:
+        if bridge := self._config.pluginmanager.get_plugin("dtdispatch-bridge"):
             bridge.keep_files()
 
     def _output_of(self, rank: int) -> list[str]:
@@ -225,12 +217,10 @@ class RankSession:
 
 def _ask_for_stack(pid: int) -> None:
     """Let a process that hangs write to its output where it does."""
-    try:
+    with suppress(OSError):  # it has ended
         if pid:
             os.kill(pid, STACK_SIGNAL)
             time.sleep(WRITES_STACK_S)
-    except OSError:  # it has ended
-        return
 
 
 def _shortened(log: list[str]) -> list[str]:

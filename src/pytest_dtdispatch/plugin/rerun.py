@@ -21,10 +21,7 @@ def runs_nothing(flags: object) -> bool:
 
 
 def measuring_settings(config: pytest.Config) -> options.Settings | None:
-    """Return the settings of a run that measures; nothing of one that does not, or has a mistake.
-
-    A mistake is told where the run is configured.
-    """
+    """Return the settings of a run that measures and has no mistake: that is told when it is configured."""
     if runs_nothing(config.option) or options.why_not_measured(config):
         return None
     settings = options.valid_settings(config)

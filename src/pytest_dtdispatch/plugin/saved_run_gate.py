@@ -11,13 +11,13 @@ import pytest
 
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.core.verdicts import Threshold
     from pytest_dtdispatch.gates.saved_run import Judgement, SavedRun, StateRow
     from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.report.document import Document
 
 PLUGIN = "dtdispatch-saved-run"
 NOT_NAMED = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
@@ -29,10 +29,8 @@ NONE_OF_OURS = "save a run in which the same tests were measured with --dtdispat
 
 def prepare(config: pytest.Config) -> None:
     """Read the saved run to compare with, where anything is measured."""
-    if hasattr(config, "workerinput"):  # the process that started the workers judges
-        return
-    if not read_world(os.environ).is_first:  # so does the first rank
-        return
+    if hasattr(config, "workerinput") or not read_world(os.environ).is_first:
+        return  # the process that started the workers judges, and the first rank
     settings = options.valid_settings(config)
     if settings is None:
         return
@@ -82,19 +80,15 @@ class SavedRunGate:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        from pytest_dtdispatch.plugin.nodeids import row_nodeid
-
-        self._left_out.update(map(row_nodeid, items))
+        self._left_out.update(map(options.row_nodeid, items))
 
     @property
     def has_failed(self) -> bool:
         """Whether the run must fail."""
-        judgement = self._judgement
-        return judgement is not None and judgement.has_failed
+        return self._judgement is not None and self._judgement.has_failed
 
     def document(self) -> Document:
         """Say what was judged, if there are thresholds."""
-        from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
         from pytest_dtdispatch.report.judgements import saved_run_document
 
         if self._judgement is not None:
@@ -107,7 +101,7 @@ class SavedRunGate:
 
     @functools.cached_property
     def _judgement(self) -> Judgement | None:
-        """Judge when all is measured; nothing where nothing was asked for."""
+        """Judge when all is measured, where anything was asked for."""
         if not self._is_named or not self._has_thresholds or self._config.getoption("collectonly"):
             return None
         from pytest_dtdispatch.core.environment import machine_differences, machine_of

@@ -6,8 +6,7 @@ import functools
 import os
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,11 +14,10 @@ from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.kinds import kinds
-from pytest_dtdispatch.plugin.nodeids import row_nodeid
-from pytest_dtdispatch.plugin.summary import Section
+from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.waiting import Waits
-from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
+from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
+from pytest_dtdispatch.report.terminal import document_lines
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -29,17 +27,11 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.rank_tests import RankSession
     from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
-    from pytest_dtdispatch.report.document import View
 
-
-SINKS = ("dtdispatch-bridge", "dtdispatch-saved-run", "dtdispatch-results")
-
-
-class Sink(Protocol):
-    """What takes the results of each test."""
-
-    def enter(self, item: pytest.Item, results: TestResults) -> None:
-        """Take what was found in a test; a later run of a test takes the place of an earlier one."""
+NAMED_RESULTS = "dtdispatch-results"
+GATES = ("dtdispatch-saved-run", NAMED_RESULTS)
+# Plugins that have a method ``enter``, for the results of each test; those of a later run of it replace them.
+SINKS = ("dtdispatch-bridge", *GATES)
 
 
 class Session:
@@ -92,42 +84,36 @@ class Session:
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
-        from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-        from pytest_dtdispatch.measuring.plan import Plan
-        from pytest_dtdispatch.measuring.precision import WITHIN
-        from pytest_dtdispatch.plugin.measurer import measurer_type
+        from pytest_dtdispatch.plugin.measurer import make_measurer
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        settings = options.test_settings(item)
-        within = WITHIN if settings.stops_when_enough else None
-        plan = Plan(settings.most_rounds, settings.repeat, settings.max_time, settings.cold, within=within)
+        settings, test = options.test_settings(item), options.row_nodeid(item)
+        waiting = self._waits.of(item.nodeid, settings)
         try:
-            plan = replace(plan, sampler=self._sampler)
-            if self._ranks is not None:
-                plan = replace(plan, agreement=self._ranks.agreement())
+            agreement = self._ranks.agreement() if self._ranks else None
+            measurer = make_measurer(settings, self._sampler, agreement, waiting, test)
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        limits = {limit: getattr(settings, limit, None) for kind in kinds() for limit in kind.limits}
-        compile_plan = CompilePlan(
-            settings.compile_backend,
-            settings.compile_rounds,
-            max(1, settings.most_rounds * settings.repeat // settings.compile_rounds),
-            settings.fake_tensor_cache or (),
-            plan.sampler,
-        )
-        if settings.metric == "counts":
-            compile_plan = replace(compile_plan, rounds=1, calls=1)
-        waiting = self._waits.of(item.nodeid, settings)
-        test = row_nodeid(item)
-        measurer = measurer_type(settings.metric, plan.sampler.unit)(
-            plan, settings.ops, limits, compile_plan, waiting, test
-        )
         self.results[test] = measurer.results
         try:
             yield measurer
         finally:
             self._publish(item, measurer)
+
+    def _publish(self, item: pytest.Item, measurer: MeasuringDtDispatch) -> None:
+        complaint = ""
+        try:
+            measurer.close()
+        except CaptureError as error:
+            complaint = str(error)
+        self._waits.remember(item.nodeid, measurer.waiting.captured_s)
+        results = self._ranks.merge(measurer.results) if self._ranks else measurer.results
+        self.results[results.test] = results
+        for sink in self._plugins(*SINKS):
+            sink.enter(item, results)
+        if complaint:
+            pytest.fail(complaint, pytrace=False)
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # closest to the test: only the test's ops are captured
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -138,16 +124,16 @@ class Session:
         else:
             with self.measuring(item) as measurer, _whole_test(measurer.capture()):
                 result = yield
-        self._require_counts(item)
+        self._require_results(item)
         return result
 
-    def _require_counts(self, item: pytest.Item) -> None:
+    def _require_results(self, item: pytest.Item) -> None:
         """Fail a test that passed, and has a gate that judged nothing."""
         if self.why_not and options.is_held_to_saved_run(item):
             raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
-        results = self.results.get(row_nodeid(item))
-        for kind in kinds():
-            gates = ", ".join(options.gate_keywords(item, options.limits_of(kind.limits)))
+        results = self.results.get(options.row_nodeid(item))
+        for kind in KINDS.values():
+            gates = ", ".join(options.gate_keywords(item, kind.limits))
             if gates and self.why_not:
                 raise pytest.fail.Exception(f"gate {gates} is disabled: {self.why_not}", pytrace=False)
             if gates and not (results and results.of(kind.name)):
@@ -156,38 +142,24 @@ class Session:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
-        if self._named_results is not None:
-            self._named_results.write(self._ranks.why_stopped if self._ranks else "")
+        named_results: NamedResults
+        for named_results in self._plugins(NAMED_RESULTS):
+            named_results.write(self._ranks.why_stopped if self._ranks else "")
         has_failed = any(gate.has_failed for gate in self._gates())
         if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _sinks(self) -> Iterator[Sink]:
-        """Give all that takes the results of a test, when it is over."""
-        for name in SINKS:
-            if (sink := self._config.pluginmanager.get_plugin(name)) is not None:
-                yield sink
+    def _plugins(self, *names: str) -> list[Any]:
+        """Find plugin objects of ours, as far as this run has them."""
+        return [plugin for name in names if (plugin := self._config.pluginmanager.get_plugin(name))]
 
-    def _gates(self) -> Iterator[SavedRunGate | NamedResults]:
-        if self._saved_run_gate is not None:
-            yield self._saved_run_gate
-        if self._named_results is not None:
-            yield self._named_results
+    def _gates(self) -> list[SavedRunGate | NamedResults]:
+        return self._plugins(*GATES)
 
     @property
     def _ranks(self) -> RankSession | None:
         ranks: RankSession | None = self._config.pluginmanager.get_plugin("dtdispatch-ranks")
         return ranks
-
-    @property
-    def _named_results(self) -> NamedResults | None:
-        results: NamedResults | None = self._config.pluginmanager.get_plugin("dtdispatch-results")
-        return results
-
-    @property
-    def _saved_run_gate(self) -> SavedRunGate | None:
-        gate: SavedRunGate | None = self._config.pluginmanager.get_plugin("dtdispatch-saved-run")
-        return gate
 
     def _idle_gates(self) -> str:
         """Say which gates of the command line judged nothing, and why; empty where there are none."""
@@ -195,8 +167,8 @@ class Session:
             return ""
         idle = [
             f"{', '.join(flags)} judged nothing: {self.why_not or kind.nothing}"
-            for kind in kinds()
-            if (flags := options.gate_flags(self._config, options.limits_of(kind.limits)))
+            for kind in KINDS.values()
+            if (flags := options.gate_flags(self._config, kind.limits))
             and not any(results.of(kind.name) for results in self.results.values())
         ]
         return "; ".join(idle)
@@ -207,28 +179,33 @@ class Session:
         try:
             return (yield)
         finally:
-            self._print_section(terminalreporter)
+            if not hasattr(self._config, "workerinput") and read_world(os.environ).is_first:
+                terminalreporter.ensure_newline()
+                terminalreporter.section("dtdispatch")
+                view = self._view()
+                for document in self._documents(view):
+                    _print(terminalreporter, document, view)
 
-    def _print_section(self, terminalreporter: Any) -> None:
-        if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
-            return
-        section = Section(terminalreporter, self._config.get_verbosity(), self._view())
-        section.open()
+    def _documents(self, view: View) -> Iterator[Document]:
+        """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
+        verbosity = self._config.get_verbosity()
         if not any(self.results.values()):
             why = f"nothing was measured: {self.why_not or self._nothing()}"
-            section.print(Document((one_line(Span(why, Tone.NOTICE)),)))
+            yield Document((one_line(Span(why, Tone.NOTICE)),))
+        elif verbosity < -1:
+            yield numbers(self.results)
         else:
-            section.print_found(self.results, self._summaries)
+            yield from (shown := documents(self.results, view))
+            if verbosity >= 0:
+                yield legends(shown, self._summaries())
         if self._ranks is not None:
-            section.print(self._ranks.document())
-        for gate in self._gates():
-            section.print(gate.document())
+            yield self._ranks.document()
+        yield from (gate.document() for gate in self._gates())
         if idle := self._idle_gates():
-            section.print(Document((one_line(Span(f"failed: {idle}", Tone.BAD)),)))
+            yield Document((one_line(Span(f"failed: {idle}", Tone.BAD)),))
 
     def _view(self) -> View:
         from pytest_dtdispatch.measuring.sampler import SAMPLERS
-        from pytest_dtdispatch.report.document import View
 
         sampler = SAMPLERS.get(self._settings.metric)
         counted = "" if sampler is None or sampler.unit.is_time else sampler.unit.name
@@ -236,12 +213,8 @@ class Session:
 
     def _summaries(self) -> list[str]:
         """Say on what the figures stand."""
-        from pytest_dtdispatch.meshes.place import run_environment
-
-        asked = self._settings
-        environment = run_environment(asked.mesh, asked.device, asked.backend, asked.rank_stat)
         ranks = [self._ranks.summary] if self._ranks else []
-        return [environment.summary, *self._meter_summary(), *ranks]
+        return [self._settings.environment().summary, *self._meter_summary(), *ranks]
 
     def _nothing(self) -> str:
         if self._settings.measure_all:
@@ -251,21 +224,13 @@ class Session:
             "--dtdispatch-all measures every test"
         )
 
-    def _publish(self, item: pytest.Item, measurer: MeasuringDtDispatch) -> None:
-        complaint = ""
-        try:
-            measurer.close()
-        except CaptureError as error:
-            complaint = str(error)
-        self._waits.remember(item.nodeid, measurer.waiting.captured_s)
-        results = measurer.results
-        if self._ranks is not None:
-            results = self._ranks.merge(results)
-        self.results[results.test] = results
-        for sink in self._sinks():
-            sink.enter(item, results)
-        if complaint:
-            pytest.fail(complaint, pytrace=False)
+
+def _print(terminalreporter: Any, document: Document, view: View) -> None:
+    """Print a document in the width of the terminal."""
+    for line in document_lines(document, terminalreporter._tw.fullwidth, view):
+        for piece in line:
+            terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
+        terminalreporter.write("\n")
 
 
 @contextmanager
