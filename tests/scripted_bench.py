@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.measuring.plan import Plan, Taken
-from pytest_dtdispatch.measuring.proofs import Reader
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.sampler import WallClock
-from pytest_dtdispatch.measuring.timing import Subject
+from pytest_dtdispatch.measuring.timing import Reader, Subject
 
 
 class CacheInfo(NamedTuple):

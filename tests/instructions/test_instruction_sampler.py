@@ -22,10 +22,9 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     MethodCache,
 )
 from pytest_dtdispatch.measuring.plan import Plan, Taken
-from pytest_dtdispatch.measuring.proofs import NOT_COUNTED
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.sampler import Meter
-from pytest_dtdispatch.measuring.timing import Subject
+from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
 from tests.scripted_bench import Bench
 
 REHEARSAL = 4  # calls that are made before the first round

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_dtdispatch.errors import MeterError
-from pytest_dtdispatch.instructions.probe import check
+from pytest_dtdispatch.instructions.instruction_sampler import check
 from pytest_dtdispatch.measuring.sampler import Meter
 
 

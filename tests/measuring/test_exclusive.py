@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.measuring.exclusive import Measuring, refuse_elsewhere
+from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewhere
 
 
 def in_thread(body: Callable[[], object], name: str = "worker") -> list[BaseException]:
@@ -144,7 +144,7 @@ def test_it_may_be_closed_by_another_task_than_opened_it() -> None:
 
 def test_neither_asyncio_nor_torch_is_imported_for_it() -> None:
     code = (
-        "import sys; from pytest_dtdispatch.measuring.exclusive import Measuring\n"
+        "import sys; from pytest_dtdispatch.measuring.preconditions import Measuring\n"
         "with Measuring('a capture is open'): pass\n"
         "print(sorted({'asyncio', 'torch'} & set(sys.modules)))"
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough, median_interval
+from pytest_dtdispatch.measuring.plan import ENOUGH_TO_TRY, is_enough, median_interval
 
 VALUES = st.lists(st.integers(1, 10**9), min_size=6, max_size=60)
 WITHIN = st.floats(0.001, 0.9)

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.units import INSTRUCTIONS
-from pytest_dtdispatch.measuring.proofs import (
+from pytest_dtdispatch.measuring.timing import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.measuring.setup import check_steps, given_arguments
+from pytest_dtdispatch.measuring.preconditions import check_steps, given_arguments
 
 
 def test_arguments_stay_where_there_is_no_setup_or_it_returns_nothing() -> None:

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.proofs import Reader
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.sampler import WallClock
-from pytest_dtdispatch.measuring.timing import Subject
+from pytest_dtdispatch.measuring.timing import Reader, Subject
 
 
 class NoCaches:

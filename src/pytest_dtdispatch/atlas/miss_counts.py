@@ -8,8 +8,7 @@ from typing import Any
 
 from pytest_dtdispatch.atlas.model import AtlasRow, Counts, Move
 from pytest_dtdispatch.atlas.survey import MeshOf, Surveyed
-from pytest_dtdispatch.measuring.describe import tensor_text
-from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.measuring.op_call import OpCall, tensor_text
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import Redistribution, StepCounts
 from pytest_dtdispatch.torchapi.op_schemas import arguments_of, tree_leaves

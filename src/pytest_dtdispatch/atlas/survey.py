@@ -17,8 +17,7 @@ from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.describe import signature_of
-from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.measuring.op_call import OpCall, signature_of
 from pytest_dtdispatch.measuring.plan import Plan
 
 # Few samples of many signatures: the whole takes minutes.

@@ -13,14 +13,14 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.signature import place_text
-from pytest_dtdispatch.measuring.contents import NoCopyError
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.preconditions import Setup, given_arguments
 from pytest_dtdispatch.measuring.repeating import Repetitions, synchronizer
 from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Rounds
-from pytest_dtdispatch.measuring.setup import Setup, given_arguments
+from pytest_dtdispatch.measuring.state import NoCopyError
 from pytest_dtdispatch.measuring.timing import Subject
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode, without_outer_modes
 from pytest_dtdispatch.torchapi.op_schemas import is_op, returns_alias, tree_leaves

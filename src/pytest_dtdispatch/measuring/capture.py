@@ -18,11 +18,10 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.describe import signature_of
-from pytest_dtdispatch.measuring.exclusive import Measuring
-from pytest_dtdispatch.measuring.op_call import OpCall
-from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
+from pytest_dtdispatch.measuring.op_call import OpCall, signature_of
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.preconditions import Measuring
+from pytest_dtdispatch.measuring.repeating import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode, open_modes
 from pytest_dtdispatch.torchapi.op_schemas import op_name

@@ -8,15 +8,19 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.measuring.contents import Copy, NoCopyError, copy_in_layout, layout_of, why_no_copy
 from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.state import (
+    Copy,
     Gradients,
     Masks,
+    NoCopyError,
     OptimizerStates,
     RandomState,
     Specs,
     Versions,
+    copy_in_layout,
+    layout_of,
+    why_no_copy,
 )
 from pytest_dtdispatch.torchapi.tensor_state import place_in_memory, storages_of
 

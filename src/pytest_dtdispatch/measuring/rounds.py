@@ -10,18 +10,22 @@ from typing import Any, TypeVar
 from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.plan import Plan, Propagation, Schedule, Taken
-from pytest_dtdispatch.measuring.proofs import (
+from pytest_dtdispatch.measuring.sampler import Meter
+from pytest_dtdispatch.measuring.timing import (
     NO_COUNTER_MOVED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
     Caches,
+    CallBlock,
     ProvedCall,
     Reader,
     SampleRecorder,
+    Subject,
+    gc_paused,
     moved,
+    nothing_to_do,
+    time_row,
 )
-from pytest_dtdispatch.measuring.sampler import Meter
-from pytest_dtdispatch.measuring.timing import CallBlock, Subject, gc_paused, nothing_to_do, time_row
 
 WARMUP_LOCALS = 2
 REHEARSAL_CALLS = 3

@@ -32,9 +32,8 @@ from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-    from pytest_dtdispatch.measuring.exclusive import Measuring
     from pytest_dtdispatch.measuring.plan import Plan
-    from pytest_dtdispatch.measuring.setup import Setup
+    from pytest_dtdispatch.measuring.preconditions import Measuring, Setup
 
 T = TypeVar("T")
 
@@ -97,7 +96,7 @@ class MeasuringDtDispatch(DtDispatch):
     ) -> Steps:
         """See :meth:`DtDispatch.steps`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.setup import check_steps
+        from pytest_dtdispatch.measuring.preconditions import check_steps
         from pytest_dtdispatch.steps.measure import run_and_count_steps
 
         check_steps(step_fn, warmup, steps)
@@ -205,7 +204,7 @@ class MeasuringDtDispatch(DtDispatch):
     def _measuring(self, method: str, name: str, *rows: str) -> Measuring:
         """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.exclusive import Measuring
+        from pytest_dtdispatch.measuring.preconditions import Measuring
 
         self._refuse_taken(name, *rows)
         if self._plan.agreement is not None:
@@ -254,7 +253,7 @@ class CountingDtDispatch(UntimedDtDispatch):
     ) -> T:
         """See :meth:`DtDispatch.call`; the call is counted as one step, and not repeated."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.setup import given_arguments
+        from pytest_dtdispatch.measuring.preconditions import given_arguments
         from pytest_dtdispatch.steps.measure import CountedRegion
 
         name = self._row_name("call(fn, name=...)", fn, name)

@@ -93,8 +93,7 @@ class Session:
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
         from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-        from pytest_dtdispatch.measuring.plan import Plan
-        from pytest_dtdispatch.measuring.precision import WITHIN
+        from pytest_dtdispatch.measuring.plan import WITHIN, Plan
         from pytest_dtdispatch.plugin.measurer import measurer_type
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 

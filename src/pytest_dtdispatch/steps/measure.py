@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_dtdispatch.measuring.op_call import OpCall
-from pytest_dtdispatch.measuring.ops import has_dtensor
+from pytest_dtdispatch.measuring.repeating import has_dtensor
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.torchapi.modes import UnnoticedMode

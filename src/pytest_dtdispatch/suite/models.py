@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.torchapi.builders import fully_shard
+from pytest_dtdispatch.torchapi.optional import fully_shard
 from pytest_dtdispatch.torchapi.tensors import local_of
 
 # Small enough for local ops to run in one thread: what is measured is dispatch.

@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, mlp_loss, split_parameter
 from pytest_dtdispatch.suite.paths import PATHS
-from pytest_dtdispatch.torchapi.builders import sharded_tensors, split_over_ranks
+from pytest_dtdispatch.torchapi.optional import sharded_tensors, split_over_ranks
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch

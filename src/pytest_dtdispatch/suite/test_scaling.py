@@ -9,7 +9,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.suite.models import rows_split
-from pytest_dtdispatch.torchapi.builders import foreach_add as list_adder
+from pytest_dtdispatch.torchapi.optional import foreach_add as list_adder
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
