@@ -1,7 +1,7 @@
 """Instructions as callgrind counts them, of a process that runs under it.
 
-The process asks its valgrind by a sequence of instructions that does nothing elsewhere. C macros hold it; here
-it is written into memory and called, without a compiler and without root. Source: ``valgrind.h`` and
+The process asks its valgrind by a sequence of instructions that does nothing elsewhere. C macros hold it;
+here it is written into memory and called, without a compiler and without root. Source: ``valgrind.h`` and
 ``callgrind.h``, "client requests".
 """
 

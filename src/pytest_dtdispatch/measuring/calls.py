@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.signature import place_text
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Setup, given_arguments
 from pytest_dtdispatch.measuring.repeating import Repetitions, synchronizer
@@ -22,7 +22,7 @@ from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.state import NoCopyError
 from pytest_dtdispatch.measuring.timing import Subject
-from pytest_dtdispatch.torchapi.modes import UnnoticedMode, without_outer_modes
+from pytest_dtdispatch.torchapi.modes import without_outer_modes
 from pytest_dtdispatch.torchapi.op_schemas import is_op, returns_alias, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of
@@ -39,7 +39,7 @@ class WriteWatch(UnnoticedMode):
     """Tell of every tensor that a callable is about to write to, less those that it makes itself."""
 
     def __init__(self, save: Callable[[torch.Tensor], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.once = ""
         self._save = save
         self._created: dict[int, weakref.ref[torch.Tensor]] = {}

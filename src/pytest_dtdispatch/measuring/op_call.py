@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.signature import Signature
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.torchapi.modes import UnnoticedMode
+from pytest_dtdispatch.torchapi.modes import TorchDispatchMode, open_modes
 from pytest_dtdispatch.torchapi.op_schemas import (
     Argument,
     arguments_of,
@@ -21,6 +21,9 @@ from pytest_dtdispatch.torchapi.op_schemas import (
     tree_leaves,
 )
 from pytest_dtdispatch.torchapi.tensors import TensorTraits, local_of, mesh_among, tensor_traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class OpCall(NamedTuple):
@@ -56,6 +59,46 @@ class OpCall(NamedTuple):
         return None
 
 
+class UnnoticedMode(TorchDispatchMode):
+    """What our dispatch modes have in common: compiled code stays compiled, higher-order operators run.
+
+    A signal that comes while one is opened or closed leaves none of them open.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Leave compiled code compiled."""
+        return True
+
+    def __enter__(self) -> Self:
+        __tracebackhide__ = True
+        try:
+            with Signals():
+                super().__enter__()  # type: ignore[no-untyped-call]
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        __tracebackhide__ = True
+        try:
+            with Signals():
+                self._close()
+        except BaseException:  # it may have come before signals were held back
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if any(mode is self for mode in open_modes()):
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
 class LocalOps(UnnoticedMode):
     """Record the ops that DTensor ops come down to: those on plain tensors, collectives among them.
 
@@ -63,7 +106,7 @@ class LocalOps(UnnoticedMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.calls: list[OpCall] = []
 
     def __torch_dispatch__(
@@ -114,6 +157,9 @@ def _same_tensors(call: OpCall, local: OpCall) -> bool:
     same = len(shards) == len(used) and all(a is b for a, b in zip(shards, used, strict=True))
     return plain and same
 
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # How signatures write dtypes.
 DTYPES = {

@@ -1,4 +1,4 @@
-"""How much is measured of one subject: until it is enough, and so that it fits into the time. Without torch."""
+"""How much is measured of one subject: what is enough, and what fits into the time. Without torch."""
 
 from __future__ import annotations
 
