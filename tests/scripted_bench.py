@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.measuring.plan import Plan, Taken
-from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.rounds import Rounds, Taken
 from pytest_dtdispatch.measuring.sampler import WallClock
 from pytest_dtdispatch.measuring.timing import Reader, Subject
 

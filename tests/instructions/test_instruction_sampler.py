@@ -21,8 +21,8 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     InstructionSampler,
     MethodCache,
 )
-from pytest_dtdispatch.measuring.plan import Plan, Taken
-from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.rounds import Rounds, Taken
 from pytest_dtdispatch.measuring.sampler import Meter
 from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
 from tests.scripted_bench import Bench

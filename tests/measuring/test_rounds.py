@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.measuring.plan import Plan, Propagation, Taken
+from pytest_dtdispatch.measuring.plan import Plan, Propagation
+from pytest_dtdispatch.measuring.rounds import Taken
 from pytest_dtdispatch.measuring.timing import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,

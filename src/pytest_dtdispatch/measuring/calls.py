@@ -31,7 +31,7 @@ from pytest_dtdispatch.torchapi.tensors import release_of
 Foretell = Callable[[int, float], None]
 
 
-def nobody_waits(calls: int, seconds: float) -> None:
+def nobody_waits(*_: float) -> None:
     """Stand in for who is told how long the repetitions of a call may take."""
 
 
@@ -180,14 +180,15 @@ def run_call(
             replay.forget()
             raise
         took_ns = time.perf_counter_ns() - began
-    subject = Subject(
-        fn,
-        _rewound(replay, args, setup),
-        prepare_propagates=setup is not None,
-        release=release_of(result),
-    )
-    once = _settled(replay, watch, subject)
-    return result, RanCall(subject, replay, _place(watch.mesh), once, took_ns)
+
+    def prepare() -> tuple[Any, ...]:
+        replay.rewind()
+        return given_arguments(args, setup)
+
+    subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
+    once, mesh = _settled(replay, watch, subject), watch.mesh
+    place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
+    return result, RanCall(subject, replay, place, once, took_ns)
 
 
 def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
@@ -214,17 +215,4 @@ def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) 
         finally:
             signals.is_open = False
     subject.drop(result)
-    once: str = watch.once
-    return once
-
-
-def _rewound(replay: CallReplay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:
-    def prepare() -> tuple[Any, ...]:
-        replay.rewind()
-        return given_arguments(args, setup)
-
-    return prepare
-
-
-def _place(mesh: Any) -> str:
-    return place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
+    return watch.once

@@ -56,10 +56,10 @@ class DispatchCapture(UnnoticedMode):
             raise CaptureError(
                 "a capture is open already: captures cannot be nested, close the outer one first"
             )
-        warn_of_debug_logging()
         self._outer = outer
         try:
             with Signals():
+                warn_of_debug_logging()
                 self._measuring.__enter__()
                 self._measuring.hold(self._others.watched())
                 super().__enter__()
@@ -187,10 +187,6 @@ class TimeCaptureMode(DispatchCapture):
         return result
 
 
-def nobody_waits(seconds: float) -> None:
-    """Stand in for who is told how long measuring took."""
-
-
 class SignatureCapture(DispatchCapture):
     """Measure every signature of a region at its first call, and count its further calls.
 
@@ -206,7 +202,7 @@ class SignatureCapture(DispatchCapture):
         results: TestResults,
         plan: Plan,
         ops: Sequence[str] = (),
-        measured: Callable[[float], None] = nobody_waits,
+        measured: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         super().__init__(ops)
         self._measured = measured

@@ -186,12 +186,9 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
     them two different calls would share a row. Scalars are not: a learning rate is no other op.
     """
     mesh = mesh_among(leaves_of(args, kwargs))
-    shown = []
-    for argument in arguments_of(func, args, kwargs):
-        text = _argument_text(argument)
-        if text is not None:
-            shown.append(text)
-    return Signature(op_name(func), tuple(shown), tuple(mesh.shape), mesh.device_type)
+    texts = map(_argument_text, arguments_of(func, args, kwargs))
+    shown = tuple(text for text in texts if text is not None)
+    return Signature(op_name(func), shown, tuple(mesh.shape), mesh.device_type)
 
 
 def _argument_text(argument: Argument) -> str | tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,6 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from pytest_dtdispatch.core.measurement import Figures, Samples
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 
 CONFIDENCE = 0.95
@@ -48,18 +48,13 @@ def is_enough(values: Sequence[float], within: float) -> bool:
     """Tell whether the median is known: whether its interval is no wider than asked.
 
     Example:
-        >>> is_enough([100, 101, 99, 100, 102, 100, 98, 100], 0.05)
-        True
-        >>> is_enough([100, 101, 99, 100, 102, 100, 98, 200], 0.05)
-        False
-        >>> is_enough([100] * 7, 0.05)
-        False
+        >>> is_enough([100, 101, 99, 100, 102, 100, 98, 100], 0.05), is_enough([100] * 7, 0.05)
+        (True, False)
     """
     interval = median_interval(values) if len(values) >= ENOUGH_TO_TRY else None
     if interval is None:
         return False
-    ordered = sorted(values)
-    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    middle = statistics.median(values)
     return interval[0] >= middle * (1 - within) and interval[1] <= middle * (1 + within)
 
 
@@ -112,17 +107,6 @@ class Effort(NamedTuple):
         return self.rounds * miss_ns + (self.calls() - self.rounds) * hit_ns
 
 
-def foretold_calls(asked: Effort, call_ns: int, budget_ns: float) -> int:
-    """Foretell how many calls are made of what takes so long, whether it misses or hits.
-
-    Example:
-        >>> foretold_calls(Effort(20, 20, 10, 10), 140_000_000, 1e9)
-        12
-    """
-    rehearsal = 2
-    return rehearsal + fitted(asked, call_ns, call_ns, budget_ns, budget_ns).calls()
-
-
 def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
     """Cut what is asked so that it ends in time, where it can: the warm-up, then hits, then rounds.
 
@@ -153,26 +137,6 @@ class Propagation(Enum):
     CACHED = "cached"
     NEVER_CACHED = "never cached"
     NONE = "none"
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What the rounds gave."""
-
-    propagation: Propagation
-    rounds: int
-    samples: tuple[Samples, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    def figures(self, *remarks: str) -> Figures:
-        """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
-        notes: tuple[str, ...] = ()
-        remarks = (*remarks, *self.remarks)
-        if self.propagation is Propagation.NEVER_CACHED:
-            notes = ("never hits: propagation runs on every call",)
-        if self.propagation is Propagation.NONE:
-            remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
-        return Figures(self.rounds, self.samples, notes, remarks)
 
 
 class Agreement(Protocol):
@@ -220,8 +184,14 @@ class Plan:
         return Effort(self.rounds, self.in_a_row, self.repeat, self.warmup)
 
     def foretold_calls(self, call_ns: int) -> int:
-        """Foretell how many calls are made of what takes so long."""
-        return foretold_calls(self.effort, call_ns, self.max_time_s * 1e9)
+        """Foretell how many calls are made of what takes so long, whether it misses or hits.
+
+        Example:
+            >>> Plan().foretold_calls(140_000_000)
+            12
+        """
+        rehearsal, budget_ns = 2, self.max_time_s * 1e9
+        return rehearsal + fitted(self.effort, call_ns, call_ns, budget_ns, budget_ns).calls()
 
 
 class Schedule:
@@ -319,10 +289,9 @@ class Schedule:
         return self.within is not None and is_enough(samples, self.within)
 
     def _fit(self, propagation: Propagation) -> None:
-        miss_ns = 0 if propagation is Propagation.NONE else self._miss_ns * (2 if self.plan.cold else 1)
-        hit_ns = (
-            0 if propagation is Propagation.NEVER_CACHED else self._hit_ns * (2 if self._has_local else 1)
-        )
+        has_miss, has_hit = propagation is not Propagation.NONE, propagation is not Propagation.NEVER_CACHED
+        miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
+        hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
         left_ns, budget_ns = self._deadline - self.clock(), self.plan.max_time_s * 1e9
         self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
         self._affordable = min(self._affordable, self.effort.rounds)

@@ -6,9 +6,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from traceback import clear_frames
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -18,23 +18,13 @@ from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall, local_call_of
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.replay import OpReplay
+from pytest_dtdispatch.measuring.replay import CallReplay, OpReplay
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.timing import Subject, nothing_to_do
 from pytest_dtdispatch.torchapi.modes import with_own_warnings, without_outer_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 REGISTRY = "__warningregistry__"
-
-
-class Replay(Protocol):
-    """What puts back what a call changes; it has settled what the program's call left behind."""
-
-    def repeating(self) -> AbstractContextManager[None]:
-        """Note what repetitions change."""
-
-    def restore(self) -> None:
-        """Leave behind what the program's own call left behind."""
 
 
 class Repetitions:
@@ -52,7 +42,7 @@ class Repetitions:
         signals: let them in while the call runs.
     """
 
-    def __init__(self, replay: Replay, once_more: Callable[[], Any] | None) -> None:
+    def __init__(self, replay: OpReplay | CallReplay, once_more: Callable[[], Any] | None) -> None:
         self.figures = Figures()
         self.signals = Signals()
         self._replay = replay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -157,8 +157,8 @@ class CommonReplay:
         return self._masks.watching()
 
     def repeating(self) -> AbstractContextManager[None]:
-        """Note what repetitions change."""
-        return self._masks.watching_repetitions()
+        """Note the masks of new plans too, where the call itself changed one; else cost nothing."""
+        return self._masks.watching() if self._masks else nullcontext()
 
 
 class OpReplay(CommonReplay):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from pytest_dtdispatch.torchapi.tensor_state import (
-    contents_of,
     cuda_generator,
     mask_hook,
     mask_of,
@@ -62,10 +61,9 @@ def why_no_copy(tensor: torch.Tensor) -> str:
 def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Describe where a tensor's contents lie, as far as an op may change it."""
     placements = tuple(tensor.placements) if isinstance(tensor, DTensor) else ()
-    plains = [
-        (p.shape, p.stride(), p.storage_offset(), p.untyped_storage().nbytes()) for p in storages_of(tensor)
-    ]
-    return tensor.shape, placements, plains
+    plains = storages_of(tensor)
+    sizes = [(p.shape, p.stride(), p.storage_offset(), p.untyped_storage().nbytes()) for p in plains]
+    return tensor.shape, placements, sizes
 
 
 def copy_in_layout(tensor: torch.Tensor, layout: tuple[Any, ...]) -> Copy | None:
@@ -94,7 +92,7 @@ def _is_freed(plain: torch.Tensor) -> bool:
 
 def _region(plain: torch.Tensor) -> torch.Tensor:
     """Return the tensor itself, or where its elements overlap the memory that they span."""
-    contents = contents_of(plain)
+    contents = plain.data  # to copy to it, autograd and version counters need not know
     if not overlaps(contents.shape, contents.stride()):
         return contents
     steps = zip(contents.stride(), contents.shape, strict=True)
@@ -160,8 +158,7 @@ class RandomState:
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._generators: dict[int, torch.Generator] = {}
-        self._before = {f"tracker {name}": s.clone() for name, s in random_tracker_states().items()}
-        self._after = self._before
+        self._before = self._after = self._read()
         self._advanced = False
         self._watch(torch.default_generator)
         self.watch(leaves)
@@ -198,9 +195,7 @@ class RandomState:
 
     def _read(self) -> dict[str, torch.Tensor]:
         states = {f"generator {key}": generator.get_state() for key, generator in self._generators.items()}
-        tracked = random_tracker_states()
-        states.update({f"tracker {name}": state.clone() for name, state in tracked.items()})
-        return states
+        return states | {f"tracker {name}": state.clone() for name, state in random_tracker_states().items()}
 
     def _write(self, states: dict[str, torch.Tensor]) -> None:
         for key, generator in self._generators.items():
@@ -293,10 +288,6 @@ class Masks(Noted):
     def watching(self) -> AbstractContextManager[None]:
         """Note every buffer that is changed, as it was before."""
         return mask_hook.telling(self.note)
-
-    def watching_repetitions(self) -> AbstractContextManager[None]:
-        """Note the buffers of new plans too, where the call itself changed one; else cost nothing."""
-        return self.watching() if self else nullcontext()
 
 
 class OptimizerStates:

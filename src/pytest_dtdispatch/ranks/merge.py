@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.core.measurement import Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
 from pytest_dtdispatch.core.world import ranks_text
 
 
@@ -110,13 +109,9 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> list[Samples]:
         if not tried:
             continue
         by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
-        refused: Counter[str] = Counter()
-        for samples in tried.values():
-            refused.update({one.reason: one.count for one in samples.refused})
-        reasons = tuple(Refused(reason, count) for reason, count in refused.items())
         ns = representative(by_rank, stat) if by_rank else ()
         unit = next(iter(tried.values())).unit
-        merged.append(RankSamples(state, ns, reasons, unit, by_rank=by_rank, stat=stat))
+        merged.append(RankSamples(state, ns, refused_of(tried.values()), unit, by_rank=by_rank, stat=stat))
     return merged
 
 

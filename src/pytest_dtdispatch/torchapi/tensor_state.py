@@ -28,11 +28,6 @@ def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [plain for name in names for plain in storages_of(getattr(tensor, name))]
 
 
-def contents_of(plain: torch.Tensor) -> torch.Tensor:
-    """Return what can be copied to without autograd or version counters knowing of it."""
-    return plain.data
-
-
 def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
     """Tell two tensors apart that do not show the same elements of the same storage."""
     return (
