@@ -12,8 +12,8 @@ from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.state import (
     Copy,
     Gradients,
-    Masks,
     NoCopyError,
+    Noted,
     OptimizerStates,
     RandomState,
     Specs,
@@ -22,7 +22,7 @@ from pytest_dtdispatch.measuring.state import (
     layout_of,
     why_no_copy,
 )
-from pytest_dtdispatch.torchapi.tensor_state import place_in_memory, storages_of
+from pytest_dtdispatch.torchapi.tensor_state import mask_hook, mask_of, place_in_memory, set_mask, storages_of
 
 
 class WrittenTensors:
@@ -150,15 +150,15 @@ class CommonReplay:
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self.random = RandomState(leaves)
-        self._masks = Masks()
+        self._masks = Noted(mask_of, set_mask)
 
     def watching(self) -> AbstractContextManager[None]:
         """Note what the program's call changes that no op tells of."""
-        return self._masks.watching()
+        return mask_hook.telling(self._masks.note)
 
     def repeating(self) -> AbstractContextManager[None]:
         """Note the masks of new plans too, where the call itself changed one; else cost nothing."""
-        return self._masks.watching() if self._masks else nullcontext()
+        return self.watching() if self._masks else nullcontext()
 
 
 class OpReplay(CommonReplay):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any
 
@@ -14,10 +13,7 @@ from torch.optim import Optimizer
 
 from pytest_dtdispatch.torchapi.tensor_state import (
     cuda_generator,
-    mask_hook,
-    mask_of,
     random_tracker_states,
-    set_mask,
     set_spec,
     set_versions,
     spec_of,
@@ -92,7 +88,7 @@ def _is_freed(plain: torch.Tensor) -> bool:
 
 def _region(plain: torch.Tensor) -> torch.Tensor:
     """Return the tensor itself, or where its elements overlap the memory that they span."""
-    contents = plain.data  # to copy to it, autograd and version counters need not know
+    contents = plain.data  # what is copied to it, autograd and version counters do not see
     if not overlaps(contents.shape, contents.stride()):
         return contents
     steps = zip(contents.stride(), contents.shape, strict=True)
@@ -272,22 +268,6 @@ class Gradients(Noted):
         """Note the gradients that the program's call left behind."""
         self._visited.clear()
         super().settle()
-
-
-class Masks(Noted):
-    """Every mask buffer that a call and its repetitions change.
-
-    An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
-    of the ids until the sum is reduced. The placement belongs to the cached plan, so a result that is dropped
-    before it is reduced, as that of a repetition is, leaves its mask behind for the next call.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(mask_of, set_mask)
-
-    def watching(self) -> AbstractContextManager[None]:
-        """Note every buffer that is changed, as it was before."""
-        return mask_hook.telling(self.note)
 
 
 class OptimizerStates:

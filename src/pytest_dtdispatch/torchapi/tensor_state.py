@@ -96,9 +96,12 @@ class _Listeners(threading.local):
 class MaskHook:
     """Tells of every buffer of a masked partial placement, before it changes.
 
-    Such a placement stands in a cached plan and is shared by all results of that plan. The hook is put in
-    torch's place once a process, when the first listener comes, and taken out when the last one goes; a
-    listener hears of its own thread alone.
+    An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
+    of the ids until the sum is reduced. The placement stands in a cached plan, and all results of that plan
+    share it: one that is dropped before it is reduced, as that of a repetition is, leaves its mask behind.
+
+    The hook is put in torch's place once a process, when the first listener comes, and taken out when the
+    last one goes; a listener hears of its own thread alone.
     """
 
     def __init__(self) -> None:
