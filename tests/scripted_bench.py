@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.measuring.plan import Plan, Taken
-from pytest_dtdispatch.measuring.proofs import Reader
-from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.rounds import Rounds, Taken
 from pytest_dtdispatch.measuring.sampler import WallClock
-from pytest_dtdispatch.measuring.timing import Subject
+from pytest_dtdispatch.measuring.timing import Reader, Subject
 
 
 class CacheInfo(NamedTuple):

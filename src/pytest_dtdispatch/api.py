@@ -14,7 +14,7 @@ from pytest_dtdispatch.scaling.model import Scaling, not_measured
 from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.setup import Setup
+    from pytest_dtdispatch.measuring.preconditions import Setup
 
 T = TypeVar("T")
 Make = Callable[[int], Callable[[], Any]]
@@ -84,7 +84,7 @@ class DtDispatch:
             32
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.setup import given_arguments
+        from pytest_dtdispatch.measuring.preconditions import given_arguments
 
         return fn(*given_arguments(args, setup))
 
@@ -117,7 +117,7 @@ class DtDispatch:
             True
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.setup import check_steps
+        from pytest_dtdispatch.measuring.preconditions import check_steps
 
         check_steps(step_fn, warmup, steps)
         step_fn()
@@ -160,7 +160,7 @@ class DtDispatch:
             ([4, 2], (), 0.0)
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.setup import callable_at
+        from pytest_dtdispatch.measuring.preconditions import callable_at
 
         checked, _ = checked_sizes(sizes, max_exponent)
         for size in reversed(checked):
@@ -237,7 +237,7 @@ class DtDispatch:
             32
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.setup import given_arguments
+        from pytest_dtdispatch.measuring.preconditions import given_arguments
 
         checked_cache_settings(fake_tensor_cache)
         results = (fn(*given_arguments(args, setup)), *(fn(*other) for other in others))

@@ -14,9 +14,9 @@ from torch.distributed.tensor import Replicate, Shard
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.proofs import PROPAGATED_AGAIN
-from pytest_dtdispatch.measuring.setup import Setup
+from pytest_dtdispatch.measuring.preconditions import Setup
 from pytest_dtdispatch.measuring.state import RandomState
+from pytest_dtdispatch.measuring.timing import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.modes import open_modes
 from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

@@ -6,11 +6,13 @@ import gc
 import os
 import random
 import signal
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -21,10 +23,11 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.op_call import LocalOps
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.torchapi.mask_buffers import mask_buffer_type
 from pytest_dtdispatch.torchapi.modes import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensor_state import mask_buffer_type
 from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = pytest.mark.torch
@@ -150,3 +153,53 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
             assert program.is_whole()
     assert came == interrupts
     assert list(warnings.filters) == filters
+
+
+def signal_comes(moment: int, run: Callable[[], Any]) -> bool:
+    """Raise a signal at the n-th moment of a run; tell whether there were as many."""
+    left = moment
+
+    def on_event(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal left
+        left -= event in ("call", "c_return")  # where Python looks for signals
+        if not left:
+            signal.raise_signal(signal.SIGALRM)
+
+    with handling(signal.SIGALRM, raise_late):
+        sys.setprofile(on_event)
+        try:
+            run()
+        except LateError:
+            return True
+        finally:
+            sys.setprofile(None)
+    return False
+
+
+def opened(mode: Any) -> Any:
+    mode.__enter__()
+    return mode
+
+
+modes = pytest.mark.parametrize("make", [lambda: SignatureCapture(TestResults(), Plan()), LocalOps])
+FIRST = 2  # moment: the first is where Python enters the mode's method, and nothing of it has run
+
+
+@modes
+def test_a_signal_at_any_moment_of_opening_leaves_no_mode_open(make: Callable[[], Any]) -> None:
+    moment, mode = FIRST, make()
+    while signal_comes(moment, mode.__enter__):
+        nothing_stays()
+        moment, mode = moment + 1, make()
+    mode.__exit__(None, None, None)
+    assert moment > 2 * len(signal.valid_signals())
+
+
+@modes
+def test_a_signal_at_any_moment_of_closing_leaves_no_mode_open(make: Callable[[], Any]) -> None:
+    moment, mode = FIRST, opened(make())
+    while signal_comes(moment, partial(mode.__exit__, None, None, None)):
+        nothing_stays()
+        moment, mode = moment + 1, opened(make())
+    nothing_stays()
+    assert moment > 2 * len(signal.valid_signals())

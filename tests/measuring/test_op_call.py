@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.tensor import Replicate
+import torch.nn.functional as F  # noqa: N812
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.measuring.op_call import dtype_text, placement_text
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
 
 pytestmark = pytest.mark.torch
 
@@ -63,3 +67,87 @@ def test_a_mixed_foreach_whose_shards_are_the_same_tensors_has_a_local_row(
     lists = [shard(8, 8), shard(8, 8, placement=Replicate())]
     measured = capture(lambda: torch._foreach_mul_(lists, 2.0))["_foreach_mul_.Scalar"]
     assert measured.of(State.LOCAL) is not None
+
+
+def labels(capture: Capture, body: Callable[[], Any]) -> list[str]:
+    return [measurement.full_label for measurement in capture(body, rounds=1, repeat=1).values()]
+
+
+def test_the_example_of_the_documentation(shard: Make, capture: Capture) -> None:
+    a = shard(512, 512)
+    assert labels(capture, lambda: a + a) == ["add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"]
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "scalar": (lambda a: a + 2.5, "add.Tensor(f32[8,8]S0)@4"),
+    "default ints": (lambda a: a.argmax(), "argmax.default(f32[8,8]S0)@4"),
+    "int": (lambda a: a.select(1, 2), "select.int(f32[8,8]S0, dim=1, index=2)@4"),
+    "ints": (lambda a: a.view(4, 16), "view.default(f32[8,8]S0, size=[4,16])@4"),
+    "int and flag": (
+        lambda a: a.sum(1, keepdim=True),
+        "sum.dim_IntList(f32[8,8]S0, dim=[1], keepdim=True)@4",
+    ),
+    "dtype": (lambda a: a.sum(1, dtype=torch.float64), "sum.dim_IntList(f32[8,8]S0, dim=[1], dtype=f64)@4"),
+    "list of equal tensors": (
+        lambda a: torch._foreach_mul([a, a, a], 2.0),
+        "_foreach_mul.Scalar([f32[8,8]S0*3])@4",
+    ),
+    "list of tensors": (
+        lambda a: torch.stack([a, a.detach()]),
+        "stack.default([f32[8,8]S0*2])@4",
+    ),
+    "out": (
+        lambda a: torch.mul(a, a, out=torch.empty_like(a)),
+        "mul.out(f32[8,8]S0, f32[8,8]S0, f32[8,8]S0)@4",
+    ),
+    "string": (lambda a: F.gelu(a, approximate="tanh"), "gelu.default(f32[8,8]S0, approximate=tanh)@4"),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), CASES.values(), ids=CASES)
+def test_an_argument_that_selects_a_plan_is_named(
+    shard: Make, capture: Capture, body: Callable[[Any], Any], expected: str
+) -> None:
+    a = shard(8, 8)
+    assert expected in labels(capture, lambda: body(a))
+
+
+def test_a_missing_tensor_of_a_list_is_a_dash(shard: Make, capture: Capture) -> None:
+    a, rows = shard(8, 8, placement=Replicate()), shard(4, placement=Replicate()).long()
+    assert "index.Tensor(f32[8,8]R, [-, i64[4]R])@4" in labels(capture, lambda: a[:, rows])
+
+
+def test_two_calls_that_differ_in_a_plain_number_share_a_row(shard: Make, capture: Capture) -> None:
+    a = shard(8, 8)
+    [add] = capture(lambda: (a + 1.5, a + 2.5)).values()
+    assert add.calls == 2
+
+
+def test_placements_of_each_mesh_dimension_stand_side_by_side(
+    group_owner: ProcessGroupOwner, capture: Capture
+) -> None:
+    mesh = group_owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
+    a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(1), Replicate()])
+    assert labels(capture, lambda: a * 2) == ["mul.Tensor(f32[8,8]S1R)@2x4"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "text"),
+    [(Shard(0), "S0"), (Shard(12), "S12"), (Replicate(), "R"), (Partial(), "P"), (Partial("max"), "P(max)")],
+    ids=str,
+)
+def test_placements_have_short_names(placement: Any, text: str) -> None:
+    assert placement_text(placement) == text
+
+
+def test_an_unknown_placement_is_shown_whole_and_apart() -> None:
+    class Odd(Shard):
+        def __str__(self) -> str:
+            return "Odd"
+
+    assert placement_text(Odd(0)) == "<Odd>"
+
+
+def test_a_dtype_without_a_short_name_keeps_its_own() -> None:
+    assert dtype_text(torch.bfloat16) == "bf16"
+    assert dtype_text(torch.float8_e4m3fn) == "float8_e4m3fn"

@@ -15,15 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.measuring.plan import Plan, Propagation, Taken
-from pytest_dtdispatch.measuring.proofs import (
+from pytest_dtdispatch.measuring.plan import Plan, Propagation
+from pytest_dtdispatch.measuring.rounds import Taken
+from pytest_dtdispatch.measuring.timing import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
+    Subject,
+    gc_paused,
 )
-from pytest_dtdispatch.measuring.timing import Subject, gc_paused
 from tests.scripted_bench import Bench, FakeOp
 
 # A busy machine is no failure.

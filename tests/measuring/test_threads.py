@@ -25,7 +25,7 @@ from pytest_dtdispatch.torchapi import dispatcher
 from pytest_dtdispatch.torchapi.dispatcher import SLOW_PATH, noticing_propagations
 from pytest_dtdispatch.torchapi.modes import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.test_exclusive import in_thread
+from tests.measuring.test_preconditions import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of
 
 pytestmark = pytest.mark.torch

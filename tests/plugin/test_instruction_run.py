@@ -176,7 +176,7 @@ def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytes
 COUNTS = """
 import pathlib, sys
 from pytest_dtdispatch.instructions.callgrind import Callgrind
-from pytest_dtdispatch.instructions.probe import count_loop
+from pytest_dtdispatch.instructions.instruction_sampler import count_loop
 
 callgrind = Callgrind(pathlib.Path(sys.argv[1]))
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_dtdispatch.core.environment import Environment
-from pytest_dtdispatch.core.measurement import Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State, refused_of
 
 # How far the second lowest median of the visits may lie above the lowest.
 AGREEMENT = 0.2
@@ -190,8 +189,5 @@ def quietest(visits: Sequence[Measurement]) -> Measurement:
 def _quietest_of(state: State, visits: Sequence[Measurement]) -> Samples:
     tried = [samples for visit in visits for samples in visit.samples if samples.state is state]
     recorded = [samples for samples in tried if samples.ns]
-    refused: Counter[str] = Counter()
-    for samples in tried:
-        refused.update({refusal.reason: refusal.count for refusal in samples.refused})
     lowest = min(recorded, key=lambda samples: samples.median_ns) if recorded else tried[0]
-    return replace(lowest, refused=tuple(Refused(reason, count) for reason, count in refused.items()))
+    return replace(lowest, refused=refused_of(tried))

@@ -17,8 +17,7 @@ from pytest_dtdispatch.atlas.model import AtlasRow, Counts, Move, Outcome
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.describe import signature_of, tensor_text
-from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.measuring.op_call import OpCall, signature_of, tensor_text
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import Redistribution

@@ -9,9 +9,15 @@ from typing import Any, Protocol
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
-from pytest_dtdispatch.measuring.proofs import Reader, SampleRecorder
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
-from pytest_dtdispatch.measuring.timing import Subject, gc_paused, nothing_to_do, time_row
+from pytest_dtdispatch.measuring.timing import (
+    Reader,
+    SampleRecorder,
+    Subject,
+    gc_paused,
+    nothing_to_do,
+    time_row,
+)
 
 NO_GRAPH = "no graph was compiled"
 FROM_CACHE = "a cache of compiled code answered"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import starmap
 
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
 
@@ -170,6 +172,15 @@ class Samples:
     def span(self) -> int:
         """How much greater the greatest sample is than the least."""
         return max(self.values) - min(self.values)
+
+
+def refused_of(every: Iterable[Samples]) -> tuple[Refused, ...]:
+    """Add up, reason by reason, what was refused of several samples."""
+    refused: Counter[str] = Counter()
+    for samples in every:
+        for one in samples.refused:
+            refused[one.reason] += one.count
+    return tuple(starmap(Refused, refused.items()))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_dtdispatch.errors import MeterError
-from pytest_dtdispatch.instructions.probe import check
+from pytest_dtdispatch.instructions.instruction_sampler import check
 from pytest_dtdispatch.measuring.sampler import Meter
-from pytest_dtdispatch.torchapi.build import instruction_counter
+from pytest_dtdispatch.torchapi.optional import instruction_counter
 
 NAME = "the hardware counter"
 

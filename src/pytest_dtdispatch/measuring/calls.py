@@ -13,16 +13,16 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import place_text
-from pytest_dtdispatch.measuring.contents import NoCopyError
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.preconditions import Setup, given_arguments
 from pytest_dtdispatch.measuring.repeating import Repetitions, synchronizer
 from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Rounds
-from pytest_dtdispatch.measuring.setup import Setup, given_arguments
+from pytest_dtdispatch.measuring.state import NoCopyError
 from pytest_dtdispatch.measuring.timing import Subject
-from pytest_dtdispatch.torchapi.modes import UnnoticedMode, without_outer_modes
+from pytest_dtdispatch.torchapi.modes import without_outer_modes
 from pytest_dtdispatch.torchapi.op_schemas import is_op, returns_alias, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of
@@ -31,7 +31,7 @@ from pytest_dtdispatch.torchapi.tensors import release_of
 Foretell = Callable[[int, float], None]
 
 
-def nobody_waits(calls: int, seconds: float) -> None:
+def nobody_waits(*_: float) -> None:
     """Stand in for who is told how long the repetitions of a call may take."""
 
 
@@ -39,7 +39,7 @@ class WriteWatch(UnnoticedMode):
     """Tell of every tensor that a callable is about to write to, less those that it makes itself."""
 
     def __init__(self, save: Callable[[torch.Tensor], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.once = ""
         self._save = save
         self._created: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -180,14 +180,15 @@ def run_call(
             replay.forget()
             raise
         took_ns = time.perf_counter_ns() - began
-    subject = Subject(
-        fn,
-        _rewound(replay, args, setup),
-        prepare_propagates=setup is not None,
-        release=release_of(result),
-    )
-    once = _settled(replay, watch, subject)
-    return result, RanCall(subject, replay, _place(watch.mesh), once, took_ns)
+
+    def prepare() -> tuple[Any, ...]:
+        replay.rewind()
+        return given_arguments(args, setup)
+
+    subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
+    once, mesh = _settled(replay, watch, subject), watch.mesh
+    place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
+    return result, RanCall(subject, replay, place, once, took_ns)
 
 
 def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
@@ -214,17 +215,4 @@ def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) 
         finally:
             signals.is_open = False
     subject.drop(result)
-    once: str = watch.once
-    return once
-
-
-def _rewound(replay: CallReplay, args: tuple[Any, ...], setup: Setup | None) -> Callable[[], tuple[Any, ...]]:
-    def prepare() -> tuple[Any, ...]:
-        replay.rewind()
-        return given_arguments(args, setup)
-
-    return prepare
-
-
-def _place(mesh: Any) -> str:
-    return place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
+    return watch.once

@@ -8,7 +8,6 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,13 +17,13 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.describe import signature_of
-from pytest_dtdispatch.measuring.exclusive import Measuring
-from pytest_dtdispatch.measuring.op_call import OpCall
-from pytest_dtdispatch.measuring.ops import has_dtensor, run_and_measure_op
+from pytest_dtdispatch.measuring.interrupts import Signals
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, signature_of
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewhere
+from pytest_dtdispatch.measuring.repeating import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
-from pytest_dtdispatch.torchapi.modes import UnnoticedMode, open_modes
+from pytest_dtdispatch.torchapi.modes import open_modes
 from pytest_dtdispatch.torchapi.op_schemas import op_name
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
@@ -41,46 +40,62 @@ class DispatchCapture(UnnoticedMode):
     """
 
     def __init__(self, ops: Sequence[str] = ()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._ops = tuple(ops)
         self._caches = ShardingCaches()
         self._hiding = HidingModes(self._caches)
         self._others = OtherThreads(self)
         self._measuring = Measuring("a capture is open")
-        self._entered = ExitStack()
         self._outer: list[Any] = []
 
     def __enter__(self) -> Self:
         __tracebackhide__ = True
-        self._outer = open_modes()
-        with ExitStack() as entered:
-            entered.enter_context(self._measuring)
-            if any(isinstance(mode, DispatchCapture) for mode in self._outer):
-                raise CaptureError(
-                    "a capture is open already: captures cannot be nested, close the outer one first"
-                )
-            warn_of_debug_logging()
-            self._measuring.hold(self._others.watched())
-            super().__enter__()  # type: ignore[no-untyped-call]
-            self._entered = entered.pop_all()
-        self._hiding.note()
+        refuse_elsewhere()
+        outer = open_modes()
+        if any(isinstance(mode, DispatchCapture) for mode in outer):
+            raise CaptureError(
+                "a capture is open already: captures cannot be nested, close the outer one first"
+            )
+        self._outer = outer
+        try:
+            with Signals():
+                warn_of_debug_logging()
+                self._measuring.__enter__()
+                self._measuring.hold(self._others.watched())
+                super().__enter__()
+                self._hiding.note()
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(self, *exception: Any) -> None:
         __tracebackhide__ = True
-        left_open: list[str] = []
-        with self._entered:
-            if is_opened_here := self._measuring.is_of_this_thread():
-                left_open = self._close_modes_inside()
-                super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        try:
+            with Signals():
+                left_open = self._leave()
+        except BaseException:  # it may have come before signals were held back
+            self._leave()
+            raise
         if exception[0] is not None:
             return
-        if not is_opened_here:
+        if not self._measuring.is_of_this_thread():
             raise CaptureError(f"the capture was opened in thread {self._measuring.thread!r}: close it there")
         self._others.warn()
         self._hiding.warn()
         if left_open:
             raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
+
+    def _leave(self) -> list[str]:
+        """Close this and the modes that were opened inside and left open; return their names."""
+        try:
+            if not self._measuring.is_of_this_thread():
+                return []
+            left_open = self._close_modes_inside()
+            self._close()
+            return left_open
+        finally:
+            self._measuring.__exit__()
 
     def __torch_dispatch__(
         self,
@@ -172,10 +187,6 @@ class TimeCaptureMode(DispatchCapture):
         return result
 
 
-def nobody_waits(seconds: float) -> None:
-    """Stand in for who is told how long measuring took."""
-
-
 class SignatureCapture(DispatchCapture):
     """Measure every signature of a region at its first call, and count its further calls.
 
@@ -191,7 +202,7 @@ class SignatureCapture(DispatchCapture):
         results: TestResults,
         plan: Plan,
         ops: Sequence[str] = (),
-        measured: Callable[[float], None] = nobody_waits,
+        measured: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         super().__init__(ops)
         self._measured = measured

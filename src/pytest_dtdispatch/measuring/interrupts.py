@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -31,21 +31,14 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            for number in signal.valid_signals():
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._on_signal)
+            self._change(signal.valid_signals(), self._take_over)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         __tracebackhide__ = True
-        self.is_open = True
+        self.is_open = False
+        self._change(self._handlers, self._give_back)
         raised, self._raised = self._raised, None
-        try:
-            self._put_handlers_back()
-        finally:
-            self._handlers = {}
         if raised is not None:
             raise raised.with_traceback(None)
         self._deliver()
@@ -53,6 +46,8 @@ class Signals:
     def let_in(self) -> None:
         """Handle signals at once from now on, those that were held back first."""
         self.is_open = True
+        if self._raised is not None:  # one came before its handler was replaced
+            raise self._raised
         self._deliver()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -70,17 +65,23 @@ class Signals:
         while self._held_back:
             signal.raise_signal(self._held_back.pop(0))
 
-    def _put_handlers_back(self) -> None:
-        """Give every signal its handler again, also where one of them is called meanwhile and raises."""
-        handlers = list(self._handlers.items())
-        while handlers:
-            number, handler = handlers[-1]
+    def _change(self, numbers: Iterable[int], change: Callable[[int], None]) -> None:
+        """Change the handler of each signal, also where one of them is called meanwhile and raises."""
+        pending = list(numbers)
+        while pending:
             try:
-                if signal.getsignal(number) == self._on_signal:  # else the program has set another
-                    signal.signal(number, handler)
-                handlers.pop()
+                while pending:
+                    change(pending[-1])
+                    pending.pop()
             except BaseException as error:  # it came before the handler was set: it is set again
                 self._raised = error
-        raised, self._raised = self._raised, None
-        if raised is not None:
-            raise raised.with_traceback(None)
+
+    def _take_over(self, number: int) -> None:
+        handler = signal.getsignal(number)
+        if callable(handler) and handler != self._on_signal:
+            self._handlers[number] = handler
+            signal.signal(number, self._on_signal)
+
+    def _give_back(self, number: int) -> None:
+        if signal.getsignal(number) == self._on_signal:  # else the program has set another
+            signal.signal(number, self._handlers[number])

@@ -1,17 +1,74 @@
-"""How much is measured of one subject, so that it fits into the time. Without torch."""
+"""How much is measured of one subject: what is enough, and what fits into the time. Without torch."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from pytest_dtdispatch.core.measurement import Figures, Samples
-from pytest_dtdispatch.measuring.precision import ENOUGH_TO_TRY, is_enough
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
+
+CONFIDENCE = 0.95
+WITHIN = 0.1  # of the median, on both sides
+ENOUGH_TO_TRY = 8  # samples; gates judge no row of fewer
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Give the interval between two samples that holds the median of what they were drawn from.
+
+    It supposes nothing of the distribution: of n independent samples, those below the median are as many as
+    heads of n coins.
+
+    Source: Conover, "Practical Nonparametric Statistics" (3rd edition, 1999), section 3.2, confidence
+    interval for a quantile.
+
+    Example:
+        >>> median_interval([5, 1, 4, 2, 3, 9])
+        (1, 9)
+        >>> median_interval(range(1, 21))
+        (6, 15)
+        >>> median_interval([1, 2, 3, 4, 5]) is None
+        True
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"a confidence lies between 0 and 1, not at {confidence}")
+    left_out = _left_out(len(values), confidence)
+    if left_out < 0:
+        return None
+    ordered = sorted(values)
+    return ordered[left_out], ordered[-1 - left_out]
+
+
+def is_enough(values: Sequence[float], within: float) -> bool:
+    """Tell whether the median is known: whether its interval is no wider than asked.
+
+    Example:
+        >>> is_enough([100, 101, 99, 100, 102, 100, 98, 100], 0.05), is_enough([100] * 7, 0.05)
+        (True, False)
+    """
+    interval = median_interval(values) if len(values) >= ENOUGH_TO_TRY else None
+    if interval is None:
+        return False
+    middle = statistics.median(values)
+    return interval[0] >= middle * (1 - within) and interval[1] <= middle * (1 + within)
+
+
+@lru_cache(maxsize=1024)
+def _left_out(count: int, confidence: float) -> int:
+    """How many samples are outside the interval at each end; -1 where all of them are too few."""
+    most = (1 - confidence) / 2 * 2**count  # ways to throw the coins, at each end
+    ways = 0
+    for heads in range(count // 2 + 1):
+        ways += math.comb(count, heads)
+        if ways > most:
+            return heads - 1
+    return -1
+
 
 MIN_ROUNDS = 5
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
@@ -50,17 +107,6 @@ class Effort(NamedTuple):
         return self.rounds * miss_ns + (self.calls() - self.rounds) * hit_ns
 
 
-def foretold_calls(asked: Effort, call_ns: int, budget_ns: float) -> int:
-    """Foretell how many calls are made of what takes so long, whether it misses or hits.
-
-    Example:
-        >>> foretold_calls(Effort(20, 20, 10, 10), 140_000_000, 1e9)
-        12
-    """
-    rehearsal = 2
-    return rehearsal + fitted(asked, call_ns, call_ns, budget_ns, budget_ns).calls()
-
-
 def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
     """Cut what is asked so that it ends in time, where it can: the warm-up, then hits, then rounds.
 
@@ -91,26 +137,6 @@ class Propagation(Enum):
     CACHED = "cached"
     NEVER_CACHED = "never cached"
     NONE = "none"
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What the rounds gave."""
-
-    propagation: Propagation
-    rounds: int
-    samples: tuple[Samples, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    def figures(self, *remarks: str) -> Figures:
-        """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
-        notes: tuple[str, ...] = ()
-        remarks = (*remarks, *self.remarks)
-        if self.propagation is Propagation.NEVER_CACHED:
-            notes = ("never hits: propagation runs on every call",)
-        if self.propagation is Propagation.NONE:
-            remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
-        return Figures(self.rounds, self.samples, notes, remarks)
 
 
 class Agreement(Protocol):
@@ -158,8 +184,14 @@ class Plan:
         return Effort(self.rounds, self.in_a_row, self.repeat, self.warmup)
 
     def foretold_calls(self, call_ns: int) -> int:
-        """Foretell how many calls are made of what takes so long."""
-        return foretold_calls(self.effort, call_ns, self.max_time_s * 1e9)
+        """Foretell how many calls are made of what takes so long, whether it misses or hits.
+
+        Example:
+            >>> Plan().foretold_calls(140_000_000)
+            12
+        """
+        rehearsal, budget_ns = 2, self.max_time_s * 1e9
+        return rehearsal + fitted(self.effort, call_ns, call_ns, budget_ns, budget_ns).calls()
 
 
 class Schedule:
@@ -257,10 +289,9 @@ class Schedule:
         return self.within is not None and is_enough(samples, self.within)
 
     def _fit(self, propagation: Propagation) -> None:
-        miss_ns = 0 if propagation is Propagation.NONE else self._miss_ns * (2 if self.plan.cold else 1)
-        hit_ns = (
-            0 if propagation is Propagation.NEVER_CACHED else self._hit_ns * (2 if self._has_local else 1)
-        )
+        has_miss, has_hit = propagation is not Propagation.NONE, propagation is not Propagation.NEVER_CACHED
+        miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
+        hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
         left_ns, budget_ns = self._deadline - self.clock(), self.plan.max_time_s * 1e9
         self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
         self._affordable = min(self._affordable, self.effort.rounds)

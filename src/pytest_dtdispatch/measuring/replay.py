@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from pytest_dtdispatch.measuring.contents import Copy, NoCopyError, copy_in_layout, layout_of, why_no_copy
 from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.state import (
+    Copy,
     Gradients,
-    Masks,
+    NoCopyError,
+    Noted,
     OptimizerStates,
     RandomState,
     Specs,
     Versions,
+    copy_in_layout,
+    layout_of,
+    why_no_copy,
 )
-from pytest_dtdispatch.torchapi.tensor_state import place_in_memory, storages_of
+from pytest_dtdispatch.torchapi.tensor_state import mask_hook, mask_of, place_in_memory, set_mask, storages_of
 
 
 class WrittenTensors:
@@ -146,15 +150,15 @@ class CommonReplay:
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self.random = RandomState(leaves)
-        self._masks = Masks()
+        self._masks = Noted(mask_of, set_mask)
 
     def watching(self) -> AbstractContextManager[None]:
         """Note what the program's call changes that no op tells of."""
-        return self._masks.watching()
+        return mask_hook.telling(self._masks.note)
 
     def repeating(self) -> AbstractContextManager[None]:
-        """Note what repetitions change."""
-        return self._masks.watching_repetitions()
+        """Note the masks of new plans too, where the call itself changed one; else cost nothing."""
+        return self.watching() if self._masks else nullcontext()
 
 
 class OpReplay(CommonReplay):

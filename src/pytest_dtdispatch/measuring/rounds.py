@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.measurement import Samples, State
+from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.plan import Plan, Propagation, Schedule, Taken
-from pytest_dtdispatch.measuring.proofs import (
+from pytest_dtdispatch.measuring.plan import Plan, Propagation, Schedule
+from pytest_dtdispatch.measuring.sampler import Meter
+from pytest_dtdispatch.measuring.timing import (
     NO_COUNTER_MOVED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
     Caches,
+    CallBlock,
     ProvedCall,
     Reader,
     SampleRecorder,
+    Subject,
+    gc_paused,
     moved,
+    nothing_to_do,
+    time_row,
 )
-from pytest_dtdispatch.measuring.sampler import Meter
-from pytest_dtdispatch.measuring.timing import CallBlock, Subject, gc_paused, nothing_to_do, time_row
 
 WARMUP_LOCALS = 2
 REHEARSAL_CALLS = 3
@@ -30,6 +34,26 @@ UNREAD = Meter(int, int)  # to read callgrind takes as long as 10 to 50 calls
 T = TypeVar("T")
 # Asks for rows to be timed, is sent what that gave, and returns something at its end.
 Blocks = Generator[CallBlock, "list[tuple[int, Sequence[Any], Sequence[Any]]] | None", T]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the rounds gave."""
+
+    propagation: Propagation
+    rounds: int
+    samples: tuple[Samples, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def figures(self, *remarks: str) -> Figures:
+        """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
+        notes: tuple[str, ...] = ()
+        remarks = (*remarks, *self.remarks)
+        if self.propagation is Propagation.NEVER_CACHED:
+            notes = ("never hits: propagation runs on every call",)
+        if self.propagation is Propagation.NONE:
+            remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
+        return Figures(self.rounds, self.samples, notes, remarks)
 
 
 class Rounds:
@@ -80,16 +104,11 @@ class Rounds:
         self._schedule.begin()
         with gc_paused():
             propagation = yield from self._rehearse()
-        some_rounds = {
-            Propagation.CACHED: self._cached_rounds,
-            Propagation.NEVER_CACHED: self._never_cached_rounds,
-            Propagation.NONE: self._unpropagated_rounds,
-        }[propagation]
         self._schedule.settle(propagation)
         done = 0
         while count := self._schedule.next_rounds(done):
             self._synchronize()
-            taken = yield from some_rounds(count)
+            taken = yield from self._some_rounds(propagation, count)
             done += taken
             if taken < count:  # they are enough
                 break
@@ -163,52 +182,41 @@ class Rounds:
                 break
         return last
 
-    def _cached_rounds(self, count: int) -> Blocks[int]:
-        taken = yield from self._propagating_calls(count)
+    def _some_rounds(self, propagation: Propagation, count: int) -> Blocks[int]:
+        """Take so many rounds, or fewer that are enough; give how many."""
+        if propagation is Propagation.NONE:
+            taken = self._schedule.at_first(count, len(self._recorder.recorded(State.CALL)))
+        else:
+            taken = yield from self._propagating_calls(count)
         with gc_paused():
-            yield from self._steady(taken, self._hits)
-            yield from self._until_enough(State.HIT, taken, count, self._hits)
+            if propagation is Propagation.CACHED:
+                yield from self._steady_rounds(State.HIT, self._hits, taken, count)
+            elif propagation is Propagation.NONE:
+                taken = yield from self._steady_rounds(State.CALL, self._unpropagated_calls, taken, count)
             yield from self._locals(taken)
         return taken
 
-    def _never_cached_rounds(self, count: int) -> Blocks[int]:
-        taken = yield from self._propagating_calls(count)
-        with gc_paused():
-            yield from self._locals(taken)
-        return taken
-
-    def _unpropagated_rounds(self, count: int) -> Blocks[int]:
-        taken = self._schedule.at_first(count, len(self._recorder.recorded(State.CALL)))
-        with gc_paused():
-            yield from self._steady(taken, self._unpropagated_calls)
-            taken = yield from self._until_enough(State.CALL, taken, count, self._unpropagated_calls)
-            yield from self._locals(taken)
+    def _steady_rounds(
+        self, state: State, take: Callable[[int], Blocks[None]], taken: int, most: int
+    ) -> Blocks[int]:
+        """Take the calls of so many rounds in the steady state, and more where they are not enough."""
+        effort, pace = self._schedule.effort, self._schedule.pace
+        if pace is None:
+            yield from self._calls(self._subject, self._meter, effort.warmup)
+            yield from take(taken * effort.repeat)
+        else:
+            for block in range(pace.blocks):
+                if block:
+                    self._sampler.refresh()
+                yield from self._calls(self._subject, UNREAD, pace.warmup)
+                yield from take(pace.repeat)
+        while self._schedule.within is not None and taken < most and not self._is_enough(state):
+            yield from take(effort.repeat)
+            taken += 1
         return taken
 
     def _is_enough(self, state: State) -> bool:
         return self._schedule.is_enough(self._recorder.recorded(state))
-
-    def _until_enough(
-        self, state: State, taken: int, most: int, take: Callable[[int], Blocks[None]]
-    ) -> Blocks[int]:
-        """Add calls, a round's at a time, to those of the rounds taken; give the rounds there are then."""
-        while self._schedule.within is not None and taken < most and not self._is_enough(state):
-            yield from take(self._schedule.effort.repeat)
-            taken += 1
-        return taken
-
-    def _steady(self, count: int, take: Callable[[int], Blocks[None]]) -> Blocks[None]:
-        """Take the calls of so many rounds, once the state is steady."""
-        effort, pace = self._schedule.effort, self._schedule.pace
-        if pace is None:
-            yield from self._calls(self._subject, self._meter, effort.warmup)
-            yield from take(count * effort.repeat)
-            return
-        for block in range(pace.blocks):
-            if block:
-                self._sampler.refresh()
-            yield from self._calls(self._subject, UNREAD, pace.warmup)
-            yield from take(pace.repeat)
 
     def _propagating_calls(self, count: int) -> Blocks[int]:
         if self._schedule.plan.cold:

@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.environment import Environment
 from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.core.world import World, read_world
 from pytest_dtdispatch.errors import DevicesError, MeshError
-from pytest_dtdispatch.torchapi.build import cuda_driver_version, torch_build
+from pytest_dtdispatch.torchapi.optional import cuda_driver_version, torch_build
 from pytest_dtdispatch.torchapi.process_groups import has_local_mode, is_local_mode_open
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 

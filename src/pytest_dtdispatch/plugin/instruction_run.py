@@ -109,7 +109,7 @@ def why_no_hardware_counter() -> str:
 
 def find_callgrind() -> tuple[str, str]:
     """Find valgrind: its path, and why it cannot be used."""
-    from pytest_dtdispatch.instructions.client_requests import why_no_requests
+    from pytest_dtdispatch.instructions.callgrind import why_no_requests
 
     path = shutil.which("valgrind") or ""
     return path, why_no_requests() or ("" if path else f"valgrind is not on PATH: {INSTALL}")

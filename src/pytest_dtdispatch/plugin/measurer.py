@@ -22,10 +22,9 @@ from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-    from pytest_dtdispatch.measuring.exclusive import Measuring
     from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.measuring.preconditions import Measuring, Setup
     from pytest_dtdispatch.measuring.sampler import Sampler
-    from pytest_dtdispatch.measuring.setup import Setup
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
 
@@ -90,7 +89,7 @@ class MeasuringDtDispatch(api.DtDispatch):
     ) -> Steps:
         """See :meth:`DtDispatch.steps`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.setup import check_steps
+        from pytest_dtdispatch.measuring.preconditions import check_steps
         from pytest_dtdispatch.steps.measure import run_and_count_steps
 
         check_steps(step_fn, warmup, steps)
@@ -202,7 +201,7 @@ class MeasuringDtDispatch(api.DtDispatch):
     def _measuring(self, method: str, name: str, *rows: str) -> Measuring:
         """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.exclusive import Measuring
+        from pytest_dtdispatch.measuring.preconditions import Measuring
 
         self._refuse_taken(name, *rows)
         if self._plan.agreement is not None:
@@ -251,7 +250,7 @@ class CountingDtDispatch(UntimedDtDispatch):
     ) -> T:
         """See :meth:`DtDispatch.call`; the call is counted as one step, and not repeated."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.setup import given_arguments
+        from pytest_dtdispatch.measuring.preconditions import given_arguments
         from pytest_dtdispatch.steps.measure import CountedRegion
 
         name = self._row_name("call(fn, name=...)", fn, name)
@@ -275,8 +274,7 @@ def make_measurer(
 ) -> MeasuringDtDispatch:
     """Make what is behind the fixture in a test that is measured, and plan how much it measures."""
     from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-    from pytest_dtdispatch.measuring.plan import Plan
-    from pytest_dtdispatch.measuring.precision import WITHIN
+    from pytest_dtdispatch.measuring.plan import WITHIN, Plan
 
     rounds, repeat = settings.most_rounds, settings.repeat
     within = WITHIN if settings.stops_when_enough else None

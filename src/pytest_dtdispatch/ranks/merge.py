@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.measurement import (
+    Contains,
+    Figures,
+    Measurement,
+    Refused,
+    Samples,
+    State,
+    Unit,
+    refused_of,
+)
 from pytest_dtdispatch.core.world import ranks_text
 
 
@@ -145,13 +153,9 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[RankSample
         if not tried:
             continue
         by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
-        refused: Counter[str] = Counter()
-        for samples in tried.values():
-            refused.update({one.reason: one.count for one in samples.refused})
-        reasons = tuple(Refused(reason, count) for reason, count in refused.items())
         ns = representative(by_rank, stat) if by_rank else ()
         unit = next(iter(tried.values())).unit
-        yield RankSamples(state, ns, reasons, unit, by_rank=by_rank, stat=stat)
+        yield RankSamples(state, ns, refused_of(tried.values()), unit, by_rank=by_rank, stat=stat)
 
 
 def _told_by(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:

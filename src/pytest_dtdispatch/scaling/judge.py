@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import Figures, Samples, State, refused_of
 from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Point, Scaling, cost_text
 
 MIN_PASSES = 5  # their interval covers the median with 94 %
@@ -71,12 +70,8 @@ def merge(passes: Sequence[Figures]) -> Figures:
 
 def _merge_state(state: State, every: Iterable[Samples]) -> Samples:
     of_state = [samples for samples in every if samples.state is state]
-    refused: Counter[str] = Counter()
-    for refusal in (refusal for samples in of_state for refusal in samples.refused):
-        refused[refusal.reason] += refusal.count
     ns = tuple(ns for samples in of_state for ns in samples.ns)
-    reasons = tuple(Refused(reason, count) for reason, count in refused.items())
-    return Samples(state, ns, reasons, of_state[0].unit)
+    return Samples(state, ns, refused_of(of_state), of_state[0].unit)
 
 
 def _fit_state(

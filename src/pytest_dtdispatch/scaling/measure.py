@@ -10,7 +10,7 @@ from typing import Any
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.measuring.calls import Foretell, RanCall, nobody_waits, run_call
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.setup import callable_at
+from pytest_dtdispatch.measuring.preconditions import callable_at
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_dtdispatch.errors import DtDispatchWarning
-from pytest_dtdispatch.measuring.describe import dtype_text, placement_text, shape_text, signature_of
-from pytest_dtdispatch.measuring.exclusive import Measuring
+from pytest_dtdispatch.measuring.op_call import dtype_text, placement_text, shape_text, signature_of
+from pytest_dtdispatch.measuring.preconditions import Measuring
 from pytest_dtdispatch.steps.growth import Held, older_objects_frozen
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts
 from pytest_dtdispatch.steps.reasons import Seen, Traits

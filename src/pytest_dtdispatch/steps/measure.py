@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_dtdispatch.measuring.op_call import OpCall
-from pytest_dtdispatch.measuring.ops import has_dtensor
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode
+from pytest_dtdispatch.measuring.repeating import has_dtensor
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts, Steps
-from pytest_dtdispatch.torchapi.modes import UnnoticedMode
 from pytest_dtdispatch.torchapi.tensors import wait_for
 
 
@@ -17,7 +16,7 @@ class CallNotes(UnnoticedMode):
     """Note every DTensor op, so that it is known what later misses have that these calls had not."""
 
     def __init__(self, counter: StepCounter) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._counter = counter
 
     def __torch_dispatch__(

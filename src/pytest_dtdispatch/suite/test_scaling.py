@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
-from pytest_dtdispatch.torchapi.builders import foreach_add as list_adder
+from pytest_dtdispatch.torchapi.optional import foreach_add as list_adder
 
 SHAPE = (8, 8)  # that small, a local op is next to nothing
 LENGTHS = (2, 4, 8, 16)

@@ -1,4 +1,4 @@
-"""Dispatch modes: those that are open, ours, and running without any."""
+"""Dispatch modes: those that are open, and running without any."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 T = TypeVar("T")
 
@@ -51,14 +51,3 @@ def is_mode_of_program(mode: Any) -> bool:
         return False
     is_infra = getattr(mode, "is_infra_mode", None)
     return is_infra is None or not is_infra()
-
-
-class UnnoticedMode(TorchDispatchMode):
-    """What our dispatch modes have in common: compiled code stays compiled, higher-order operators run."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Leave compiled code compiled."""
-        return True

@@ -1,12 +1,17 @@
-"""What a call changes in tensors and no schema tells: storages, versions, specs."""
+"""What a call changes and no schema tells: storages, versions, specs, masks, random states."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -21,11 +26,6 @@ def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [tensor]
     names, _ = flatten()
     return [plain for name in names for plain in storages_of(getattr(tensor, name))]
-
-
-def contents_of(plain: torch.Tensor) -> torch.Tensor:
-    """Return what can be copied to without autograd or version counters knowing of it."""
-    return plain.data
 
 
 def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
@@ -70,3 +70,92 @@ def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
         tensor._spec = own
     if own.tensor_meta is not meta:
         own.tensor_meta = meta
+
+
+MASK_HOMES = ("torch.distributed.tensor._ops._mask_buffer", "torch.distributed.tensor._ops._embedding_ops")
+MASK_METHODS = ("materialize_mask", "release_mask")
+
+
+def mask_of(buffer: Any) -> tuple[Any, int]:
+    """Read the mask that a buffer holds, and how many results still need it."""
+    return buffer.data, buffer.refcount
+
+
+def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
+    """Give a buffer a mask."""
+    buffer.data, buffer.refcount = mask
+
+
+class _Listeners(threading.local):
+    """Who is told, in this thread, of masks that are put into buffers and taken out."""
+
+    def __init__(self) -> None:
+        self.notes: list[Callable[[Any], None]] = []
+
+
+class MaskHook:
+    """Tells of every buffer of a masked partial placement, before it changes.
+
+    An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
+    of the ids until the sum is reduced. The placement stands in a cached plan, and all results of that plan
+    share it: one that is dropped before it is reduced, as that of a repetition is, leaves its mask behind.
+
+    The hook is put in torch's place once a process, when the first listener comes, and taken out when the
+    last one goes; a listener hears of its own thread alone.
+    """
+
+    def __init__(self) -> None:
+        self._listeners = _Listeners()
+        kind = mask_buffer_type()
+        self._hooks = [SharedHook(kind, name, self._watched) for name in MASK_METHODS] if kind else []
+
+    @contextmanager
+    def telling(self, note: Callable[[Any], None]) -> Iterator[None]:
+        """Call ``note`` with each buffer before it changes."""
+        with ExitStack() as stack:
+            for hook in self._hooks:
+                stack.enter_context(hook.in_place())
+            self._listeners.notes.append(note)
+            stack.callback(self._listeners.notes.remove, note)
+            yield
+
+    def _watched(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(buffer: Any, *args: Any) -> Any:
+            for note in self._listeners.notes:
+                note(buffer)
+            return change(buffer, *args)
+
+        return changed
+
+
+def mask_buffer_type() -> type | None:
+    """Find the class of what keeps a mask in a placement; None where this torch has none."""
+    for home in MASK_HOMES:
+        try:
+            kind = getattr(importlib.import_module(home), "MaskBuffer", None)
+        except ImportError:
+            continue
+        if isinstance(kind, type):
+            return kind
+    return None
+
+
+mask_hook = MaskHook()
+
+
+def random_tracker_states() -> dict[str, torch.Tensor]:
+    """Return the states that DTensor's random tracker keeps, to read and to write.
+
+    Older trackers keep their own; newer ones use the device's generator and give an empty dictionary.
+    """
+    tracker = importlib.import_module("torch.distributed.tensor._random")._rng_tracker
+    states = getattr(tracker, "rng_states", None)
+    return states if isinstance(states, dict) else {}
+
+
+def cuda_generator(device: torch.device) -> torch.Generator:
+    """Return the generator that random ops on a CUDA device draw from."""
+    torch.cuda.init()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator: torch.Generator = torch.cuda.default_generators[index]
+    return generator
