@@ -47,7 +47,7 @@ def test_without_the_flag_each_size_runs_once_and_nothing_is_measured(pytester: 
 
 def test_every_size_is_a_row_with_the_samples_of_all_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=adds())
-    result, found = rows(pytester, "-s", "--dtdispatch-rounds=8")
+    result, found = rows(pytester, "-s", "--dtdispatch-rounds=8", "--dtdispatch-max-time=60")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*points: 1 4 16 64"])
     assert [row["fullname"] for row in found] == [
