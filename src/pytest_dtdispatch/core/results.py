@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -208,8 +209,7 @@ class TestResults:
 
     def merged(self, rows: Sequence[Measurement]) -> TestResults:
         """Give the same results with rows that stand for those of all ranks."""
-        merged = TestResults(self.test)
-        merged._calls, merged._figures, merged._found = self._calls, self._figures, self._found
+        merged = copy.copy(self)
         merged._merged = tuple(rows)
         return merged
 

@@ -37,12 +37,10 @@ class World(NamedTuple):  # made at every start of pytest, and faster than a dat
 
 def read_world(environ: Mapping[str, str]) -> World:
     """Read what torchrun, or another launcher, wrote; one rank alone where none did."""
-    rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
-    if rank is None or size is None or rank >= size or not all(environ.get(name) for name in MEETING_POINT):
+    rank, size = _number(environ, "RANK", -1), _number(environ, "WORLD_SIZE", -1)
+    if not 0 <= rank < size or not all(environ.get(name) for name in MEETING_POINT):
         return World()
-    local_rank, local_size = _number(environ, "LOCAL_RANK"), _number(environ, "LOCAL_WORLD_SIZE")
-    given = (rank if local_rank is None else local_rank, size if local_size is None else local_size)
-    return World(rank, size, *given)
+    return World(rank, size, _number(environ, "LOCAL_RANK", rank), _number(environ, "LOCAL_WORLD_SIZE", size))
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -65,6 +63,6 @@ def lost_text(lost: Mapping[int, str]) -> str:
     return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
 
 
-def _number(environ: Mapping[str, str], name: str) -> int | None:
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if text.isascii() and text.isdecimal() else default

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,6 @@ LONGEST_REASON = 500
 MOST = 2**63  # a count of instructions that is larger is no count
 EXPECTED_FORM = "name,metric,expected,noise_margin"
 RESULTS_FORM = "name,metric,value"
-_QUOTE = "; quote a name that has commas"
 
 
 @dataclass(frozen=True)
@@ -85,36 +84,26 @@ def read_expected(path: Path, metrics: MetricNames) -> ExpectedFile:
 
 
 def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
-    r"""Read the text of a file of expected results.
+    """Read the text of a file of expected results.
 
     Blank lines, and comment lines that begin with ``#``, are kept and mean nothing.
     """
-    rows: dict[tuple[str, str], ExpectedRow] = {}
-    for line, fields in _lines(text, where):
-        place = f"{where}:{line}"
-        if not 4 <= len(fields) <= 5:
-            raise ValueError(
-                f"{place}: {_fields(len(fields))}, and a row is {EXPECTED_FORM}[,reason]{_QUOTE}"
-            )
-        name, metric = _key(fields, rows, place, metrics)
-        expected = _whole(fields[2], "expected", place)
-        reason = plain_name(fields[4]) if len(fields) == 5 else ""
-        margin = read_margin(fields[3], f"{place}: noise_margin")
-        rows[name, metric] = ExpectedRow(name, metric, expected, margin, reason, line)
-    return ExpectedFile(where, text, tuple(rows.values()))
+    rows = []
+    form = f"{EXPECTED_FORM}[,reason]"
+    for line, (name, metric, value, margin, *reason) in _rows(text, where, form, (4, 5), metrics):
+        expected = _whole(value, "expected", f"{where}:{line}")
+        noise_margin = read_margin(margin, f"{where}:{line}: noise_margin")
+        rows.append(ExpectedRow(name, metric, expected, noise_margin, plain_name("".join(reason)), line))
+    return ExpectedFile(where, text, tuple(rows))
 
 
 def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     """Read a file of results."""
-    where = str(path)
-    results: dict[tuple[str, str], MetricValue] = {}
-    for line, fields in _lines(_text(path), where):
-        place = f"{where}:{line}"
-        if len(fields) != 3:
-            raise ValueError(f"{place}: {_fields(len(fields))}, and a row is {RESULTS_FORM}{_QUOTE}")
-        name, metric = _key(fields, results, place, metrics)
-        results[name, metric] = MetricValue(name, metric, _whole(fields[2], "value", place))
-    return tuple(results.values())
+    rows = _rows(_text(path), str(path), RESULTS_FORM, (3,), metrics)
+    return tuple(
+        MetricValue(name, metric, _whole(value, "value", f"{path}:{line}"))
+        for line, (name, metric, value) in rows
+    )
 
 
 def results_text(results: Iterable[MetricValue]) -> str:
@@ -157,31 +146,33 @@ def _text(path: Path) -> str:
     return text
 
 
-def _lines(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
-    """Split rows into fields, each with the number of its line."""
+def _rows(
+    text: str, where: str, form: str, lengths: tuple[int, ...], metrics: MetricNames
+) -> Iterator[tuple[int, list[str]]]:
+    """Split rows into fields, each with the number of its line; no two are of one metric of one name."""
+    seen = set()
     for line, content in enumerate(text.split("\n"), start=1):
+        place = f"{where}:{line}"
         if len(content) > LONGEST_LINE:
-            raise ValueError(f"{where}:{line}: a line of more than {LONGEST_LINE:,} characters")
+            raise ValueError(f"{place}: a line of more than {LONGEST_LINE:,} characters")
         if not content.strip() or content.lstrip().startswith("#"):
             continue
         try:
             fields = next(csv.reader([content.removesuffix("\r")], strict=True))
         except csv.Error as error:
-            raise ValueError(f"{where}:{line}: {error}; a row is one line, quoted as CSV") from None
-        yield line, [field.strip() for field in fields]
-
-
-def _key(
-    fields: list[str], known: Mapping[tuple[str, str], object], place: str, metrics: MetricNames
-) -> tuple[str, str]:
-    name, metric = plain_name(fields[0]), fields[1]
-    if not name:
-        raise ValueError(f"{place}: the name is empty")
-    if metric not in metrics:
-        raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
-    if (name, metric) in known:
-        raise ValueError(f"{place}: a second row of {metric} of {_shown(name)}")
-    return name, metric
+            raise ValueError(f"{place}: {error}; a row is one line, quoted as CSV") from None
+        if len(fields) not in lengths:
+            number = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+            raise ValueError(f"{place}: {number}, and a row is {form}; quote a name that has commas")
+        name, metric, *others = plain_name(fields[0]), *map(str.strip, fields[1:])
+        if not name:
+            raise ValueError(f"{place}: the name is empty")
+        if metric not in metrics:
+            raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
+        if (name, metric) in seen:
+            raise ValueError(f"{place}: a second row of {metric} of {_shown(name)}")
+        seen.add((name, metric))
+        yield line, [name, metric, *others]
 
 
 def _whole(text: str, column: str, place: str) -> int:
@@ -189,10 +180,6 @@ def _whole(text: str, column: str, place: str) -> int:
     if not 0 <= value < MOST:
         raise ValueError(f"{place}: {column} {_shown(text)} is not a whole number from 0 to 2**63-1")
     return value
-
-
-def _fields(count: int) -> str:
-    return "1 field" if count == 1 else f"{count} fields"
 
 
 def _shown(text: str) -> str:

@@ -25,7 +25,6 @@ from pytest_dtdispatch.report.document import (
     Verbatim,
     View,
     Wrap,
-    one_line,
     paragraph,
     plain,
     spans_of,
@@ -48,21 +47,11 @@ class Text:
 
 def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     """Lay out the blocks of a document; its legend stands elsewhere."""
-    for block in _unfolded(document.blocks, view):
-        yield from _block_lines(block, width)
+    for block in document.blocks:
+        yield from _block_lines(block, width, view)
 
 
-def _unfolded(blocks: Sequence[Block], view: View) -> Iterator[Block]:
-    """Open what is folded, in a verbose view; else leave it out."""
-    for block in blocks:
-        if not isinstance(block, Folded):
-            yield block
-        elif view.verbose:
-            yield one_line(Span(block.title, Tone.STRONG))
-            yield from _unfolded(block.blocks, view)
-
-
-def _block_lines(block: Block, width: int) -> Iterator[tuple[Text, ...]]:
+def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     match block:
         case Paragraph():
             yield from _paragraph_lines(block, width)
@@ -76,9 +65,12 @@ def _block_lines(block: Block, width: int) -> Iterator[tuple[Text, ...]]:
             yield (Text(block.text, COLORS[Tone.STRONG]),)
         case Bullets():
             for item in block.items:
-                yield from _paragraph_lines(
-                    Paragraph((Span("* "), *spans_of(item)), indent=1, hanging=1), width
-                )
+                bullet = Paragraph((Span("* "), *spans_of(item)), indent=1, hanging=1)
+                yield from _paragraph_lines(bullet, width)
+        case Folded() if view.verbose:
+            yield (Text(block.title, COLORS[Tone.STRONG]),)
+            for inner in block.blocks:
+                yield from _block_lines(inner, width, view)
 
 
 def _paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Text, ...]]:
