@@ -47,14 +47,12 @@ class Reach:
     exchange: Exchange | None = None
     test: str = ""
 
-    def store(self, name: str) -> Any:
-        """Return a store that no other process group has written to."""
-        return self.exchange.group_store(f"{self.test}/{name}") if self.exchange else HashStore()
-
-    def meet_to_open(self, name: str) -> None:
-        """Wait for the other ranks before a process group is opened."""
-        if self.exchange is not None:
-            self.exchange.meet(f"open/{self.test}/{name}", None, "open a process group")
+    def meet_to_open(self, name: str) -> Any:
+        """Wait for the other ranks; return a store that no other process group has written to."""
+        if self.exchange is None:
+            return HashStore()
+        self.exchange.meet(f"open/{self.test}/{name}", None, "open a process group")
+        return self.exchange.group_store(f"{self.test}/{name}")
 
     def meet_to_close(self, name: str) -> bool:
         """Wait for the other ranks before a process group is closed; say whether all of them came."""
@@ -161,12 +159,11 @@ class ProcessGroupOwner:
             self._local.enter_context(local_mode(world_size))
 
     def _open_real(self, backend: str) -> None:
-        self._reach.meet_to_open(f"{self._opened}")
-        world = self._reach.world
+        store, world = self._reach.meet_to_open(f"{self._opened}"), self._reach.world
         try:
             dist.init_process_group(
                 backend,
-                store=self._reach.store(f"{self._opened}"),
+                store=store,
                 rank=world.rank,
                 world_size=world.size,
                 timeout=timedelta(seconds=self._reach.timeout_s),
@@ -178,11 +175,9 @@ class ProcessGroupOwner:
     def _check_open_group(self, place: Place, backend_is_chosen: bool) -> None:
         size = dist.get_world_size()
         if place.world_size > size:
-            advice = (
-                "ask for the largest mesh of a test first, or name it in the marker"
-                if dist.group.WORLD is self._ours
-                else "it was open before the test; destroy it first, or ask for a smaller mesh"
-            )
+            advice = "it was open before the test; destroy it first, or ask for a smaller mesh"
+            if dist.group.WORLD is self._ours:
+                advice = "ask for the largest mesh of a test first, or name it in the marker"
             raise MeshError(
                 f"mesh {mesh_text(place.mesh)} needs {place.world_size} ranks, "
                 f"and the process group that is open has {size}: {advice}"
