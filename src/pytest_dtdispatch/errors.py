@@ -66,7 +66,7 @@ def first_said(error: BaseException) -> str:
     r"""Take the first line of what an error says; its type where it says nothing.
 
     Example:
-        >>> first_said(OSError("disk full\\nretry")), first_said(OSError())
+        >>> first_said(OSError("disk full\nretry")), first_said(OSError())
         ('disk full', 'OSError')
     """
     lines = str(error).strip().splitlines()
