@@ -243,16 +243,16 @@ class Measurement:
         return self.figures.remarks
 
     def of(self, state: State) -> Samples | None:
-        """Samples of one state, or nothing where none was recorded."""
+        """Samples of one state, or None where none was recorded."""
         return next((s for s in self.samples if s.state is state and s.values), None)
 
     def figure(self, state: State) -> float | None:
-        """What stands for one state, or nothing where none was recorded."""
+        """What stands for one state, or None where none was recorded."""
         samples = self.of(state)
         return samples.figure if samples else None
 
     def median_ns(self, state: State) -> float | None:
-        """Median of one state in nanoseconds, or nothing where no time was recorded."""
+        """Median of one state in nanoseconds, or None where no time was recorded."""
         samples = self.of(state)
         return samples.median_ns if samples and samples.ns else None
 

@@ -87,7 +87,7 @@ class Judgement:
 
     Args:
         verdicts: of each row and threshold.
-        control_shift: median growth of the rows on plain tensors, as a fraction; nothing where both runs
+        control_shift: median growth of the rows on plain tensors, as a fraction; None where both runs
             share none.
         controls: how many they are.
     """

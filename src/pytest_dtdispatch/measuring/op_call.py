@@ -49,7 +49,7 @@ class OpCall(NamedTuple):
         return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
     def once_because(self) -> str | None:
-        """Say why the call cannot be repeated, judged by its schema and tags; nothing where it can."""
+        """Say why the call cannot be repeated, judged by its schema and tags; empty where it can."""
         if not is_op(self.func):
             return "a higher-order operator runs once"
         if torch.Tag.inplace_view in self.func.tags:

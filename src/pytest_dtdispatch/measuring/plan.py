@@ -146,7 +146,7 @@ class Agreement(Protocol):
         """Meet them at what is measured next."""
 
     def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
-        """Settle each number; nothing where no rank waits for another."""
+        """Settle each number; None where no rank waits for another."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Schedule:
         plan: what was asked for; without an end in time where a sampler reads every call alike.
         effort: the calls that are made.
         pace: how they are made steady, where times' own warm-ups are not enough.
-        within: share of the median that ends the rounds; nothing where all are taken.
+        within: share of the median that ends the rounds; None where all are taken.
     """
 
     def __init__(self, plan: Plan, has_local: bool) -> None:

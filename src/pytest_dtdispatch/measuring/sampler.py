@@ -98,7 +98,7 @@ class Sampler:
         """Undo what earlier calls left in the interpreter, before each subject and each block."""
 
     def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace | None:
-        """Plan warm-ups by what a first miss and a later call read; nothing where times' own are enough."""
+        """Plan warm-ups by what a first miss and a later call read; None where times' own are enough."""
         del miss, hit, rounds, repeat
         return None
 

@@ -136,7 +136,7 @@ class Bridge:
 
 
 def saved_run(config: pytest.Config) -> Path | None:
-    """Find the file that --benchmark-compare names; nothing where it names none that is there."""
+    """Find the file that --benchmark-compare names; None where it names none that is there."""
     from pytest_benchmark.logger import Logger
     from pytest_benchmark.utils import get_machine_id, load_storage
 
@@ -186,7 +186,7 @@ def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Sample
 
 
 def _of_ranks(samples: Samples) -> dict[str, Any]:
-    """All samples of all ranks, and what stands for them; nothing where there is one rank."""
+    """All samples of all ranks, and what stands for them; None where there is one rank."""
     if not isinstance(samples, RankSamples):
         return {}
     slowest, slowest_ns = samples.slowest

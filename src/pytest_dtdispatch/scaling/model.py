@@ -30,7 +30,7 @@ class Point:
 
     Args:
         size: as it was given to what made the callable.
-        miss_ns: of a miss, in nanoseconds; nothing where none was recorded.
+        miss_ns: of a miss, in nanoseconds; None where none was recorded.
         hit_ns: of a hit, or where the callable never propagates of any call, in nanoseconds.
     """
 

@@ -91,7 +91,7 @@ def break_of(error: BaseException) -> tuple[str, str] | None:
 
 
 def compilations() -> list[Any]:
-    """Return what torch keeps of its latest compiles, the last one last; nothing where it keeps nothing."""
+    """Return what torch keeps of its latest compiles, the last one last; empty where it keeps none."""
     get = getattr(_utils(), "get_compilation_metrics", None)
     return list(get()) if get else []
 
