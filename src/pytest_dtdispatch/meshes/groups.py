@@ -111,7 +111,7 @@ class ProcessGroupOwner:
         backend_is_chosen: bool = True,
         world_size: int | None = None,
     ) -> DeviceMesh:
-        """Make a mesh, on the group that is open or on a new one; its arguments are those of :meth:`group`."""
+        """Make a mesh, on the group that is open or on a new one. Arguments are those of :meth:`group`."""
         if dim_names is not None and len(dim_names) != len(place.mesh):
             raise MeshError(f"mesh {mesh_text(place.mesh)} has {len(place.mesh)} dimensions, not {dim_names}")
         self.group(place, backend_is_chosen, world_size)
