@@ -128,7 +128,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Samples:
-    """All samples of one state that were proved to be in it.
+    """All samples of one state that were proved to be in it; it takes none that no clock or counter can give.
 
     Args:
         state: the state they were proved to be in.
@@ -136,9 +136,6 @@ class Samples:
         refused: what was taken for this state and not recorded.
         unit: what they are in: nanoseconds, if not said.
         profile: where the instructions of a call in this state went, if that was asked for.
-
-    Raises:
-        ValueError: a value that no clock or counter can give.
     """
 
     state: State

@@ -1,12 +1,10 @@
-"""How much slower a row may become, and what a gate says of it.
-
-Every start of pytest imports this, so its classes are named tuples: they are made faster than dataclasses.
-"""
+"""How much slower a row may become, and what a gate says of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
 THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
@@ -28,7 +26,8 @@ class Verdict(str, Enum):
     __str__ = str.__str__
 
 
-class RowVerdict(NamedTuple):
+@dataclass(frozen=True)
+class RowVerdict:
     """What a gate says of one row, and from what.
 
     Args:
@@ -46,7 +45,8 @@ class RowVerdict(NamedTuple):
     criterion: str = ""
 
 
-class Threshold(NamedTuple):
+@dataclass(frozen=True)
+class Threshold:
     """The most that one figure of a row may grow.
 
     Args:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 ENDED_ITS_RUN = "ended its run"  # what is said of a rank that left by itself
 MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
 
 
-class World(NamedTuple):  # made at every start of pytest, and faster than a dataclass
+@dataclass(frozen=True)
+class World:
     """This process among the ranks of a run.
 
     Args:

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -228,8 +228,8 @@ def _figure(row: StateRow, field: str) -> float | None:
 def _doubted(verdict: RowVerdict) -> RowVerdict:
     """Turn a change that the machine may have made into what can be said of it; what passed has passed."""
     if verdict.verdict is Verdict.REGRESSED:
-        return verdict._replace(verdict=Verdict.CONTAMINATED, remedy=CONTAMINATED)
-    return verdict._replace(remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
+        return replace(verdict, verdict=Verdict.CONTAMINATED, remedy=CONTAMINATED)
+    return replace(verdict, remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
 
 
 def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshold) -> RowVerdict:
