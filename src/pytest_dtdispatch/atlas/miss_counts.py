@@ -11,7 +11,7 @@ from pytest_dtdispatch.atlas.survey import MeshOf, Surveyed
 from pytest_dtdispatch.measuring.op_call import OpCall, tensor_text
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import Redistribution, StepCounts
-from pytest_dtdispatch.torchapi.op_schemas import arguments_of, tree_leaves
+from pytest_dtdispatch.torchapi.ops import arguments_of, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import tensor_traits
 

@@ -23,8 +23,7 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.repeating import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
-from pytest_dtdispatch.torchapi.modes import open_modes
-from pytest_dtdispatch.torchapi.op_schemas import op_name
+from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
 

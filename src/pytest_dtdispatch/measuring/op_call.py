@@ -10,13 +10,14 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.signature import Signature
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.torchapi.modes import TorchDispatchMode, open_modes
-from pytest_dtdispatch.torchapi.op_schemas import (
+from pytest_dtdispatch.torchapi.ops import (
     Argument,
+    TorchDispatchMode,
     arguments_of,
     is_op,
     leaves_of,
     op_name,
+    open_modes,
     returns_nothing,
     tree_leaves,
 )

@@ -21,7 +21,7 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.replay import CallReplay, OpReplay
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.timing import Subject, nothing_to_do
-from pytest_dtdispatch.torchapi.modes import with_own_warnings, without_outer_modes
+from pytest_dtdispatch.torchapi.ops import with_own_warnings, without_outer_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 REGISTRY = "__warningregistry__"

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from pytest_dtdispatch.compiled.model import Compiled
-from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.optional import two_tensor_type
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_dtdispatch.atlas.arguments import find_arguments
 from pytest_dtdispatch.atlas.layouts import GRID, LINE
 from pytest_dtdispatch.atlas.survey import Refusal, capture_case, cases_of
-from pytest_dtdispatch.torchapi.op_schemas import ops_with_a_rule
+from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
