@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.torchapi.ops import (
     arguments_of,
+    close_modes_opened_since,
     is_mode_of_program,
     op_name,
     open_modes,
@@ -76,3 +77,18 @@ def test_modes_of_the_program_do_not_see_what_is_repeated() -> None:
 def test_without_open_modes_there_is_nothing_to_close() -> None:
     with without_outer_modes():
         assert open_modes() == []
+
+
+@pytest.mark.parametrize("half_closed", [False, True])
+def test_modes_that_were_left_open_are_closed_though_they_were_interrupted(half_closed: bool) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with Program() as outer:
+        left = FakeTensorMode()
+        left.__enter__()
+        Program().__enter__()
+        if half_closed:  # as where a signal comes in the middle of its own closing
+            left.enter_stack.clear()
+        assert close_modes_opened_since([outer]) == ["Program", "FakeTensorMode"]
+        assert open_modes() == [outer]
+    assert open_modes() == []

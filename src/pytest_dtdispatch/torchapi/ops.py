@@ -174,6 +174,25 @@ def open_modes() -> list[Any]:
     return modes
 
 
+def close_modes_opened_since(outer: Sequence[Any]) -> list[str]:
+    """Close every mode that was not open then, the innermost first, and return the names of their types."""
+    inside = [mode for mode in reversed(open_modes()) if not any(mode is other for other in outer)]
+    for mode in inside:
+        _close(mode)
+    return [type(mode).__name__ for mode in inside]
+
+
+def _close(mode: Any) -> None:
+    """Close a mode, also one of torch's that a signal interrupted as it was opened or closed."""
+    for close in (type(mode).__exit__, TorchDispatchMode.__exit__):
+        try:
+            close(mode, None, None, None)
+        except IndexError:  # it noted nothing yet of what was open before, or has taken it back already
+            continue
+        return
+    _python_dispatch._pop_mode(getattr(mode, "_mode_key", None))
+
+
 def is_mode_of_program(mode: Any) -> bool:
     """Tell a dispatch mode that a program opened from those that torch's compiler opens for itself."""
     if not isinstance(mode, TorchDispatchMode) or type(mode).__module__.startswith("torch._functorch"):
