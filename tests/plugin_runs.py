@@ -23,7 +23,7 @@ from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_comp
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 # The test that the design's users start from.

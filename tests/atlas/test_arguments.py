@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from pytest_dtdispatch.atlas.arguments import MOULDS, Arguments, TensorText, find_arguments, needs_of
 from pytest_dtdispatch.atlas.layouts import Layout, layouts, layouts_of
 from pytest_dtdispatch.atlas.needs import NEEDS
-from pytest_dtdispatch.torchapi.op_schemas import SchemaArgument, ops_with_a_rule, schema_of
+from pytest_dtdispatch.torchapi.ops import SchemaArgument, ops_with_a_rule, schema_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -28,7 +28,7 @@ from pytest_dtdispatch.atlas.survey import (
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.torchapi.op_schemas import ops_with_a_rule
+from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 from tests.plugin_runs import one_thread
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Setup
 from pytest_dtdispatch.measuring.state import RandomState
 from pytest_dtdispatch.measuring.timing import PROPAGATED_AGAIN
-from pytest_dtdispatch.torchapi.modes import open_modes
-from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
 

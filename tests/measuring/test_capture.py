@@ -19,7 +19,7 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.timing import NO_COUNTER_MOVED, NOT_PROPAGATED, PROPAGATED_AGAIN
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.ops import open_modes
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode, Timing
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.ops import open_modes
 
 pytestmark = pytest.mark.torch
 

@@ -25,7 +25,7 @@ from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.op_call import LocalOps
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensor_state import mask_buffer_type
 from pytest_dtdispatch.torchapi.tensors import local_of
@@ -165,6 +165,7 @@ def signal_comes(moment: int, run: Callable[[], Any]) -> bool:
         if not left:
             signal.raise_signal(signal.SIGALRM)
 
+    gc.disable()  # what is raised in a callback of the collector does not come out of it
     with handling(signal.SIGALRM, raise_late):
         sys.setprofile(on_event)
         try:
@@ -173,6 +174,7 @@ def signal_comes(moment: int, run: Callable[[], Any]) -> bool:
             return True
         finally:
             sys.setprofile(None)
+            gc.enable()
     return False
 
 

@@ -17,8 +17,7 @@ from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.torchapi.modes import open_modes
-from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.sweep.observe import aliases, seen
 

@@ -23,7 +23,7 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import dispatcher
 from pytest_dtdispatch.torchapi.dispatcher import SLOW_PATH, noticing_propagations
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.test_preconditions import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import DispatchCapture
 from pytest_dtdispatch.measuring.op_call import OpCall
-from pytest_dtdispatch.torchapi.op_schemas import op_name
+from pytest_dtdispatch.torchapi.ops import op_name
 from pytest_dtdispatch.torchapi.tensor_state import random_tracker_states
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 

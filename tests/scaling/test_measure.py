@@ -18,7 +18,7 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.scaling import measure as scaling_module
 from pytest_dtdispatch.scaling.judge import fit_scaling
 from pytest_dtdispatch.scaling.measure import PASSES, AtSize, run_and_measure_sizes
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch

@@ -25,7 +25,7 @@ from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.steps.model import Asked, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.dispatcher import collective_kind
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, redistribute_module
 from pytest_dtdispatch.torchapi.tensors import spec_type
 

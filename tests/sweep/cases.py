@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
 
-from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.ops import tree_leaves
 
 FORMS = ("forward", "in place", "out", "backward", "backward after")
 PLACED = ("replicated", "sharded", "partial", "mixed")

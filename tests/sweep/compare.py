@@ -19,7 +19,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.timing import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
-from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed

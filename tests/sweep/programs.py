@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._pytree import tree_map
 
-from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
+from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.sweep.cases import OPS, Arguments, Case, Sample, distribute, flipped, is_dense, place, unchanged
 

@@ -17,7 +17,7 @@ from pytest_dtdispatch.atlas.layouts import Layout
 from pytest_dtdispatch.atlas.needs import NEEDS
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.op_call import DTYPES, OpCall
-from pytest_dtdispatch.torchapi.op_schemas import SchemaArgument, op_name, schema_of
+from pytest_dtdispatch.torchapi.ops import SchemaArgument, op_name, schema_of
 
 # Tensors of the generic arguments, tried in this order until the op runs on plain tensors.
 MOULDS = (

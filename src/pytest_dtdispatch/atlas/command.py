@@ -57,7 +57,7 @@ def _rows(globs: Sequence[str]) -> tuple[AtlasRow, ...]:
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.meshes.place import Place
     from pytest_dtdispatch.steps.counter import StepCounter
-    from pytest_dtdispatch.torchapi.op_schemas import ops_with_a_rule
+    from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 
     ops = {
         name: op

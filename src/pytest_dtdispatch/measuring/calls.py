@@ -22,8 +22,7 @@ from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.state import NoCopyError
 from pytest_dtdispatch.measuring.timing import Subject
-from pytest_dtdispatch.torchapi.modes import without_outer_modes
-from pytest_dtdispatch.torchapi.op_schemas import is_op, returns_alias, tree_leaves
+from pytest_dtdispatch.torchapi.ops import is_op, returns_alias, tree_leaves, without_outer_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of
 

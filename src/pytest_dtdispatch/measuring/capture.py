@@ -23,8 +23,7 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.repeating import has_dtensor, run_and_measure_op
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
-from pytest_dtdispatch.torchapi.modes import open_modes
-from pytest_dtdispatch.torchapi.op_schemas import op_name
+from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
 
@@ -46,17 +45,14 @@ class DispatchCapture(UnnoticedMode):
         self._hiding = HidingModes(self._caches)
         self._others = OtherThreads(self)
         self._measuring = Measuring("a capture is open")
-        self._outer: list[Any] = []
 
     def __enter__(self) -> Self:
         __tracebackhide__ = True
         refuse_elsewhere()
-        outer = open_modes()
-        if any(isinstance(mode, DispatchCapture) for mode in outer):
+        if any(isinstance(mode, DispatchCapture) for mode in open_modes()):
             raise CaptureError(
                 "a capture is open already: captures cannot be nested, close the outer one first"
             )
-        self._outer = outer
         try:
             with Signals():
                 warn_of_debug_logging()
@@ -87,13 +83,8 @@ class DispatchCapture(UnnoticedMode):
             raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
 
     def _leave(self) -> list[str]:
-        """Close this and the modes that were opened inside and left open; return their names."""
         try:
-            if not self._measuring.is_of_this_thread():
-                return []
-            left_open = self._close_modes_inside()
-            self._close()
-            return left_open
+            return self._close() if self._measuring.is_of_this_thread() else []
         finally:
             self._measuring.__exit__()
 
@@ -120,14 +111,6 @@ class DispatchCapture(UnnoticedMode):
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
         """Make the call for the program, once, and return its result."""
-
-    def _close_modes_inside(self) -> list[str]:
-        """Close what was opened after this mode: torch would close the innermost in place of this one."""
-        outer = {id(mode) for mode in (*self._outer, self)}
-        inside = [mode for mode in reversed(open_modes()) if id(mode) not in outer]
-        for mode in inside:
-            mode.__exit__(None, None, None)
-        return [type(mode).__name__ for mode in inside]
 
     def _wants(self, func: Any) -> bool:
         return not self._ops or any(fnmatchcase(op_name(func), glob) for glob in self._ops)

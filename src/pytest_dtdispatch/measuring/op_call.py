@@ -10,13 +10,15 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.results import Signature
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.torchapi.modes import TorchDispatchMode, open_modes
-from pytest_dtdispatch.torchapi.op_schemas import (
+from pytest_dtdispatch.torchapi.ops import (
     Argument,
+    TorchDispatchMode,
     arguments_of,
+    close_modes_opened_since,
     is_op,
     leaves_of,
     op_name,
+    open_modes,
     returns_nothing,
     tree_leaves,
 )
@@ -69,6 +71,7 @@ class UnnoticedMode(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._outer: list[Any] = []
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -77,6 +80,7 @@ class UnnoticedMode(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         __tracebackhide__ = True
+        self._outer = open_modes()
         try:
             with Signals():
                 super().__enter__()  # type: ignore[no-untyped-call]
@@ -94,9 +98,13 @@ class UnnoticedMode(TorchDispatchMode):
             self._close()
             raise
 
-    def _close(self) -> None:
-        if any(mode is self for mode in open_modes()):
-            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    def _close(self) -> list[str]:
+        """Close it, and first what was opened inside and left open; return the names of that."""
+        if not any(mode is self for mode in open_modes()):
+            return []
+        left_open = close_modes_opened_since([*self._outer, self])
+        super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return left_open
 
 
 class LocalOps(UnnoticedMode):

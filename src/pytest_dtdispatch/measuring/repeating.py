@@ -21,7 +21,12 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.replay import CallReplay, OpReplay
 from pytest_dtdispatch.measuring.rounds import Rounds
 from pytest_dtdispatch.measuring.timing import Subject, nothing_to_do
-from pytest_dtdispatch.torchapi.modes import with_own_warnings, without_outer_modes
+from pytest_dtdispatch.torchapi.ops import (
+    close_modes_opened_since,
+    open_modes,
+    with_own_warnings,
+    without_outer_modes,
+)
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 REGISTRY = "__warningregistry__"
@@ -56,6 +61,7 @@ class Repetitions:
             entered.enter_context(without_outer_modes())
             entered.callback(self._replay.restore)
             entered.enter_context(self._replay.repeating())
+            entered.callback(close_modes_opened_since, open_modes())
             self._entered = entered.pop_all()
         return self
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.torchapi.dispatcher import noticing_propagations
-from pytest_dtdispatch.torchapi.modes import is_mode_of_program, open_modes
+from pytest_dtdispatch.torchapi.ops import is_mode_of_program, open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 MOST_NAMES = 3

@@ -20,7 +20,7 @@ from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCount
 from pytest_dtdispatch.steps.reasons import Seen, Traits
 from pytest_dtdispatch.steps.traits import Describer
 from pytest_dtdispatch.torchapi.dispatcher import Run, watching
-from pytest_dtdispatch.torchapi.op_schemas import op_name, tree_leaves
+from pytest_dtdispatch.torchapi.ops import op_name, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import tensor_traits
 

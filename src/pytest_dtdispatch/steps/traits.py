@@ -9,7 +9,7 @@ from typing import Any
 from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.measuring.op_call import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.steps.reasons import Trait, Traits
-from pytest_dtdispatch.torchapi.op_schemas import arguments_of, leaves_of
+from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of
 from pytest_dtdispatch.torchapi.tensors import mesh_among, ranks_of, stride_of, tensor_traits
 
 

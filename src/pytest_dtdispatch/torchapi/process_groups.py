@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.torchapi.modes import open_modes
+from pytest_dtdispatch.torchapi.ops import open_modes
 
 
 def init_fake_group(world_size: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.shared_hook import SharedHook
+from pytest_dtdispatch.torchapi.shared_hook import CallHook
 
 MISSING = object()
 
@@ -167,16 +166,6 @@ def cold_caches() -> tuple[NamedCache, ...]:
     return tuple(found)
 
 
-class _UncachedCounts(threading.local):
-    """Who counts the uncached propagations of this thread."""
-
-    def __init__(self) -> None:
-        self.counts: list[list[int]] = []
-
-
-_uncached = _UncachedCounts()
-
-
 @contextmanager
 def counting_uncached(propagator: Any) -> Iterator[list[int]]:
     """Count this thread's calls of the propagator's uncached entry, in the one element of the list.
@@ -185,25 +174,17 @@ def counting_uncached(propagator: Any) -> Iterator[list[int]]:
     The propagator's own cache holds the entry as it was bound at start, and does not pass here.
     """
     count = [0]
-    with _uncached_hook(propagator).in_place():
-        _uncached.counts.append(count)
-        try:
-            yield count
-        finally:
-            _uncached.counts[:] = [other for other in _uncached.counts if other is not count]
+
+    def add(schema: Any) -> None:
+        count[0] += 1
+
+    with _uncached_hook(propagator).telling(add):
+        yield count
 
 
 @functools.cache
-def _uncached_hook(propagator: Any) -> SharedHook:
-    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            for count in _uncached.counts:
-                count[0] += 1
-            return inner(*args, **kwargs)
-
-        return counted
-
-    return SharedHook(propagator, "propagate_op_sharding_non_cached", wrap)
+def _uncached_hook(propagator: Any) -> CallHook:
+    return CallHook(propagator, ("propagate_op_sharding_non_cached",))
 
 
 def redistribute_module() -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 _ABSENT = object()
@@ -55,3 +55,36 @@ class SharedHook:
             delattr(self._owner, self._name)
         else:
             setattr(self._owner, self._name, self._own)
+
+
+class _Listeners(threading.local):
+    """Who listens in this thread."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[Any], object]] = []
+
+
+class CallHook:
+    """Tells of each call of some functions, right before it is made, who listens in the same thread."""
+
+    def __init__(self, owner: Any, names: Sequence[str]) -> None:
+        self._here = _Listeners()
+        self._hooks = [SharedHook(owner, name, self._told) for name in names]
+
+    @contextmanager
+    def telling(self, listener: Callable[[Any], object]) -> Iterator[None]:
+        """Give a listener the first argument of each call."""
+        with ExitStack() as stack:
+            for hook in self._hooks:
+                stack.enter_context(hook.in_place())
+            self._here.listeners.append(listener)
+            stack.callback(self._here.listeners.remove, listener)
+            yield
+
+    def _told(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def told(first: Any, *args: Any, **kwargs: Any) -> Any:
+            for listener in self._here.listeners:
+                listener(first)
+            return inner(first, *args, **kwargs)
+
+        return told

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.torchapi.shared_hook import SharedHook
+from pytest_dtdispatch.torchapi.shared_hook import CallHook
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -86,48 +84,6 @@ def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
     buffer.data, buffer.refcount = mask
 
 
-class _Listeners(threading.local):
-    """Who is told, in this thread, of masks that are put into buffers and taken out."""
-
-    def __init__(self) -> None:
-        self.notes: list[Callable[[Any], None]] = []
-
-
-class MaskHook:
-    """Tells of every buffer of a masked partial placement, before it changes.
-
-    An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
-    of the ids until the sum is reduced. The placement stands in a cached plan, and all results of that plan
-    share it: one that is dropped before it is reduced, as that of a repetition is, leaves its mask behind.
-
-    The hook is put in torch's place once a process, when the first listener comes, and taken out when the
-    last one goes; a listener hears of its own thread alone.
-    """
-
-    def __init__(self) -> None:
-        self._listeners = _Listeners()
-        kind = mask_buffer_type()
-        self._hooks = [SharedHook(kind, name, self._watched) for name in MASK_METHODS] if kind else []
-
-    @contextmanager
-    def telling(self, note: Callable[[Any], None]) -> Iterator[None]:
-        """Call ``note`` with each buffer before it changes."""
-        with ExitStack() as stack:
-            for hook in self._hooks:
-                stack.enter_context(hook.in_place())
-            self._listeners.notes.append(note)
-            stack.callback(self._listeners.notes.remove, note)
-            yield
-
-    def _watched(self, change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(buffer: Any, *args: Any) -> Any:
-            for note in self._listeners.notes:
-                note(buffer)
-            return change(buffer, *args)
-
-        return changed
-
-
 def mask_buffer_type() -> type | None:
     """Find the class of what keeps a mask in a placement; None where this torch has none."""
     for home in MASK_HOMES:
@@ -140,7 +96,12 @@ def mask_buffer_type() -> type | None:
     return None
 
 
-mask_hook = MaskHook()
+# Tells of every mask buffer before it changes. An embedding on a table that is sharded by rows gives a masked
+# partial sum: its placement keeps the mask of the ids until the sum is reduced. The placement stands in a
+# cached plan, and all results of that plan share it: one that is dropped before it is reduced, as that of a
+# repetition is, leaves its mask behind.
+_kind = mask_buffer_type()
+mask_hook = CallHook(_kind, MASK_METHODS if _kind else ())
 
 
 def random_tracker_states() -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from pytest_dtdispatch.atlas.arguments import find_arguments
 from pytest_dtdispatch.atlas.layouts import GRID, LINE
 from pytest_dtdispatch.atlas.survey import capture_case, cases_of
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
-from pytest_dtdispatch.torchapi.op_schemas import ops_with_a_rule
+from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 
 OPS = ops_with_a_rule()
 

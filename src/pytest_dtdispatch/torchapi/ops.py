@@ -1,14 +1,17 @@
-"""Ops and their schemas: names, arguments, what is written to, which ops have a rule."""
+"""What torch dispatches: ops and their schemas, and the modes that see them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 
 # Some overloads of batch normalisation update these, and their schema does not say so.
@@ -134,3 +137,65 @@ def returns_nothing(func: Any) -> bool:
 def returns_alias(func: Any) -> bool:
     """Tell whether an op's schema returns one of its arguments, or a view of one."""
     return any(returned.alias_info is not None for returned in func._schema.returns)
+
+
+T = TypeVar("T")
+
+
+def without_outer_modes() -> AbstractContextManager[Any]:
+    """Keep the modes that the program itself has open from seeing what is repeated."""
+    if not torch._C._len_torch_dispatch_stack():
+        return nullcontext()
+    disabled: AbstractContextManager[Any] = _python_dispatch._disable_current_modes()
+    return disabled
+
+
+def with_own_warnings(run: Callable[[], T]) -> T:
+    """Call, and have torch give the warnings of its C++ code before this returns.
+
+    Torch keeps them until the outermost of its functions that the program called returns, which may be a
+    whole backward. A function that calls back, here for the only element, keeps them no longer than itself.
+    """
+    results = []
+
+    def keep(element: float) -> float:
+        results.append(run())
+        return element
+
+    unseen = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
+    with unseen():
+        torch.zeros(1, device="cpu").apply_(keep)
+    return results[0]
+
+
+def open_modes() -> list[Any]:
+    """Return the dispatch modes that are open in this thread, outermost first."""
+    modes: list[Any] = _python_dispatch._get_current_dispatch_mode_stack()
+    return modes
+
+
+def close_modes_opened_since(outer: Sequence[Any]) -> list[str]:
+    """Close every mode that was not open then, the innermost first, and return the names of their types."""
+    inside = [mode for mode in reversed(open_modes()) if not any(mode is other for other in outer)]
+    for mode in inside:
+        _close(mode)
+    return [type(mode).__name__ for mode in inside]
+
+
+def _close(mode: Any) -> None:
+    """Close a mode, also one of torch's that a signal interrupted as it was opened or closed."""
+    for close in (type(mode).__exit__, TorchDispatchMode.__exit__):
+        try:
+            close(mode, None, None, None)
+        except IndexError:  # it noted nothing yet of what was open before, or has taken it back already
+            continue
+        return
+    _python_dispatch._pop_mode(getattr(mode, "_mode_key", None))
+
+
+def is_mode_of_program(mode: Any) -> bool:
+    """Tell a dispatch mode that a program opened from those that torch's compiler opens for itself."""
+    if not isinstance(mode, TorchDispatchMode) or type(mode).__module__.startswith("torch._functorch"):
+        return False
+    is_infra = getattr(mode, "is_infra_mode", None)
+    return is_infra is None or not is_infra()
