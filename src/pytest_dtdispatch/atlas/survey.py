@@ -21,8 +21,7 @@ from pytest_dtdispatch.measuring.op_call import OpCall, signature_of, tensor_tex
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import Redistribution
-from pytest_dtdispatch.torchapi.op_schemas import tree_leaves
-from pytest_dtdispatch.torchapi.ops import arguments_of
+from pytest_dtdispatch.torchapi.ops import arguments_of, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
