@@ -86,7 +86,7 @@ def test_modes_that_were_left_open_are_closed_though_they_were_interrupted(half_
     with Program() as outer:
         left = FakeTensorMode()
         left.__enter__()
-        Program().__enter__()
+        Program().__enter__()  # type: ignore[no-untyped-call]
         if half_closed:  # as where a signal comes in the middle of its own closing
             left.enter_stack.clear()
         assert close_modes_opened_since([outer]) == ["Program", "FakeTensorMode"]
