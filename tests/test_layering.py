@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,11 +35,11 @@ NO_NAMES = {
     *("counted", "counting", "counts", "section", "values"),
 }
 
-every_module = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
 
-
-def roots(module: Module) -> set[str]:
-    return {name.partition(".")[0] for name in imported(module.tree)}
+def importing(modules: Iterable[Module], *names: str) -> list[str]:
+    """Name the modules that import one of these packages."""
+    roots = {each.name: {name.partition(".")[0] for name in imported(each.tree)} for each in modules}
+    return [name for name, theirs in roots.items() if theirs & {*names}]
 
 
 def at_import_time(tree: ast.Module) -> Iterator[ast.AST]:
@@ -103,10 +103,14 @@ def test_the_longest_chain_of_imports_has_twelve_files_at_most() -> None:
     assert max(PACKAGE.floors.values()) <= MOST_FLOORS, " -> ".join(PACKAGE.longest_chain)
 
 
-@every_module
-def test_a_file_imports_from_lower_layers_only(module: Module) -> None:
-    others = {PACKAGE.modules[target].room for target in PACKAGE.graph[module.name]} - {module.room}
-    assert not [room for room in sorted(others) if not may_import(module.room, room)]
+def test_a_file_imports_from_lower_layers_only() -> None:
+    rooms = {name: module.room for name, module in PACKAGE.modules.items()}
+    assert not [
+        f"{module.name} imports {target}"
+        for module in MODULES
+        for target in sorted(PACKAGE.graph[module.name])
+        if rooms[target] != module.room and not may_import(module.room, rooms[target])
+    ]
 
 
 def test_features_never_import_one_another() -> None:
@@ -114,56 +118,59 @@ def test_features_never_import_one_another() -> None:
     assert not {room: both for room in FEATURES if (both := uses.get(room, set()) & {*FEATURES})}
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.room in WITHOUT_TORCH], ids=lambda m: m.name)
-def test_data_rules_and_reports_know_neither_torch_nor_pytest(module: Module) -> None:
-    assert not roots(module) & {"torch", "pytest", "pytest_benchmark"}
+def test_data_rules_and_reports_know_neither_torch_nor_pytest() -> None:
+    plain = [module for module in MODULES if module.room in WITHOUT_TORCH]
+    assert not importing(plain, "torch", "pytest", "pytest_benchmark")
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if m.room in WITHOUT_TORCH_AT_IMPORT], ids=lambda m: m.name
-)
-def test_torch_is_not_loaded_with_what_is_imported_at_every_start(module: Module) -> None:
-    assert module.name not in loading_torch()
+def test_torch_is_not_loaded_with_what_is_imported_at_every_start() -> None:
+    light = {module.name for module in MODULES if module.room in WITHOUT_TORCH_AT_IMPORT}
+    assert not light & loading_torch()
 
 
-# What the built-in suite has are tests.
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if m.room not in ("plugin", "suite")], ids=lambda m: m.name
-)
-def test_only_the_plugin_imports_pytest(module: Module) -> None:
-    assert not roots(module) & {"pytest", "_pytest", "pluggy"}
+def test_only_the_plugin_imports_pytest() -> None:
+    # What the built-in suite has are tests.
+    others = [module for module in MODULES if module.room not in ("plugin", "suite")]
+    assert not importing(others, "pytest", "_pytest", "pluggy")
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "plugin.bridge"], ids=lambda m: m.name)
-def test_only_the_bridge_imports_pytest_benchmark(module: Module) -> None:
-    assert "pytest_benchmark" not in roots(module)
+def test_only_the_bridge_imports_pytest_benchmark() -> None:
+    assert importing(MODULES, "pytest_benchmark") == ["plugin.bridge"]
 
 
-# The plugin spells private names of pytest, and what knows no torch can spell none of it.
-@pytest.mark.parametrize(
-    "module",
-    [m for m in MODULES if m.room not in ("torchapi", "plugin", *WITHOUT_TORCH)],
-    ids=lambda m: m.name,
-)
-def test_only_torchapi_spells_private_names_of_torch(module: Module) -> None:
-    assert not list(private_names(module))
+def test_only_torchapi_spells_private_names_of_torch() -> None:
+    # The plugin spells private names of pytest, and what knows no torch can spell none of it.
+    others = [module for module in MODULES if module.room not in ("torchapi", "plugin", *WITHOUT_TORCH)]
+    assert not [f"{module.name}, {found}" for module in others for found in private_names(module)]
 
 
-@every_module
-def test_private_modules_of_torch_are_imported_by_torchapi_alone(module: Module) -> None:
-    assert module.room == "torchapi" or not [*filter(is_private_of_torch, imported(module.tree))]
+def test_private_modules_of_torch_are_imported_by_torchapi_alone() -> None:
+    others = [module for module in MODULES if module.room != "torchapi"]
+    assert not [
+        f"{module.name} imports {name}"
+        for module in others
+        for name in imported(module.tree)
+        if is_private_of_torch(name)
+    ]
 
 
-@every_module
-def test_the_path_of_a_module_in_a_string_decides_nothing(module: Module) -> None:
-    compared = [one for one in ast.walk(module.tree) if isinstance(one, ast.Compare)]
-    assert not [text for one in compared if "pytest_dtdispatch" in (text := ast.unparse(one))]
+def test_the_path_of_a_module_in_a_string_decides_nothing() -> None:
+    assert not [
+        f"{module.name}: {text}"
+        for module in MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Compare) and "pytest_dtdispatch" in (text := ast.unparse(node))
+    ]
 
 
-@every_module
-def test_files_and_functions_are_short(module: Module) -> None:
-    assert module.lines <= MOST_LINES
-    assert not [(name, lines) for name, lines in functions(module) if lines > MOST_FUNCTION_LINES]
+def test_files_and_functions_are_short() -> None:
+    assert not {module.name: module.lines for module in MODULES if module.lines > MOST_LINES}
+    assert not [
+        (module.name, name, lines)
+        for module in MODULES
+        for name, lines in functions(module)
+        if lines > MOST_FUNCTION_LINES
+    ]
 
 
 def test_few_files_stand_at_the_root() -> None:
