@@ -189,6 +189,7 @@ def test_a_saved_run_is_compared_and_a_regression_fails(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines(["*= dtdispatch =*", "  add.Tensor(* proved"])
 
 
+@pytest.mark.long
 def test_their_command_compares_our_rows_and_both_draw_histograms(pytester: pytest.Pytester) -> None:
     # In processes of their own: the charts' library cannot be imported twice.
     pytester.makepyfile(TEN_LINES)
