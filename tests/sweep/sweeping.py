@@ -33,12 +33,12 @@ def quiet() -> Iterator[None]:
 
     Torch logs every shape function that raises, and gives random ops a seed of their own.
     """
+    seeding = [module for module in list(sys.modules.values()) if hasattr(module, "wrapper_set_seed")]
     threads, always = torch.get_num_threads(), torch.is_warn_always_enabled()
     torch.set_num_threads(1)
     torch.set_warn_always(True)
     logging.disable()
     gc.disable()
-    seeding = [module for module in list(sys.modules.values()) if hasattr(module, "wrapper_set_seed")]
     try:
         with ExitStack() as stack:
             for module in seeding:
