@@ -40,7 +40,7 @@ NEIGHBOURS = {
     ("cli", "atlas"),
     ("__main__", "cli"),
 }
-ONE_EACH = ("__init__", "model", "judge", "measure", "table", "kind")  # of a folder
+ONE_EACH = ("__init__", "model", "judge", "measure", "table")  # of a folder
 MAP_WIDTH = 108
 PAGE, BEGIN, END = Path("docs/architecture.md"), "<!-- map -->\n", "<!-- end of the map -->\n"
 
