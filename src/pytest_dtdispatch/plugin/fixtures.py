@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
@@ -9,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.rank_process import rank_of, test_number
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner, Reach
     from pytest_dtdispatch.plugin.session import Session
+    from pytest_dtdispatch.ranks.exchange import Exchange
 
 MeshFactory = Callable[..., "DeviceMesh"]
+_EXCHANGE: pytest.StashKey[Exchange] = pytest.StashKey()
 
 
 def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
@@ -80,14 +85,29 @@ def factory(request: pytest.FixtureRequest, groups: ProcessGroupOwner) -> MeshFa
 def owned_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
     """Own the process group of a test."""
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-    from pytest_dtdispatch.plugin.rank_run import reach_of
 
     with _told():
-        owner = ProcessGroupOwner(reach_of(request.config))
+        owner = ProcessGroupOwner(_reach(request.config))
     try:
         yield owner
     finally:
         owner.close()
+
+
+def _reach(config: pytest.Config) -> Reach:
+    """Say how the ranks of a real process group of the test at hand find each other."""
+    from pytest_dtdispatch.meshes.groups import Reach
+
+    world, timeout_s = read_world(os.environ), options.run_settings(config).timeout
+    if not world.is_many:
+        return Reach(world, timeout_s)
+    rank = rank_of(config)
+    exchange = rank.exchange if rank else config.stash.get(_EXCHANGE, None)
+    if exchange is None:
+        from pytest_dtdispatch.ranks.exchange import join
+
+        exchange = config.stash[_EXCHANGE] = join(world, timeout_s)
+    return Reach(world, timeout_s, exchange, str(test_number(config)))
 
 
 @contextmanager

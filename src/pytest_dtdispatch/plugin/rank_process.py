@@ -1,7 +1,4 @@
-"""The processes of many ranks: who starts them and says what ended them, and each of them.
-
-A rank meets the others, keeps what it prints, and ends with them.
-"""
+"""A process that is one of many ranks: it meets the others, keeps what it prints, and ends with them."""
 
 from __future__ import annotations
 
@@ -21,12 +18,11 @@ import pytest
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.rerun import same_command, uncaptured
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.exchange import Exchange
-    from pytest_dtdispatch.ranks.launch import RankEnd
 
+PLUGIN = "dtdispatch-rank"
 FOLDER = "DTDISPATCH_RANKS"  # set for ranks that we start: where each says what it does
 STATUS, AT = "status", "at"  # files there: the exit status of the run, and the test of each rank
 WRITES = (  # flags of other plugins that write files, or judge by files
@@ -37,23 +33,23 @@ WRITES = (  # flags of other plugins that write files, or judge by files
 STACK_SIGNAL = signal.SIGUSR2
 FAREWELL_S = 10.0  # for what takes milliseconds
 TAIL = 4000  # characters of a rank's output that are shown
+_NUMBER = pytest.StashKey[int]()
 
 
-def launch_ranks(config: pytest.Config, ranks: int) -> int:
-    """Run the command line again in ranks, and wait for them."""
-    from pytest_dtdispatch.ranks.launch import StoppedError, launch
+def rank_of(config: pytest.Config) -> Rank | None:
+    """Return what this process is among many ranks, if it is one of a run that measures."""
+    rank: Rank | None = config.pluginmanager.get_plugin(PLUGIN)
+    return rank
 
-    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
-        try:
-            ended = launch(ranks, same_command(config), {FOLDER: folder}, folder)
-        except StoppedError as stopped:
-            _complain(f"{stopped}: the {ranks} ranks were stopped")
-            return int(pytest.ExitCode.TESTS_FAILED)
-        status = Path(folder, STATUS)
-        if status.exists():  # the first rank came to its end
-            return int(status.read_text())
-        _complain(*_why_ended(ended, Path(folder)))
-    return int(pytest.ExitCode.TESTS_FAILED)
+
+def count_test(config: pytest.Config) -> None:
+    """Count a test that is set up: each run of one has a number, the same on every rank."""
+    config.stash[_NUMBER] = test_number(config) + 1
+
+
+def test_number(config: pytest.Config) -> int:
+    """Return the number of the test at hand."""
+    return config.stash.get(_NUMBER, 0)
 
 
 class Rank:
@@ -220,21 +216,3 @@ def tail_of(path: str | Path, characters: int = TAIL) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()[-characters:]
     except OSError:
         return ""
-
-
-def _complain(*lines: str) -> None:
-    """Say what ended the ranks, on lines of their own: the first rank was in the middle of one."""
-    print(file=sys.stderr)
-    for line in lines:
-        print(f"ERROR: {line}", file=sys.stderr)
-
-
-def _why_ended(ended: list[RankEnd], folder: Path) -> list[str]:
-    if not ended:
-        return ["the ranks ended without a result"]
-    first = ended[0]  # because of it, the launcher ended the others
-    at = folder / f"{AT}-{first.rank}"
-    test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
-    tails = map(tail_of, folder.glob(f"dtdispatch-rank-{first.rank}-*.log"))
-    said = [f"the end of its output:\n{tail}" for tail in tails if tail]
-    return [f"rank {first.rank} {first.how}{test}", *said]

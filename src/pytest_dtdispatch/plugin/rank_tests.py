@@ -15,8 +15,7 @@ import pytest
 
 from pytest_dtdispatch.core.world import ENDED_ITS_RUN, lost_text
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.plugin.rank_process import STACK_SIGNAL, TAIL, Rank, tail_of
-from pytest_dtdispatch.plugin.rank_run import test_number
+from pytest_dtdispatch.plugin.rank_process import STACK_SIGNAL, TAIL, Rank, tail_of, test_number
 from pytest_dtdispatch.ranks.differences import FAILED, SKIPPED, PhaseOutcome, all_agree, complaints
 from pytest_dtdispatch.report.document import Document, Span, Tone, Verbatim, one_line
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtdispatch.core.metrics import Count
 from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
@@ -49,7 +50,7 @@ class Session:
         self._waits = Waits(config)
         self.results: dict[str, TestResults] = {}
 
-    def header(self) -> list[str]:
+    def pytest_report_header(self) -> list[str]:
         """Say how measuring is set, with what is known without torch."""
         from importlib.metadata import version
 
@@ -65,6 +66,12 @@ class Session:
             f" repeat={settings.repeat}{limit}{cold}{ops}{metric})"
         )
         return [how, *(f"dtdispatch: {summary}" for summary in self._meter_summary())]
+
+    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
+        """List what a count consists of, where an assertion on it fails."""
+        if not isinstance(left, Count) or not left.details:
+            return None
+        return [f"{left!r} {op} {right!r}", *left.details]
 
     def _meter_summary(self) -> Iterator[str]:
         if self._settings.metric == "instructions":

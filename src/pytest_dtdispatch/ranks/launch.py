@@ -8,7 +8,7 @@ import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 from unittest import mock
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -19,38 +19,19 @@ LOOK_EVERY_S = 0.1
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by the launcher
 
 
-@dataclass(frozen=True)
-class RankEnd:
-    """How a rank ended that did not end well.
-
-    Args:
-        rank: which one.
-        status: its exit status; of one that a signal ended its number, below 0.
-    """
+class RankEnd(NamedTuple):
+    """Which rank did not end well, and how it ended."""
 
     rank: int
-    status: int
-
-    @property
-    def how(self) -> str:
-        """Say it in words.
-
-        Example:
-            >>> RankEnd(1, -9).how, RankEnd(1, 4).how
-            ('was killed by SIGKILL', 'ended with exit status 4')
-        """
-        if self.status >= 0:
-            return f"ended with exit status {self.status}"
-        names = {int(number): number.name for number in signal.Signals}
-        return f"was killed by {names.get(-self.status, f'signal {-self.status}')}"
+    how: str
 
 
 class StoppedError(Exception):
     """The signal of this name told the launcher to stop; the ranks were told too, and are gone."""
 
 
-def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> list[RankEnd]:
-    """Run a command once for each rank, and wait for all; when one fails, the others are ended.
+def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> RankEnd | None:
+    """Run a command once for each rank, and wait for all; when one fails, say how, and end the others.
 
     Ranks meet at a free port of this machine, in a store that this process keeps.
     """
@@ -71,11 +52,20 @@ def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], fol
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
-            ended = [RankEnd(rank, failure.exitcode) for rank, failure in sorted(error.failures.items())]
-            return sorted(ended, key=lambda one: one.status == -signal.SIGTERM)  # which the launcher sends
+            ended = [(rank, failure.exitcode) for rank, failure in sorted(error.failures.items())]
+            rank, status = min(ended, key=lambda one: one[1] == -signal.SIGTERM)  # which the launcher sends
+            return RankEnd(rank, _how(status))
         except SignalException as error:
             raise StoppedError(error.sigval.name) from None
-    return []
+    return None
+
+
+def _how(status: int) -> str:
+    """Say how a process ended, by its exit status; of one that a signal ended its number, below 0."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    names = {int(number): number.name for number in signal.Signals}
+    return f"was killed by {names.get(-status, f'signal {-status}')}"
 
 
 @contextmanager

@@ -1,0 +1,112 @@
+"""A run that was asked for: what takes part in it, and the other processes that it needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_dtdispatch.core.parsing import ON
+from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.plugin.options import run_settings
+from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
+from pytest_dtdispatch.plugin.rerun import (
+    measuring_settings,
+    refuse_questions,
+    runs_nothing,
+    same_command,
+    uncaptured,
+)
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.ranks.launch import RankEnd
+
+
+def begin(config: pytest.Config) -> None:
+    """Take part in a run of many ranks, if this is one, before anything is printed."""
+    world = read_world(os.environ)
+    if world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config):
+        config.pluginmanager.register(Rank(world, None if world.is_first else Log(world.rank)), PLUGIN)
+
+
+def main(config: pytest.Config) -> int | None:
+    """Read the saved run to compare with; where other processes run the tests, wait for them."""
+    from pytest_dtdispatch.plugin.saved_run_gate import prepare
+
+    prepare(config)
+    if (rank := rank_of(config)) is not None:
+        status = rank.join(config)
+    else:
+        settings = None if read_world(os.environ).is_many else measuring_settings(config)
+        status = None if settings is None or settings.nproc == 1 else _launch(config, settings.nproc)
+    asked = config.getoption("dtdispatch_metric"), config.getini("dtdispatch_metric")
+    if status is not None or "instructions" not in asked:
+        return status
+    from pytest_dtdispatch.plugin.instruction_run import rerun
+
+    return rerun(config)
+
+
+def load(config: pytest.Config, selects_benchmarks: bool) -> None:
+    """Register what measures, judges and writes, as far as it was asked for."""
+    settings = run_settings(config)
+    if config.pluginmanager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
+        from pytest_dtdispatch.plugin.bridge import Bridge
+
+        config.pluginmanager.register(Bridge(config, settings), "dtdispatch-bridge")
+    if settings.measure:
+        from pytest_dtdispatch.plugin.session import Session
+
+        config.pluginmanager.register(Session(config, settings), "dtdispatch-session")
+    rank = rank_of(config)
+    if rank is not None and rank.exchange is not None:
+        from pytest_dtdispatch.plugin import rank_tests
+
+        session = rank_tests.RankSession(config, settings, rank, rank.exchange)
+        config.pluginmanager.register(session, rank_tests.PLUGIN)
+        if not rank.world.is_first:
+            return
+    if settings.measure and (settings.expected or settings.csv or settings.oss_json):
+        from pytest_dtdispatch.plugin.expected_gate import register
+
+        register(config, settings)
+
+
+def _measures(config: pytest.Config) -> bool:
+    flags = config.known_args_namespace
+    switches = ("dtdispatch", "dtdispatch_all")
+    given = (getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches)
+    return any(value is True or value in ON for value in given)
+
+
+def _launch(config: pytest.Config, ranks: int) -> int:
+    """Run the command line again in ranks, and wait for them."""
+    refuse_questions(config, "--dtdispatch-nproc")
+    from pytest_dtdispatch.ranks.launch import StoppedError, launch
+
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
+        try:
+            end = launch(ranks, same_command(config), {FOLDER: folder}, folder)
+            status = Path(folder, STATUS)
+            if status.exists():  # the first rank came to its end
+                return int(status.read_text())
+            said = _why_ended(end, Path(folder))
+        except StoppedError as stopped:
+            said = [f"{stopped}: the {ranks} ranks were stopped"]
+    # On lines of their own: the first rank was in the middle of one.
+    print("", *(f"ERROR: {line}" for line in said), sep="\n", file=sys.stderr)
+    return int(pytest.ExitCode.TESTS_FAILED)
+
+
+def _why_ended(end: RankEnd | None, folder: Path) -> list[str]:
+    if end is None:
+        return ["the ranks ended without a result"]
+    at = folder / f"{AT}-{end.rank}"
+    test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
+    tails = map(tail_of, folder.glob(f"dtdispatch-rank-{end.rank}-*.log"))
+    said = [f"the end of its output:\n{tail}" for tail in tails if tail]
+    return [f"rank {end.rank} {end.how}{test}", *said]
