@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, R
 from pytest_dtdispatch.ranks.merge import (
     RankSamples,
     merge_ranks,
-    plain_measurement,
     read_measurement,
     representative,
 )
@@ -33,7 +33,7 @@ figures = some.builds(
     texts,
 )
 measurements = some.builds(Measurement, figures=figures, contains=some.sampled_from(Contains), calls=counts)
-ONE = plain_measurement(
+ONE = asdict(
     Measurement("a", "a", "a", "4", Contains.DISPATCH, 1, Figures(samples=(Samples(State.HIT, (7,)),)))
 )
 FIGURES = ONE["figures"]
@@ -109,7 +109,7 @@ def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
 
 @given(measurements)
 def test_what_travels_arrives_as_it_was(measurement: Measurement) -> None:
-    assert read_measurement(json.loads(json.dumps(plain_measurement(measurement)))) == measurement
+    assert read_measurement(json.loads(json.dumps(asdict(measurement)))) == measurement
 
 
 @pytest.mark.parametrize(

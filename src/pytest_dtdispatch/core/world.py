@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+Said = TypeVar("Said", bound=Hashable)
 
 ENDED_ITS_RUN = "ended its run"  # what is said of a rank that left by itself
 MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
@@ -62,6 +65,19 @@ def lost_text(lost: Mapping[int, str]) -> str:
         'rank 1 left; rank 2 ended its run'
     """
     return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
+
+
+def group_ranks(told: Iterable[tuple[int, Said]]) -> dict[Said, list[int]]:
+    """Group ranks by what they say, in the order in which it was said first.
+
+    Example:
+        >>> group_ranks([(0, "a"), (1, "b"), (3, "a")])
+        {'a': [0, 3], 'b': [1]}
+    """
+    ranks: dict[Said, list[int]] = {}
+    for rank, said in told:
+        ranks.setdefault(said, []).append(rank)
+    return ranks
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -6,21 +6,19 @@ import os
 import socket
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import MeshError, RanksError, first_said
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
-from pytest_dtdispatch.ranks.exchange import Exchange
+from pytest_dtdispatch.ranks.exchange import Exchange, join
 from pytest_dtdispatch.torchapi.process_groups import (
     forget_group_that_failed,
     init_fake_group,
@@ -30,53 +28,7 @@ from pytest_dtdispatch.torchapi.process_groups import (
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-
-@dataclass(frozen=True)
-class Reach:
-    """This process among the ranks of its run, for one test.
-
-    Args:
-        world: which rank it is.
-        timeout_s: seconds that each wait for others may take, collectives included.
-        exchange: by which ranks tell each other; none where there is one rank.
-        test: names the test, the same on every rank and another for each run of it.
-    """
-
-    world: World = field(default_factory=World)
-    timeout_s: float = 60.0
-    exchange: Exchange | None = None
-    test: str = ""
-
-    def meet_to_open(self, name: str) -> Any:
-        """Wait for the other ranks; return a store that no other process group has written to."""
-        if self.exchange is None:
-            return HashStore()
-        self.exchange.meet(f"open/{self.test}/{name}", None, "open a process group")
-        return self.exchange.group_store(f"{self.test}/{name}")
-
-    def meet_to_close(self, name: str) -> bool:
-        """Wait for the other ranks before a process group is closed; say whether all of them came."""
-        if self.exchange is None:
-            return True
-        try:
-            self.exchange.meet(f"close/{self.test}/{name}", None, "close its process group")
-        except RanksError:  # who waits for that rank from now on is told, and fails the test
-            return False
-        return not self.exchange.lost
-
-    def shared_file(self, name: str) -> Path:
-        """Name a file that is not there yet, the same on every rank."""
-        own = Path(tempfile.gettempdir(), f"dtdispatch-rpc-{os.getpid()}-{self.test}-{name}")
-        if self.exchange is None:
-            return own
-        here = [socket.gethostname(), str(own)]
-        try:
-            found = self.exchange.meet(f"file/{self.test}/{name}", here, "start RPC")
-        except RanksError as error:
-            raise MeshError(str(error)) from None
-        if len({host for host, _ in found.values()}) > 1:
-            raise MeshError("RPC needs all ranks on one machine: they meet at a file there")
-        return Path(found[0][1])
+TIMEOUT_S = 60.0
 
 
 class ProcessGroupOwner:
@@ -84,10 +36,15 @@ class ProcessGroupOwner:
 
     Both forget everything that torch cached about meshes: an equal mesh on a new group equals the old one,
     and would be answered from entries that name the old group.
+
+    Args:
+        exchange: by which ranks tell each other; none where there is one rank.
+        test: names the test, the same on every rank and another for each run of it.
     """
 
-    def __init__(self, reach: Reach | None = None) -> None:
-        self._reach = reach or Reach()
+    def __init__(self, exchange: Exchange | None = None, test: str = "") -> None:
+        self._exchange = exchange or join(World(), TIMEOUT_S)
+        self._test = test
         self._ours: Any = None
         self._opened = 0
         self._local = ExitStack()
@@ -95,7 +52,7 @@ class ProcessGroupOwner:
 
     def group(self, place: Place, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
         """Open the process group, or use the one that is open."""
-        world = self._reach.world
+        world = self._exchange.world
         if place.device == "cuda" and world.is_many:
             torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
         if dist.is_initialized():
@@ -121,9 +78,9 @@ class ProcessGroupOwner:
         """Start RPC between the ranks of the group that is open: ``worker0``, ``worker1`` and so on."""
         if group_backend() not in REAL:
             raise MeshError(f"RPC needs backend gloo or nccl, and the process group is {group_backend()}")
-        file, world = self._reach.shared_file(f"{self._opened}"), self._reach.world
+        file, world = self._shared_file(), self._exchange.world
         try:
-            start_rpc(world.rank, world.size, str(file), self._reach.timeout_s)
+            start_rpc(world.rank, world.size, str(file), self._exchange.timeout_s)
         except RuntimeError as error:
             raise MeshError(f"RPC did not start: {first_said(error)}") from None
         self._rpc_file = file
@@ -138,11 +95,33 @@ class ProcessGroupOwner:
         self._ours = None
         ShardingCaches().clear_all()
 
+    def _key(self, what: str) -> str:
+        return f"{what}/{self._test}/{self._opened}"
+
+    def _all_come_to_close(self, what: str = "") -> bool:
+        """Wait for the other ranks before a process group is closed; say whether all of them came."""
+        try:
+            self._exchange.meet(f"{self._key('close')}{what}", None, "close its process group")
+        except RanksError:  # who waits for that rank from now on is told, and fails the test
+            return False
+        return not self._exchange.lost
+
+    def _shared_file(self) -> Path:
+        """Name a file that is not there yet, the same on every rank."""
+        own = Path(tempfile.gettempdir(), f"dtdispatch-rpc-{os.getpid()}-{self._test}-{self._opened}")
+        try:
+            found = self._exchange.meet(self._key("file"), [socket.gethostname(), str(own)], "start RPC")
+        except RanksError as error:
+            raise MeshError(str(error)) from None
+        if len({host for host, _ in found.values()}) > 1:
+            raise MeshError("RPC needs all ranks on one machine: they meet at a file there")
+        return Path(found[0][1])
+
     def _destroy(self) -> None:
-        all_came = group_backend() not in REAL or self._reach.meet_to_close(f"{self._opened}")
+        all_came = group_backend() not in REAL or self._all_come_to_close()
         if self._rpc_file is not None:
-            stop_rpc(all_came, self._reach.timeout_s)
-            self._reach.meet_to_close(f"{self._opened} rpc")  # its file is needed until all have stopped
+            stop_rpc(all_came, self._exchange.timeout_s)
+            self._all_come_to_close(" rpc")  # its file is needed until all have stopped
             self._rpc_file.unlink(missing_ok=True)
             self._rpc_file = None
         dist.destroy_process_group()
@@ -159,14 +138,15 @@ class ProcessGroupOwner:
             self._local.enter_context(local_mode(world_size))
 
     def _open_real(self, backend: str) -> None:
-        store, world = self._reach.meet_to_open(f"{self._opened}"), self._reach.world
+        exchange, world = self._exchange, self._exchange.world
+        exchange.meet(self._key("open"), None, "open a process group")
         try:
             dist.init_process_group(
                 backend,
-                store=store,
+                store=exchange.group_store(f"{self._test}/{self._opened}"),
                 rank=world.rank,
                 world_size=world.size,
-                timeout=timedelta(seconds=self._reach.timeout_s),
+                timeout=timedelta(seconds=self._exchange.timeout_s),
             )
         except RuntimeError as error:
             forget_group_that_failed()

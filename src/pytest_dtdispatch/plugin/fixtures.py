@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner, Reach
+    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.plugin.session import Session
     from pytest_dtdispatch.ranks.exchange import Exchange
 
@@ -87,27 +87,25 @@ def owned_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 
     with _told():
-        owner = ProcessGroupOwner(_reach(request.config))
+        owner = ProcessGroupOwner(_exchange(request.config), str(test_number(request.config)))
     try:
         yield owner
     finally:
         owner.close()
 
 
-def _reach(config: pytest.Config) -> Reach:
-    """Say how the ranks of a real process group of the test at hand find each other."""
-    from pytest_dtdispatch.meshes.groups import Reach
-
-    world, timeout_s = read_world(os.environ), options.run_settings(config).timeout
-    if not world.is_many:
-        return Reach(world, timeout_s)
+def _exchange(config: pytest.Config) -> Exchange:
+    """Give what the ranks of a real process group find each other by."""
     rank = rank_of(config)
     exchange = rank.exchange if rank else config.stash.get(_EXCHANGE, None)
     if exchange is None:
         from pytest_dtdispatch.ranks.exchange import join
 
-        exchange = config.stash[_EXCHANGE] = join(world, timeout_s)
-    return Reach(world, timeout_s, exchange, str(test_number(config)))
+        world = read_world(os.environ)
+        exchange = join(world, options.run_settings(config).timeout)
+        if world.is_many:  # else no test meets what another one left there
+            config.stash[_EXCHANGE] = exchange
+    return exchange
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,8 +192,8 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
             raise pytest.UsageError(
                 f"{_where(item)}: marker dtdispatch takes keywords only, not {mark.args[0]!r}"
             )
-        for keyword, value in _parsed_keywords(mark.kwargs, _where(item)):
-            values.setdefault(keyword, value)
+        for keyword, value in mark.kwargs.items():
+            values.setdefault(keyword, _keyword_value(keyword, value, f"{_where(item)}: marker dtdispatch"))
     return values
 
 
@@ -223,18 +223,13 @@ def checked(keyword: str, value: Any) -> Any:
         raise MeshError(f"{keyword}={value!r} is not {error}") from None
 
 
-def _parsed_keywords(keywords: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    for keyword, value in keywords.items():
-        option = _BY_KEYWORD.get(keyword)
-        if option is None:
-            valid = ", ".join(_BY_KEYWORD)
-            raise pytest.UsageError(f"{where}: marker dtdispatch has no keyword {keyword!r}; valid: {valid}")
-        try:
-            yield keyword, _read(option, value)
-        except ValueError as error:
-            raise pytest.UsageError(
-                f"{where}: marker dtdispatch: {keyword}={value!r} is not {error}"
-            ) from None
+def _keyword_value(keyword: str, value: Any, where: str) -> Any:
+    if keyword not in _BY_KEYWORD:
+        raise pytest.UsageError(f"{where} has no keyword {keyword!r}; valid: {', '.join(_BY_KEYWORD)}")
+    try:
+        return _read(_BY_KEYWORD[keyword], value)
+    except ValueError as error:
+        raise pytest.UsageError(f"{where}: {keyword}={value!r} is not {error}") from None
 
 
 def _given(config: pytest.Config, option: Option) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,25 +33,15 @@ class Passes:
         measuring: Session | None = session.config.pluginmanager.get_plugin("dtdispatch-session")
         if session.testsfailed or session.config.option.collectonly or measuring is None:
             return None
+        own_loop: Any = session.config.pluginmanager.get_plugin("main")  # of pytest
         rows = PassRows()
         for _ in range(self._count):
-            _run_all(session)
+            own_loop.pytest_runtestloop(session)
             rows.add(measuring.results.values())
             if session.testsfailed:
                 break
         write_whole(self._output, rows.as_json())
         return True
-
-
-def _run_all(session: pytest.Session) -> None:
-    """Run each test once, and put down everything that was set up: as pytest's own loop does."""
-    items = session.items
-    for item, after in zip(items, [*items[1:], None], strict=False):  # there may be none
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
-        if session.shouldfail:
-            raise session.Failed(session.shouldfail)
-        if session.shouldstop:
-            raise session.Interrupted(session.shouldstop)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -63,6 +63,7 @@ class Rank:
         self.world = world
         self.log = log
         self.exchange: Exchange | None = None
+        self._others = range(1, world.size)
         self._why_ended = ""
         self._folder = os.environ.get(FOLDER, "")
 
@@ -126,15 +127,13 @@ class Rank:
             print(f"ERROR: {problem}", file=sys.stderr)
         if problems and not status:
             status = int(pytest.ExitCode.TESTS_FAILED)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         if self._folder:
             Path(self._folder, STATUS).write_text(str(status))
         try:
             exchange.put("done", status)
             # The store may be this process's own: it stays until all have read from it.
-            others = [rank for rank in range(1, self.world.size) if rank not in exchange.lost]
-            exchange.gather("bye", "read how the run ended", FAREWELL_S, among=others, farewell="")
+            exchange.gather("bye", "read how the run ended", FAREWELL_S, self._others, farewell="")
         except RanksError:
             return status or int(pytest.ExitCode.TESTS_FAILED)
         return status
@@ -142,10 +141,9 @@ class Rank:
     def _ends_of_others(self, exchange: Exchange, status: int) -> list[str]:
         from pytest_dtdispatch.ranks.exchange import LostRanksError
 
-        others = [rank for rank in range(self.world.size) if rank and rank not in exchange.lost]
         problems = []
         try:
-            ends = exchange.gather("end", "end its run", among=others, farewell="")
+            ends = exchange.gather("end", "end its run", among=self._others, farewell="")
         except LostRanksError as error:
             ends, problems = error.found, [str(error)]
         for rank, (theirs, tail) in sorted(ends.items()):
@@ -158,8 +156,7 @@ class Rank:
         exchange, log = self.exchange, self.log
         if exchange is None or log is None:
             return status
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         try:
             exchange.put("end", [status, tail_of(log.path)])
             exchange.leave(self._farewell(status))
@@ -191,8 +188,7 @@ class Log:
         self._rank = rank
         self._terminal = os.dup(2)
         self.shows_stack = signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.close(file)
@@ -201,13 +197,17 @@ class Log:
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         if not self.is_told:
             said = tail_of(self.path)
             text = f"ERROR: rank {self._rank} could not go on; the end of its output:\n{said}\n"
             os.write(self._terminal, text.encode())
         Path(self.path).unlink(missing_ok=True)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def tail_of(path: str | Path, characters: int = TAIL) -> str:

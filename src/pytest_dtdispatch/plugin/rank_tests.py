@@ -8,12 +8,12 @@ import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.world import ENDED_ITS_RUN, lost_text
+from pytest_dtdispatch.core.world import ENDED_ITS_RUN, group_ranks, lost_text
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin.rank_process import STACK_SIGNAL, TAIL, Rank, tail_of, test_number
 from pytest_dtdispatch.ranks.differences import FAILED, SKIPPED, PhaseOutcome, all_agree, complaints
@@ -37,12 +37,10 @@ class RankSession:
     """The plugin object that keeps the tests of all ranks together.
 
     Attributes:
-        machines: how many machines the ranks are on, once they have told.
         why_stopped: why the run was ended before its end; empty where it was not.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, rank: Rank, exchange: Exchange) -> None:
-        self.machines = 1
         self.why_stopped = ""
         self._config = config
         self._settings = settings
@@ -107,10 +105,10 @@ class RankSession:
         """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
         if self.why_stopped or not self._runs:
             return results
-        from pytest_dtdispatch.ranks.merge import merge_ranks, plain_measurement, read_measurement
+        from pytest_dtdispatch.ranks.merge import merge_ranks, read_measurement
 
         key = f"rows/{test_number(self._config)}"
-        self._exchange.put(key, [plain_measurement(one) for one in results.measurements()])
+        self._exchange.put(key, [asdict(one) for one in results.measurements()])
         if not self._rank.world.is_first:
             return results
         found = self._gather(key, "send its rows")
@@ -123,8 +121,8 @@ class RankSession:
     @property
     def summary(self) -> str:
         """One line: how many ranks there are, and on how many machines."""
-        machines = "1 machine" if self.machines == 1 else f"{self.machines} machines"
-        return f"{self._rank.world.size} ranks on {machines}"
+        machines = len({introduction["host"] for introduction in self._introductions.values()})
+        return f"{self._rank.world.size} ranks on {f'{machines} machines' if machines > 1 else '1 machine'}"
 
     def document(self) -> Document:
         """Say what went wrong on which rank."""
@@ -142,7 +140,6 @@ class RankSession:
         exchange.put("collected", [digest, errors, self._rank.introduction()])
         found = exchange.gather("collected", "collect its tests")
         self._introductions = {rank: introduction for rank, (_, _, introduction) in found.items()}
-        self.machines = len({introduction["host"] for introduction in self._introductions.values()})
         if len({json.dumps(theirs, sort_keys=True) for _, theirs, _ in found.values()}) > 1:
             return _collect_errors({rank: theirs for rank, (_, theirs, _) in found.items()})
         if len({theirs for theirs, _, _ in found.values()}) == 1:
@@ -261,12 +258,12 @@ def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:
 
 
 def _collect_errors(errors: Mapping[int, Mapping[str, str]]) -> str:
-    by_error: dict[str, list[int]] = {}
-    for rank, theirs in errors.items():
-        for module, why in theirs.items():
-            by_error.setdefault(f"could not collect {module}: {why}", []).append(rank)
-    said = (f"rank {', '.join(map(str, ranks))} {error}" for error, ranks in by_error.items())
-    return "; ".join(said)
+    who = group_ranks(
+        (rank, f"could not collect {module}: {why}")
+        for rank, theirs in errors.items()
+        for module, why in theirs.items()
+    )
+    return "; ".join(f"rank {', '.join(map(str, ranks))} {error}" for error, ranks in who.items())
 
 
 def _last_line(text: str) -> str:

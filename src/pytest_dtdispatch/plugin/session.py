@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
-from pytest_dtdispatch.plugin.waiting import Waits
+from pytest_dtdispatch.plugin.waiting import remember, waiting_for
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.terminal import document_lines
 
@@ -47,7 +47,6 @@ class Session:
         self.why_not = options.why_not_measured(config)
         self._config = config
         self._settings = settings
-        self._waits = Waits(config)
         self.results: dict[str, TestResults] = {}
 
     def pytest_report_header(self) -> list[str]:
@@ -95,7 +94,7 @@ class Session:
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         settings, test = options.test_settings(item), options.row_nodeid(item)
-        waiting = self._waits.of(item.nodeid, settings)
+        waiting = waiting_for(self._config, item.nodeid, settings)
         try:
             agreement = self._ranks.agreement() if self._ranks else None
             measurer = make_measurer(settings, self._sampler, agreement, waiting, test)
@@ -114,7 +113,7 @@ class Session:
             measurer.close()
         except CaptureError as error:
             complaint = str(error)
-        self._waits.remember(item.nodeid, measurer.waiting.captured_s)
+        remember(self._config, item.nodeid, measurer.waiting.captured_s)
         results = self._ranks.merge(measurer.results) if self._ranks else measurer.results
         self.results[results.test] = results
         for sink in self._plugins(*SINKS):

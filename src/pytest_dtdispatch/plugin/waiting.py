@@ -74,34 +74,34 @@ class Waiting:
             self._announce(f"measuring {self._test} {what}{self._hint}")
 
 
-class Waits:
-    """What is said of every test of a run, and remembered for the next in the cache of pytest."""
+def waiting_for(config: pytest.Config, test: str, settings: Settings) -> Waiting:
+    """Give what is said of one test."""
+    has_less = settings.metric == "time" and not settings.stops_when_enough
+    last_s = _remembered(_cache(config)).get(test, 0.0)
+    return Waiting(test, _announcer(config), last_s, HINT if has_less else "")
 
-    def __init__(self, config: pytest.Config) -> None:
-        is_alone = not hasattr(config, "workerinput") and read_world(os.environ).is_first
-        self._config = config
-        self._cache: Any = getattr(config, "cache", None) if is_alone else None
 
-    def of(self, test: str, settings: Settings) -> Waiting:
-        """Give what is said of one test."""
-        has_less = settings.metric == "time" and not settings.stops_when_enough
-        last_s = self._remembered().get(test, 0.0)
-        return Waiting(test, _announcer(self._config), last_s, HINT if has_less else "")
+def remember(config: pytest.Config, test: str, seconds: float) -> None:
+    """Note for the next run what the captures of a test took, where that is long."""
+    cache = _cache(config)
+    remembered = _remembered(cache)
+    was_long = remembered.pop(test, None) is not None
+    if seconds >= LONG_S:
+        remembered[test] = round(seconds, 1)
+    if cache is not None and (was_long or seconds >= LONG_S):
+        cache.set(CACHE_KEY, remembered)
 
-    def remember(self, test: str, seconds: float) -> None:
-        """Note what the captures of a test took, where that is long."""
-        remembered = self._remembered()
-        was_long = remembered.pop(test, None) is not None
-        if seconds >= LONG_S:
-            remembered[test] = round(seconds, 1)
-        if self._cache is not None and (was_long or seconds >= LONG_S):
-            self._cache.set(CACHE_KEY, remembered)
 
-    def _remembered(self) -> dict[str, float]:
-        found = self._cache.get(CACHE_KEY, {}) if self._cache is not None else {}
-        if not isinstance(found, dict):  # the file can be anything
-            return {}
-        return {test: float(seconds) for test, seconds in found.items() if isinstance(seconds, (int, float))}
+def _cache(config: pytest.Config) -> Any:
+    """Give the cache of pytest to the first rank."""
+    return getattr(config, "cache", None) if read_world(os.environ).is_first else None
+
+
+def _remembered(cache: Any) -> dict[str, float]:
+    found = cache.get(CACHE_KEY, {}) if cache is not None else {}
+    if not isinstance(found, dict):  # the file can be anything
+        return {}
+    return {test: float(seconds) for test, seconds in found.items() if isinstance(seconds, (int, float))}
 
 
 def _announcer(config: pytest.Config) -> Announce:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_dtdispatch.core.world import ranks_text
+from pytest_dtdispatch.core.world import group_ranks, ranks_text
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -29,13 +29,11 @@ class PhaseOutcome:
 
 def collected_difference(first: Sequence[str], other: Sequence[str]) -> str:
     """Name the first difference between the tests of two ranks, if there is one."""
-    have, expected = set(other), set(first)
-    lacking = [name for name in first if name not in have]
-    besides = [name for name in other if name not in expected]
+    sides = ("lacks", first, set(other)), ("has besides", other, set(first))
     said = []
-    for verb, names in (("lacks", lacking), ("has besides", besides)):
-        if names:
-            said.append(f"{verb} {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
+    for verb, names, known in sides:
+        if new := [name for name in names if name not in known]:
+            said.append(f"{verb} {new[0]}" + (f" and {len(new) - 1} more" if len(new) > 1 else ""))
     if said:
         return " and ".join(said)
     for place, (ours, theirs) in enumerate(zip(first, other, strict=False), start=1):
@@ -51,21 +49,15 @@ def all_agree(outcomes: Mapping[int, PhaseOutcome]) -> bool:
 
 def complaints(outcomes: Mapping[int, PhaseOutcome]) -> list[str]:
     """Say which ranks did not pass a test and with what, those that agree in one line."""
+    ordered = sorted(outcomes.items())
     if len({outcome.test for outcome in outcomes.values()}) > 1:
-        return [f"{ranks_text(ranks)} ran {test}" for test, ranks in _grouped(outcomes, "test")]
+        who = group_ranks((rank, (outcome.label, outcome.test)) for rank, outcome in ordered)
+        return [f"{ranks_text(ranks)} ran {test}" for (_, test), ranks in who.items()]
     running = [rank for rank, outcome in outcomes.items() if outcome.label in (PASSED, FAILED)]
-    verb = "run" if len(running) > 1 else "runs"
-    instead = f" what {ranks_text(running)} {verb}" if running else ""
-    said = []
-    for why, ranks in _grouped(outcomes, "why"):
-        label = outcomes[ranks[0]].label
-        if label != PASSED:
-            said.append(f"{ranks_text(ranks)} {label}{'' if label == FAILED else instead}: {why}")
-    return said
-
-
-def _grouped(outcomes: Mapping[int, PhaseOutcome], by: str) -> Iterator[tuple[str, list[int]]]:
-    groups: dict[tuple[str, str], list[int]] = {}
-    for rank, outcome in sorted(outcomes.items()):
-        groups.setdefault((outcome.label, getattr(outcome, by)), []).append(rank)
-    return ((text, ranks) for (_, text), ranks in groups.items())
+    instead = f" what {ranks_text(running)} {'run' if len(running) > 1 else 'runs'}" if running else ""
+    who = group_ranks((rank, (outcome.label, outcome.why)) for rank, outcome in ordered)
+    return [
+        f"{ranks_text(ranks)} {label}{'' if label == FAILED else instead}: {why}"
+        for (label, why), ranks in who.items()
+        if label != PASSED
+    ]

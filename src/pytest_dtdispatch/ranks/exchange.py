@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, rendezvous  # type: ignore[attr-defined]
 
-from pytest_dtdispatch.core.world import ENDED_ITS_RUN, World, lost_text, ranks_text
+from pytest_dtdispatch.core.world import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
 from pytest_dtdispatch.errors import RanksError, first_said
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
@@ -33,7 +33,6 @@ class LostRanksError(RanksError):
 
     def __init__(self, lost: dict[int, str], found: dict[int, Any]) -> None:
         super().__init__(lost_text(lost))
-        self.lost = lost
         self.found = found
 
 
@@ -92,10 +91,13 @@ class Exchange:
             waiting = [rank for rank in waiting if rank not in found]
             if ranks := sorted(elsewhere & {*waiting}):
                 raise RanksError(f"{ranks_text(ranks)} ended the test early and did not {what}")
-            if left := sorted(gone & {*waiting}):
-                self._lose({rank: f"{ENDED_ITS_RUN}: {self._read(farewell, rank)}" for rank in left}, found)
-            if waiting and time.monotonic() > deadline:
-                self._lose(dict.fromkeys(waiting, f"did not {what} within {self.timeout_s:g} s"), found)
+            left = sorted(gone & {*waiting})
+            lost = {rank: f"{ENDED_ITS_RUN}: {self._read(farewell, rank)}" for rank in left}
+            if not lost and time.monotonic() > deadline:
+                lost = dict.fromkeys(waiting, f"did not {what} within {self.timeout_s:g} s")
+            if lost:
+                self.lost |= lost
+                raise LostRanksError(lost, found)
             if waiting:
                 time.sleep(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)
@@ -108,10 +110,6 @@ class Exchange:
     def group_store(self, name: str) -> Any:
         """Return a store for a process group of its own, which no other group has written to."""
         return PrefixStore(f"{PREFIX}-group/{name}", self._root)
-
-    def _lose(self, lost: dict[int, str], found: dict[int, Any]) -> NoReturn:
-        self.lost |= lost
-        raise LostRanksError(lost, found)
 
     def _has(self, key: str, rank: int) -> bool:
         with _store_is_there():
@@ -168,9 +166,7 @@ class Lockstep:
         key = f"agree/{self._test}/{self._count}"
         self._count += 1
         found = self._exchange.meet(key, [what, numbers], f"come to {self._subject}")
-        who: dict[str, list[int]] = {}
-        for rank, ((verb, theirs), _) in found.items():
-            who.setdefault(f"{verb} {theirs}", []).append(rank)
+        who = group_ranks((rank, f"{verb} {theirs}") for rank, ((verb, theirs), _) in found.items())
         if len(who) > 1:
             said = "; ".join(f"{ranks_text(ranks)} {said}" for said, ranks in who.items())
             raise RanksError(f"ranks measure different things: {said}")
@@ -178,7 +174,9 @@ class Lockstep:
 
 
 def join(world: World, timeout_s: float) -> Exchange:
-    """Open the store that the launcher named in the environment."""
+    """Open the store that the launcher named in the environment; one of our own where no others are."""
+    if not world.is_many:
+        return Exchange(HashStore(), world, timeout_s)
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pytest_dtdispatch.core.measurement import (
-    Contains,
     Figures,
     Measurement,
-    Refused,
     Samples,
     State,
-    Unit,
     refused_of,
 )
-from pytest_dtdispatch.core.world import ranks_text
+from pytest_dtdispatch.core.world import group_ranks, ranks_text
 
 
 @dataclass(frozen=True)
@@ -88,49 +87,29 @@ def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) ->
     return tuple(sample for _, samples in middle for sample in samples)
 
 
-def plain_measurement(measurement: Measurement) -> dict[str, Any]:
-    """Turn a measurement into plain data, to travel from rank to rank."""
-    return asdict(measurement)
-
-
 def read_measurement(plain: Any) -> Measurement:
-    """Read a measurement from plain data."""
+    """Read a measurement from what ``asdict`` made of it, as JSON."""
     try:
-        figures = plain["figures"]
-        return Measurement(
-            _text(plain["label"]),
-            _text(plain["full_label"]),
-            _text(plain["op"]),
-            _text(plain["mesh"]),
-            Contains(plain["contains"]),
-            _whole(plain["calls"]),
-            Figures(
-                _whole(figures["rounds"]),
-                tuple(map(_read_samples, figures["samples"])),
-                tuple(map(_text, figures["notes"])),
-                tuple(map(_text, figures["remarks"])),
-            ),
-        )
+        measurement: Measurement = _read(Measurement, plain)
     except (KeyError, TypeError) as error:
         raise ValueError(f"no measurement: {error}") from None
+    return measurement
 
 
-def _read_samples(plain: Any) -> Samples:
-    refused = tuple(Refused(_text(one["reason"]), _whole(one["count"])) for one in plain["refused"])
-    values = tuple(map(_whole, plain["values"]))
-    return Samples(State(plain["state"]), values, refused, Unit(**plain["unit"]))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"no text: {value!r}")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"no count: {value!r}")
-    return value
+def _read(kind: Any, plain: Any) -> Any:
+    """Read a value of a type: of a dataclass, field by field."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        types = get_type_hints(kind)
+        return kind(**{field.name: _read(types[field.name], plain[field.name]) for field in fields(kind)})
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], one) for one in plain)
+    if get_origin(kind) is UnionType:  # a profile, which no call on many ranks has
+        return None
+    if issubclass(kind, Enum):
+        return kind(plain)
+    if type(plain) is not kind or (kind is int and plain < 0):
+        raise ValueError(f"no {kind.__name__}: {plain!r}")
+    return plain
 
 
 def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str) -> Measurement:
@@ -160,10 +139,7 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[RankSample
 
 def _told_by(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
     """Say once what all ranks say, and of the rest who says it."""
-    who: dict[str, list[int]] = {}
-    for rank, said in texts.items():
-        for text in said:
-            who.setdefault(text, []).append(rank)
+    who = group_ranks((rank, text) for rank, said in texts.items() for text in said)
     return tuple(
         text if len(ranks) == len(texts) else f"{ranks_text(ranks)}: {text}" for text, ranks in who.items()
     )
