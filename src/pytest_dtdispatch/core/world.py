@@ -68,12 +68,7 @@ def lost_text(lost: Mapping[int, str]) -> str:
 
 
 def group_ranks(told: Iterable[tuple[int, Said]]) -> dict[Said, list[int]]:
-    """Group ranks by what they say, in the order in which it was said first.
-
-    Example:
-        >>> group_ranks([(0, "a"), (1, "b"), (3, "a")])
-        {'a': [0, 3], 'b': [1]}
-    """
+    """Group ranks by what they say, in the order in which it was said first."""
     ranks: dict[Said, list[int]] = {}
     for rank, said in told:
         ranks.setdefault(said, []).append(rank)

@@ -22,37 +22,22 @@ LIMIT, SAVED_RUN_GATE, FILE = "limit", "saved-run gate", "file"
 
 
 class Option:
-    """One setting, and every way to give it. A plain class is made faster than a dataclass.
-
-    Attributes:
-        field: its name in the settings, and as a marker keyword.
-        kind: what is read: a key of ``READERS`` in ``core/parsing.py``.
-        help: what it does.
-        default: as the help shows it.
-        metavar: how the help names its value; empty for a switch.
-        flag: empty where only the marker takes it.
-        dest: name of the flag's value, and of its ini twin.
-        choices: the valid words, where they are few.
-        role: what it is, where that matters; else empty.
-        repeatable: whether the flag may be given several times.
-        in_marker: whether the marker takes it.
-        marker_wins: whether the marker beats the flag.
-    """
+    """One setting, and every way to give it. A plain class is made faster than a dataclass."""
 
     def __init__(
         self,
-        field: str,
-        kind: str,
-        what: str,
-        default: str = "none",
-        metavar: str = "",
+        field: str,  # its name in the settings, and as a marker keyword
+        kind: str,  # what is read: a key of ``READERS`` in ``core/parsing.py``
+        what: str,  # what it does
+        default: str = "none",  # as the help shows it
+        metavar: str = "",  # how the help names its value; empty for a switch
         *,
-        flag: str | None = None,
-        choices: tuple[str, ...] = (),
-        role: str = "",
-        repeatable: bool = False,
-        in_marker: bool = True,
-        marker_wins: bool = False,
+        flag: str | None = None,  # where not made of the field; empty where only the marker takes it
+        choices: tuple[str, ...] = (),  # the valid words, where they are few
+        role: str = "",  # what it is, where that matters
+        repeatable: bool = False,  # whether the flag may be given several times
+        in_marker: bool = True,  # whether the marker takes it
+        marker_wins: bool = False,  # whether the marker beats the flag
     ) -> None:
         self.field = field
         self.kind = kind
@@ -60,6 +45,7 @@ class Option:
         self.default = default
         self.metavar = metavar
         self.flag = "--dtdispatch-" + field.replace("_", "-") if flag is None else flag
+        # Of the flag's value, and of its ini twin.
         self.dest = self.flag[2:].replace("-", "_")
         self.choices = choices
         self.role = role
@@ -172,8 +158,7 @@ def add_options(parser: pytest.Parser) -> None:
             action = "append" if option.repeatable else "store"
             group.addoption(option.flag, action=action, metavar=option.metavar, dest=option.dest, help=text)
         kind: Literal["linelist", "string"] = "linelist" if option.repeatable else "string"
-        ini_help = f"{text}; the flag {option.flag} beats it"
-        parser.addini(option.dest, ini_help, kind, default=None)
+        parser.addini(option.dest, f"{text}; the flag {option.flag} beats it", kind, default=None)
 
 
 def is_asked(config: pytest.Config) -> bool:

@@ -53,16 +53,12 @@ def test_number(config: pytest.Config) -> int:
 
 
 class Rank:
-    """The plugin object of a process that is one of many ranks.
-
-    Attributes:
-        exchange: by which ranks tell each other, once they have met.
-    """
+    """The plugin object of a process that is one of many ranks."""
 
     def __init__(self, world: World, log: Log | None) -> None:
         self.world = world
         self.log = log
-        self.exchange: Exchange | None = None
+        self.exchange: Exchange | None = None  # once ranks have met
         self._others = range(1, world.size)
         self._why_ended = ""
         self._folder = os.environ.get(FOLDER, "")
@@ -173,12 +169,7 @@ class Rank:
 
 
 class Log:
-    """Keeps in a file what this process prints; shows it at the end, if nobody else told what it says.
-
-    Attributes:
-        is_told: whether somebody else told.
-        shows_stack: whether a signal makes this process write to the file where it is.
-    """
+    """Keeps in a file what this process prints; shows it at the end, if nobody else told what it says."""
 
     def __init__(self, rank: int) -> None:
         file, self.path = tempfile.mkstemp(
@@ -187,6 +178,7 @@ class Log:
         self.is_told = False
         self._rank = rank
         self._terminal = os.dup(2)
+        # Whether a signal makes this process write to the file where it is.
         self.shows_stack = signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL
         _flush()
         os.dup2(file, 1)

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +16,8 @@ import pytest
 from pytest_dtdispatch.core.world import ENDED_ITS_RUN, group_ranks, lost_text
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin.rank_process import STACK_SIGNAL, TAIL, Rank, tail_of, test_number
-from pytest_dtdispatch.ranks.differences import FAILED, SKIPPED, PhaseOutcome, all_agree, complaints
+from pytest_dtdispatch.ranks import merge
+from pytest_dtdispatch.ranks.merge import FAILED, SKIPPED, PhaseOutcome
 from pytest_dtdispatch.report.document import Document, Span, Tone, Verbatim, one_line
 
 if TYPE_CHECKING:
@@ -34,14 +35,10 @@ GRACE = 0.25  # of the timeout: for ranks whose own wait began later
 
 
 class RankSession:
-    """The plugin object that keeps the tests of all ranks together.
-
-    Attributes:
-        why_stopped: why the run was ended before its end; empty where it was not.
-    """
+    """The plugin object that keeps the tests of all ranks together."""
 
     def __init__(self, config: pytest.Config, settings: Settings, rank: Rank, exchange: Exchange) -> None:
-        self.why_stopped = ""
+        self.why_stopped = ""  # the run was ended before its end, because of this
         self._config = config
         self._settings = settings
         self._rank = rank
@@ -101,22 +98,20 @@ class RankSession:
 
         return Lockstep(self._exchange, str(test_number(self._config)))
 
-    def merge(self, results: TestResults) -> TestResults:
+    def merged(self, results: TestResults) -> TestResults:
         """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
         if self.why_stopped or not self._runs:
             return results
-        from pytest_dtdispatch.ranks.merge import merge_ranks, read_measurement
-
         key = f"rows/{test_number(self._config)}"
         self._exchange.put(key, [asdict(one) for one in results.measurements()])
         if not self._rank.world.is_first:
             return results
         found = self._gather(key, "send its rows")
         try:
-            by_rank = {rank: [read_measurement(one) for one in rows] for rank, rows in found.items()}
+            by_rank = {rank: [merge.read_measurement(one) for one in rows] for rank, rows in found.items()}
         except (ValueError, TypeError) as error:
             raise RanksError(f"what a rank sent as its rows is none: {error}") from None
-        return results.merged(merge_ranks(by_rank, self._settings.rank_stat))
+        return results.merged(merge.merge_ranks(by_rank, self._settings.rank_stat))
 
     @property
     def summary(self) -> str:
@@ -133,8 +128,6 @@ class RankSession:
 
     def _compare(self, tests: list[str]) -> str:
         """Say how ranks differ in what they collected; empty where they do not."""
-        from pytest_dtdispatch.ranks.differences import collected_difference
-
         exchange, errors = self._exchange, self._collect_errors
         digest = hashlib.sha256(json.dumps(tests).encode()).hexdigest()
         exchange.put("collected", [digest, errors, self._rank.introduction()])
@@ -146,15 +139,15 @@ class RankSession:
             return ""
         exchange.put("tests", tests)
         collected = exchange.gather("tests", "name its tests")
-        differ = {rank: collected_difference(collected[0], theirs) for rank, theirs in collected.items()}
-        rank, how = next((rank, how) for rank, how in differ.items() if how)
+        differ = ((rank, merge.collected_difference(collected[0], had)) for rank, had in collected.items())
+        rank, how = next((rank, how) for rank, how in differ if how)
         return f"ranks collected different tests: rank {rank} {how}"
 
     def _end_phase(self, item: pytest.Item, report: pytest.TestReport, duration: float) -> None:
         ours = _outcome(report)
         try:
             key = self._end_of(str(report.when))
-            self._exchange.put(key, astuple(ours))
+            self._exchange.put(key, ours)
             self._exchange.end_of_part = self._end_of(NEXT[str(report.when)])
             # What failed here may have waited for the others already.
             waited = min(duration, self._settings.timeout) if ours.label == FAILED else 0.0
@@ -174,9 +167,9 @@ class RankSession:
         self, item: pytest.Item, report: pytest.TestReport, outcomes: Mapping[int, PhaseOutcome]
     ) -> None:
         failed = any(outcome.label == FAILED for outcome in outcomes.values())
-        if all_agree(outcomes) and not failed:
+        if merge.all_agree(outcomes) and not failed:
             return
-        said = complaints(outcomes)
+        said = merge.complaints(outcomes)
         self._complaints += [f"{item.nodeid} ({report.when}): {line}" for line in said]
         _fail(report, said)
         for rank, outcome in outcomes.items():

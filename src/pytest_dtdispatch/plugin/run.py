@@ -12,15 +12,9 @@ import pytest
 
 from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.plugin import rerun
 from pytest_dtdispatch.plugin.options import run_settings
 from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
-from pytest_dtdispatch.plugin.rerun import (
-    measuring_settings,
-    refuse_questions,
-    runs_nothing,
-    same_command,
-    uncaptured,
-)
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.launch import RankEnd
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
 def begin(config: pytest.Config) -> None:
     """Take part in a run of many ranks, if this is one, before anything is printed."""
     world = read_world(os.environ)
-    if world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config):
+    if world.is_many and not rerun.runs_nothing(config.known_args_namespace) and _measures(config):
         config.pluginmanager.register(Rank(world, None if world.is_first else Log(world.rank)), PLUGIN)
 
 
@@ -41,14 +35,14 @@ def main(config: pytest.Config) -> int | None:
     if (rank := rank_of(config)) is not None:
         status = rank.join(config)
     else:
-        settings = None if read_world(os.environ).is_many else measuring_settings(config)
+        settings = None if read_world(os.environ).is_many else rerun.measuring_settings(config)
         status = None if settings is None or settings.nproc == 1 else _launch(config, settings.nproc)
     asked = config.getoption("dtdispatch_metric"), config.getini("dtdispatch_metric")
     if status is not None or "instructions" not in asked:
         return status
-    from pytest_dtdispatch.plugin.instruction_run import rerun
+    from pytest_dtdispatch.plugin import instruction_run
 
-    return rerun(config)
+    return instruction_run.rerun(config)
 
 
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
@@ -85,12 +79,12 @@ def _measures(config: pytest.Config) -> bool:
 
 def _launch(config: pytest.Config, ranks: int) -> int:
     """Run the command line again in ranks, and wait for them."""
-    refuse_questions(config, "--dtdispatch-nproc")
+    rerun.refuse_questions(config, "--dtdispatch-nproc")
     from pytest_dtdispatch.ranks.launch import StoppedError, launch
 
-    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, rerun.uncaptured(config):
         try:
-            end = launch(ranks, same_command(config), {FOLDER: folder}, folder)
+            end = launch(ranks, rerun.same_command(config), {FOLDER: folder}, folder)
             status = Path(folder, STATUS)
             if status.exists():  # the first rank came to its end
                 return int(status.read_text())

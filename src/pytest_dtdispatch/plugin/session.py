@@ -114,7 +114,7 @@ class Session:
         except CaptureError as error:
             complaint = str(error)
         remember(self._config, item.nodeid, measurer.waiting.captured_s)
-        results = self._ranks.merge(measurer.results) if self._ranks else measurer.results
+        results = self._ranks.merged(measurer.results) if self._ranks else measurer.results
         self.results[results.test] = results
         for sink in self._plugins(*SINKS):
             sink.enter(item, results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtdispatch.core.world import read_world
@@ -25,11 +26,9 @@ def _say_nothing(text: str) -> None:
     """Stand in for a terminal where there is none."""
 
 
+@dataclass
 class Waiting:
     """What is said of one test while it is measured, a line at the most of each call and one of all captures.
-
-    Attributes:
-        captured_s: seconds that its captures took so far.
 
     Example:
         >>> waiting = Waiting("test_it.py::test_a", print, last_s=13.4)
@@ -39,28 +38,25 @@ class Waiting:
         measuring 'step' of test_it.py::test_a may take 7 s: 13 calls as long as its first
     """
 
-    def __init__(
-        self, test: str = "", announce: Announce = _say_nothing, last_s: float = 0.0, hint: str = ""
-    ) -> None:
-        self.captured_s = 0.0
-        self._test = test
-        self._announce = announce
-        self._last_s = last_s
-        self._hint = hint
-        self._was_said = False
+    test: str = ""
+    announce: Announce = _say_nothing
+    last_s: float = 0.0  # that its captures took the last time
+    hint: str = ""  # what is added of captures
+    captured_s: float = 0.0  # that they took so far
+    was_said: bool = False
 
     def begin_call(self, name: str, calls: int, seconds: float) -> None:
         """Say of a call how long its repetitions may take, where that is long."""
         if seconds >= LONG_S:
-            self._announce(
-                f"measuring {name!r} of {self._test} may take {seconds:.0f} s: "
+            self.announce(
+                f"measuring {name!r} of {self.test} may take {seconds:.0f} s: "
                 f"{calls} calls as long as its first"
             )
 
     def begin_capture(self) -> None:
         """Say how long the captures of the test took the last time, where that was long."""
-        if self._last_s >= LONG_S:
-            self._say_once(f"took {self._last_s:.0f} s the last time")
+        if self.last_s >= LONG_S:
+            self._say_once(f"took {self.last_s:.0f} s the last time")
 
     def measured(self, seconds: float) -> None:
         """Add to what the captures took, and say when it gets long, unless it was foretold."""
@@ -69,9 +65,9 @@ class Waiting:
             self._say_once(f"takes more than {LONG_S:.0f} s")
 
     def _say_once(self, what: str) -> None:
-        if not self._was_said:
-            self._was_said = True
-            self._announce(f"measuring {self._test} {what}{self._hint}")
+        if not self.was_said:
+            self.was_said = True
+            self.announce(f"measuring {self.test} {what}{self.hint}")
 
 
 def waiting_for(config: pytest.Config, test: str, settings: Settings) -> Waiting:

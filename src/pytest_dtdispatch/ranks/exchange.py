@@ -1,7 +1,4 @@
-"""What ranks tell each other: JSON through the store of their launcher, with a timeout on every wait.
-
-With it they stay in lockstep: before a real collective is repeated they settle of which op, and how often.
-"""
+"""What ranks tell each other: JSON through the store of their launcher, with a timeout on every wait."""
 
 from __future__ import annotations
 
@@ -37,18 +34,13 @@ class LostRanksError(RanksError):
 
 
 class Exchange:
-    """A place where every rank puts values under a key, and reads those of all.
-
-    Attributes:
-        lost: why ranks are not waited for any more, by rank.
-        end_of_part: key under which each rank says how the part of the test at hand ended; empty outside.
-    """
+    """A place where every rank puts values under a key, and reads those of all."""
 
     def __init__(self, store: Any, world: World, timeout_s: float) -> None:
         self.world = world
         self.timeout_s = timeout_s
-        self.lost: dict[int, str] = {}
-        self.end_of_part = ""
+        self.lost: dict[int, str] = {}  # why ranks are not waited for any more
+        self.end_of_part = ""  # where each rank says how the part of the test at hand ended; empty outside
         self._root = store
         self._store = PrefixStore(PREFIX, store)
 

@@ -31,17 +31,14 @@ class StoppedError(Exception):
 
 
 def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> RankEnd | None:
-    """Run a command once for each rank, and wait for all; when one fails, say how, and end the others.
-
-    Ranks meet at a free port of this machine, in a store that this process keeps.
-    """
+    """Run a command once for each rank, and wait for all; when one fails, say how, and end the others."""
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=ranks,
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_endpoint="localhost:0",  # a free port, for a store that this process keeps
         local_addr="localhost",
         max_restarts=0,
         monitor_interval=LOOK_EVERY_S,

@@ -1,4 +1,4 @@
-"""Measurements of several ranks: as they travel, side by side, and made one."""
+"""What ranks measured made one, and where they differ: in tests they collected, and in how a test ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from pytest_dtdispatch.core.measurement import (
     Figures,
@@ -17,6 +17,8 @@ from pytest_dtdispatch.core.measurement import (
     refused_of,
 )
 from pytest_dtdispatch.core.world import group_ranks, ranks_text
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 @dataclass(frozen=True)
@@ -143,3 +145,48 @@ def _told_by(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
     return tuple(
         text if len(ranks) == len(texts) else f"{ranks_text(ranks)}: {text}" for text, ranks in who.items()
     )
+
+
+class PhaseOutcome(NamedTuple):
+    """How one phase of a test ended on one rank."""
+
+    test: str  # its node id
+    label: str  # ``passed``, ``failed``, ``skipped``, ``xfailed``
+    why: str = ""  # one line, of what did not pass
+    details: str = ""  # traceback and output of what failed
+
+
+def collected_difference(first: Sequence[str], other: Sequence[str]) -> str:
+    """Name the first difference between the tests of two ranks, if there is one."""
+    sides = ("lacks", first, set(other)), ("has besides", other, set(first))
+    said = []
+    for verb, names, known in sides:
+        if new := [name for name in names if name not in known]:
+            said.append(f"{verb} {new[0]}" + (f" and {len(new) - 1} more" if len(new) > 1 else ""))
+    if said:
+        return " and ".join(said)
+    for place, (ours, theirs) in enumerate(zip(first, other, strict=False), start=1):
+        if ours != theirs:
+            return f"has {theirs} in place {place}, where rank 0 has {ours}"
+    return "" if len(first) == len(other) else f"has {len(other)} tests, and rank 0 {len(first)}"
+
+
+def all_agree(outcomes: Mapping[int, PhaseOutcome]) -> bool:
+    """Whether all ranks ended the same test the same way."""
+    return len({(outcome.test, outcome.label) for outcome in outcomes.values()}) <= 1
+
+
+def complaints(outcomes: Mapping[int, PhaseOutcome]) -> list[str]:
+    """Say which ranks did not pass a test and with what, those that agree in one line."""
+    ordered = sorted(outcomes.items())
+    if len({outcome.test for outcome in outcomes.values()}) > 1:
+        who = group_ranks((rank, (outcome.label, outcome.test)) for rank, outcome in ordered)
+        return [f"{ranks_text(ranks)} ran {test}" for (_, test), ranks in who.items()]
+    running = [rank for rank, outcome in outcomes.items() if outcome.label in (PASSED, FAILED)]
+    instead = f" what {ranks_text(running)} {'run' if len(running) > 1 else 'runs'}" if running else ""
+    who = group_ranks((rank, (outcome.label, outcome.why)) for rank, outcome in ordered)
+    return [
+        f"{ranks_text(ranks)} {label}{'' if label == FAILED else instead}: {why}"
+        for (label, why), ranks in who.items()
+        if label != PASSED
+    ]
