@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-Said = TypeVar("Said", bound=Hashable)
+from typing import Any
 
 ENDED_ITS_RUN = "ended its run"  # what is said of a rank that left by itself
 MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
@@ -67,9 +65,9 @@ def lost_text(lost: Mapping[int, str]) -> str:
     return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
 
 
-def group_ranks(told: Iterable[tuple[int, Said]]) -> dict[Said, list[int]]:
+def group_ranks(told: Iterable[tuple[int, Any]]) -> dict[Any, list[int]]:
     """Group ranks by what they say, in the order in which it was said first."""
-    ranks: dict[Said, list[int]] = {}
+    ranks: dict[Any, list[int]] = {}
     for rank, said in told:
         ranks.setdefault(said, []).append(rank)
     return ranks

@@ -28,8 +28,6 @@ from pytest_dtdispatch.torchapi.process_groups import (
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-TIMEOUT_S = 60.0
-
 
 class ProcessGroupOwner:
     """Opens a process group for a test, and closes it after; a group that the user made is only used.
@@ -43,7 +41,7 @@ class ProcessGroupOwner:
     """
 
     def __init__(self, exchange: Exchange | None = None, test: str = "") -> None:
-        self._exchange = exchange or join(World(), TIMEOUT_S)
+        self._exchange = exchange or join(World(), timeout_s=60.0)
         self._test = test
         self._ours: Any = None
         self._opened = 0

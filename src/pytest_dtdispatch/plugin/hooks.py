@@ -46,9 +46,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """
     if config.getoption("help") or config.getoption("version") or not flags.is_asked(config):
         return None
-    from pytest_dtdispatch.plugin.run import main
+    from pytest_dtdispatch.plugin import instruction_run, run
 
-    return main(config)
+    status = run.main(config)
+    return instruction_run.rerun(config) if status is None else status
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -107,15 +107,12 @@ class Rank:
         """Note what ended the run before its end."""
         self._why_ended = f" ({excinfo.exconly(tryshort=True).splitlines()[0]})"
 
-    def _farewell(self, status: int) -> str:
-        return f"exit status {status}{self._why_ended}"
-
     def _end_first(self, status: int) -> int:
         exchange = self.exchange
         if exchange is None:
             return status
         try:
-            exchange.leave(self._farewell(status))
+            exchange.leave(f"exit status {status}{self._why_ended}")
             problems = self._ends_of_others(exchange, status)
         except RanksError as error:
             problems = [] if status else [str(error)]
@@ -155,7 +152,7 @@ class Rank:
         _flush()
         try:
             exchange.put("end", [status, tail_of(log.path)])
-            exchange.leave(self._farewell(status))
+            exchange.leave(f"exit status {status}{self._why_ended}")
             done = exchange.gather("done", "end the run", 2 * exchange.timeout_s, among=[0], farewell="")
             exchange.put("bye", None)
         except RanksError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,42 +14,37 @@ import pytest
 
 from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.world import read_world
-from pytest_dtdispatch.plugin import rerun
-from pytest_dtdispatch.plugin.options import run_settings
+from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.launch import RankEnd
 
+RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
+INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
+
 
 def begin(config: pytest.Config) -> None:
     """Take part in a run of many ranks, if this is one, before anything is printed."""
     world = read_world(os.environ)
-    if world.is_many and not rerun.runs_nothing(config.known_args_namespace) and _measures(config):
+    if world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config):
         config.pluginmanager.register(Rank(world, None if world.is_first else Log(world.rank)), PLUGIN)
 
 
 def main(config: pytest.Config) -> int | None:
-    """Read the saved run to compare with; where other processes run the tests, wait for them."""
+    """Read the saved run to compare with; meet other ranks, or start them and wait for them."""
     from pytest_dtdispatch.plugin.saved_run_gate import prepare
 
     prepare(config)
     if (rank := rank_of(config)) is not None:
-        status = rank.join(config)
-    else:
-        settings = None if read_world(os.environ).is_many else rerun.measuring_settings(config)
-        status = None if settings is None or settings.nproc == 1 else _launch(config, settings.nproc)
-    asked = config.getoption("dtdispatch_metric"), config.getini("dtdispatch_metric")
-    if status is not None or "instructions" not in asked:
-        return status
-    from pytest_dtdispatch.plugin import instruction_run
-
-    return instruction_run.rerun(config)
+        return rank.join(config)
+    settings = None if read_world(os.environ).is_many else measuring_settings(config)
+    return None if settings is None or settings.nproc == 1 else _launch(config, settings.nproc)
 
 
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     """Register what measures, judges and writes, as far as it was asked for."""
-    settings = run_settings(config)
+    settings = options.run_settings(config)
     if config.pluginmanager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
         from pytest_dtdispatch.plugin.bridge import Bridge
 
@@ -70,6 +67,48 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         register(config, settings)
 
 
+def runs_nothing(flags: object) -> bool:
+    """Tell whether parsed flags ask for something else than to run tests."""
+    return any(getattr(flags, dest, False) for dest in RUNS_NOTHING)
+
+
+def measuring_settings(config: pytest.Config) -> options.Settings | None:
+    """Return the settings of a run that measures and has no mistake: that is told when it is configured."""
+    if runs_nothing(config.option) or options.why_not_measured(config):
+        return None
+    settings = options.valid_settings(config)
+    return settings if settings and settings.measure else None
+
+
+def refuse_questions(config: pytest.Config, because: str) -> None:
+    """Refuse flags that would ask at the terminal, which other processes do not have."""
+    for dest, flag in INTERACTIVE.items():
+        if config.getoption(dest, False):
+            raise pytest.UsageError(f"{flag}: not with {because}: run without either")
+
+
+def same_command(config: pytest.Config) -> list[str]:
+    """Write the command line of this process anew, or where it is not pytest's own, one like it."""
+    started = Path(sys.argv[0])
+    if started.name in ("pytest", "py.test") or started.parent.name == "pytest":
+        return [sys.executable, *sys.orig_argv[1:]]
+    return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args)]
+
+
+@contextmanager
+def uncaptured(config: pytest.Config) -> Iterator[None]:
+    """Give other processes the terminal, or whatever stands in for it."""
+    manager = config.pluginmanager.getplugin("capturemanager")
+    if manager is None:
+        yield
+        return
+    manager.suspend_global_capture(in_=True)
+    try:
+        yield
+    finally:
+        manager.resume_global_capture()
+
+
 def _measures(config: pytest.Config) -> bool:
     flags = config.known_args_namespace
     switches = ("dtdispatch", "dtdispatch_all")
@@ -79,20 +118,20 @@ def _measures(config: pytest.Config) -> bool:
 
 def _launch(config: pytest.Config, ranks: int) -> int:
     """Run the command line again in ranks, and wait for them."""
-    rerun.refuse_questions(config, "--dtdispatch-nproc")
+    refuse_questions(config, "--dtdispatch-nproc")
     from pytest_dtdispatch.ranks.launch import StoppedError, launch
 
-    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, rerun.uncaptured(config):
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
         try:
-            end = launch(ranks, rerun.same_command(config), {FOLDER: folder}, folder)
+            end = launch(ranks, same_command(config), {FOLDER: folder}, folder)
             status = Path(folder, STATUS)
             if status.exists():  # the first rank came to its end
                 return int(status.read_text())
             said = _why_ended(end, Path(folder))
         except StoppedError as stopped:
             said = [f"{stopped}: the {ranks} ranks were stopped"]
-    # On lines of their own: the first rank was in the middle of one.
-    print("", *(f"ERROR: {line}" for line in said), sep="\n", file=sys.stderr)
+        # On lines of their own: the first rank was in the middle of one.
+        print("", *(f"ERROR: {line}" for line in said), sep="\n", file=sys.stderr)
     return int(pytest.ExitCode.TESTS_FAILED)
 
 

@@ -36,11 +36,12 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
             f"{_count(measurement, State.MISS)}+{_count(measurement, State.HIT)}",
         ]
 
-    columns = []
-    for state in states:
-        columns += [Column(str(state), scales[state].name), Column("slowest"), Column("spread")]
-    columns += [Column("local", scales[State.LOCAL].name), Column("overhead", overhead.name)]
-    columns.append(Column("samples"))
+    columns = [
+        *(Column(*of) for state in states for of in ((state, scales[state].name), ("slowest",), ("spread",))),
+        Column("local", scales[State.LOCAL].name),
+        Column("overhead", overhead.name),
+        Column("samples"),
+    ]
     return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND)
 
 
