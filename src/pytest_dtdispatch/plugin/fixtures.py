@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MeshFactory = Callable[..., "DeviceMesh"]
 _EXCHANGE: pytest.StashKey[Exchange] = pytest.StashKey()
+_GROUPS: pytest.StashKey[ProcessGroupOwner] = pytest.StashKey()
 
 
 def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
@@ -40,11 +41,11 @@ def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
         yield measurer
 
 
-def open_group(request: pytest.FixtureRequest, groups: ProcessGroupOwner) -> ProcessGroup:
+def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
     """Open the process group of a test, or use the one that is open."""
     from pytest_dtdispatch.meshes.place import choose_place
 
-    settings = options.test_settings(request.node)
+    settings, groups = options.test_settings(request.node), _groups(request)
     with _told():
         place = choose_place(settings.mesh, settings.device, settings.backend)
         group: ProcessGroup = groups.group(place, settings.backend != "auto")
@@ -53,11 +54,11 @@ def open_group(request: pytest.FixtureRequest, groups: ProcessGroupOwner) -> Pro
     return group
 
 
-def factory(request: pytest.FixtureRequest, groups: ProcessGroupOwner) -> MeshFactory:
+def factory(request: pytest.FixtureRequest) -> MeshFactory:
     """Give what makes the meshes of a test."""
     from pytest_dtdispatch.meshes.place import choose_place
 
-    settings = options.test_settings(request.node)
+    settings, groups = options.test_settings(request.node), _groups(request)
     in_marker = options.marker_values(request.node).get("mesh", (1,))
 
     def make(
@@ -82,16 +83,18 @@ def factory(request: pytest.FixtureRequest, groups: ProcessGroupOwner) -> MeshFa
     return make
 
 
-def owned_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
-    """Own the process group of a test."""
+def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
+    """Own the process group of a test, until the first fixture that asked for it ends."""
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 
-    with _told():
-        owner = ProcessGroupOwner(_exchange(request.config), str(test_number(request.config)))
-    try:
-        yield owner
-    finally:
-        owner.close()
+    stash: pytest.Stash = request.node.stash
+    if _GROUPS not in stash:
+        with _told():
+            owner = ProcessGroupOwner(_exchange(request.config), str(test_number(request.config)))
+        stash[_GROUPS] = owner
+        request.addfinalizer(owner.close)
+        request.addfinalizer(lambda: stash.__delitem__(_GROUPS))
+    return stash[_GROUPS]
 
 
 def _exchange(config: pytest.Config) -> Exchange:

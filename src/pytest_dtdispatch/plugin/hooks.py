@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
     from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
 
@@ -99,11 +98,11 @@ def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
 
 
 @pytest.fixture
-def process_group(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGroupOwner) -> ProcessGroup:
+def process_group(request: pytest.FixtureRequest) -> ProcessGroup:
     """A process group with a rank for each place in the mesh; one that is open already is used."""
     from pytest_dtdispatch.plugin.fixtures import open_group
 
-    return open_group(request, _dtdispatch_groups)
+    return open_group(request)
 
 
 @pytest.fixture
@@ -113,16 +112,8 @@ def device_mesh(mesh_factory: MeshFactory) -> DeviceMesh:
 
 
 @pytest.fixture
-def mesh_factory(request: pytest.FixtureRequest, _dtdispatch_groups: ProcessGroupOwner) -> MeshFactory:
+def mesh_factory(request: pytest.FixtureRequest) -> MeshFactory:
     """Make meshes: ``mesh_factory((2, 4), dim_names=("dp", "tp"), backend=..., device=...)``."""
     from pytest_dtdispatch.plugin.fixtures import factory
 
-    return factory(request, _dtdispatch_groups)
-
-
-@pytest.fixture(name="_dtdispatch_groups")
-def dispatch_groups(request: pytest.FixtureRequest) -> Iterator[ProcessGroupOwner]:
-    """Own the process group of a test."""
-    from pytest_dtdispatch.plugin.fixtures import owned_groups
-
-    yield from owned_groups(request)
+    return factory(request)

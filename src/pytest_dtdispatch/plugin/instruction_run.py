@@ -55,9 +55,6 @@ class Choice:
         return f"instructions are counted by {self.meter} ({self.why})"
 
 
-_CHOICE = pytest.StashKey[Choice]()
-
-
 def rerun(config: pytest.Config) -> int | None:
     """Run the command line again in a process whose instructions can be counted, and wait for it."""
     from pytest_dtdispatch.instructions.callgrind import command
@@ -67,7 +64,7 @@ def rerun(config: pytest.Config) -> int | None:
     settings = measuring_settings(config)
     if folder := os.environ.pop(FOLDER, ""):
         choice = Choice(**json.loads(Path(folder, "choice.json").read_text()))
-        config.stash[_CHOICE] = choice
+        config.pluginmanager.register(choice, "dtdispatch-meter")
         profile = settings is not None and settings.profile
         register(InstructionSampler(lambda: _counter(choice, Path(folder), profile)))
         return None
@@ -113,11 +110,6 @@ def find_callgrind() -> tuple[str, str]:
 
     path = shutil.which("valgrind") or ""
     return path, why_no_requests() or ("" if path else f"valgrind is not on PATH: {INSTALL}")
-
-
-def choice_of(config: pytest.Config) -> Choice | None:
-    """Tell which meter this process has, if it has one."""
-    return config.stash.get(_CHOICE, None)
 
 
 def _counter(choice: Choice, folder: Path, profile: bool) -> Counter:

@@ -198,18 +198,12 @@ class RankSession:
             return []
         if there.get("host") != here.get("host"):
             return [f"output of rank {rank}: {log} on {there.get('host')}"]
-        if not self._exchange.lost[rank].startswith(ENDED_ITS_RUN):  # it hangs
-            _ask_for_stack(int(there.get("pid", 0)))
+        if there.get("pid") and not self._exchange.lost[rank].startswith(ENDED_ITS_RUN):  # it hangs
+            with suppress(OSError):  # it has ended
+                os.kill(there["pid"], STACK_SIGNAL)  # which makes it write to its output where it does
+                time.sleep(WRITES_STACK_S)
         said = _shortened(tail_of(log, LONGEST_LOG).splitlines())
         return [f"the end of the output of rank {rank}:", *said] if said else []
-
-
-def _ask_for_stack(pid: int) -> None:
-    """Let a process that hangs write to its output where it does."""
-    with suppress(OSError):  # it has ended
-        if pid:
-            os.kill(pid, STACK_SIGNAL)
-            time.sleep(WRITES_STACK_S)
 
 
 def _shortened(log: list[str]) -> list[str]:

@@ -73,11 +73,8 @@ class Session:
         return [f"{left!r} {op} {right!r}", *left.details]
 
     def _meter_summary(self) -> Iterator[str]:
-        if self._settings.metric == "instructions":
-            from pytest_dtdispatch.plugin.instruction_run import choice_of
-
-            if choice := choice_of(self._config):
-                yield choice.summary
+        if choice := self._config.pluginmanager.get_plugin("dtdispatch-meter"):
+            yield choice.summary
 
     @functools.cached_property
     def _sampler(self) -> Sampler:
