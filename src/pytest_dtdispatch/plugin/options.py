@@ -30,10 +30,7 @@ NOT_ASKED = "without --dtdispatch or --dtdispatch-all"
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured in a test, and where its ops run.
-
-    Each field is the option of its name: the table in ``flags.py`` says what it does.
-    """
+    """What is measured in a test, and where: each field is the option of its name in ``flags.py``."""
 
     measure: bool = False
     measure_all: bool = False

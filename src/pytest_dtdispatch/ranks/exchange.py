@@ -124,10 +124,7 @@ def has_real_group() -> bool:
 
 
 class Lockstep:
-    """What ranks settle in one test, in the order that every rank comes to it.
-
-    Without a real process group no rank waits for another, and nothing is settled.
-    """
+    """What ranks settle in one test, in the order they come to it; nothing without a real process group."""
 
     def __init__(
         self, exchange: Exchange, test: str, has_real_group: Callable[[], bool] = has_real_group
