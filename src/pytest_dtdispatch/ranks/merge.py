@@ -9,13 +9,7 @@ from enum import Enum
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from pytest_dtdispatch.core.measurement import (
-    Figures,
-    Measurement,
-    Samples,
-    State,
-    refused_of,
-)
+from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
 from pytest_dtdispatch.core.world import group_ranks, ranks_text
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
