@@ -36,7 +36,7 @@ def variant(counts: CompileCounts = COUNTS, is_on: bool | None = None, **figures
 
 def cells(made: CompiledVariant, **kwargs: Any) -> dict[str, str]:
     table = table_of(document({"t.py::test": [made]}, View(**kwargs)))
-    [line] = table.lines
+    [[line]] = [group.lines for group in table.groups]
     return {**dict(zip(titles_of(table), map(plain, line.cells), strict=True)), "proof": line.proof}
 
 
