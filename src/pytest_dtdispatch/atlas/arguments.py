@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any
 
@@ -13,8 +12,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from pytest_dtdispatch.atlas.layouts import Layout
-from pytest_dtdispatch.atlas.needs import NEEDS
+from pytest_dtdispatch.atlas.inputs import Layout, needs_of
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.op_call import DTYPES, OpCall
 from pytest_dtdispatch.torchapi.ops import SchemaArgument, op_name, schema_of
@@ -188,15 +186,6 @@ def _candidates(op: Any) -> Iterator[Arguments]:
                 for name, dtype in zip(outputs, dtypes, strict=True)
             }
             yield Arguments(op, {**values, **texts}, tuple(outputs))
-
-
-def needs_of(op: str) -> dict[str, Any]:
-    """Collect what the table of needs says of an op, by its name; the first entry decides an argument."""
-    found: dict[str, Any] = {}
-    for names, values in NEEDS:
-        if any(fnmatchcase(op, glob) for glob in names.split()):
-            found = {**values, **found}
-    return found
 
 
 def _output_dtypes(outputs: Sequence[str]) -> Iterator[tuple[str, ...]]:
