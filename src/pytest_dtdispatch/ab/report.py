@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.ab.judge import RUN_AGAIN, Stage, percent
 from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Request, Run, state_of
-from pytest_dtdispatch.ab.pool import VerdictCounts
+from pytest_dtdispatch.ab.runs import VerdictCounts
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Column,

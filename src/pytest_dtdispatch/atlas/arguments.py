@@ -136,20 +136,16 @@ class Arguments:
         for position, needed in enumerate(schema_of(self.op)):
             if needed.name not in self.values:
                 continue
-            value = _made(self.values[needed.name], needed.name, make)
+            value = self.values[needed.name]
+            if isinstance(value, TensorText):
+                value = make(value, needed.name)
+            elif isinstance(value, tuple):
+                value = [make(text, needed.name) for text in value]
             if position == len(args) and not needed.is_keyword:
                 args.append(value)
             else:
                 kwargs[needed.name] = value
         return OpCall(self.op, tuple(args), kwargs)
-
-
-def _made(value: Any, name: str, make: Callable[[TensorText, str], torch.Tensor]) -> Any:
-    if isinstance(value, TensorText):
-        return make(value, name)
-    if isinstance(value, tuple):
-        return [make(one, name) for one in value]
-    return value
 
 
 def find_arguments(op: Any) -> Arguments | str:

@@ -28,8 +28,7 @@ class Outcome(str, Enum):
     NO_KERNEL = "torch has no kernel for this device"
     NO_ARGUMENTS = "no arguments made"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)

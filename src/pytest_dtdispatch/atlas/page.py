@@ -48,18 +48,18 @@ def atlas_document(atlas: Atlas) -> Document:
     """Say what every op costs, and which are not as one would think."""
     units = {title: column_scale(_ns(row, title) for row in atlas.rows) for title in TITLES}
     measured = atlas.of(Outcome.MEASURED)
-    parts = (
-        _head(atlas, measured),
-        _where(atlas),
-        _by_mesh(measured, units),
-        _most_expensive(measured, units),
-        _never_hit(measured, units),
-        _moved(measured),
-        _unsupported(atlas),
-        _other(atlas),
-        _everything(atlas, units),
-    )
-    return Document(tuple(block for part in parts for block in part))
+    parts = {
+        "Where these figures were taken": _where(atlas),
+        "By mesh": _by_mesh(measured, units),
+        "The most expensive misses": _most_expensive(measured, units),
+        "Ops that never hit": _never_hit(measured, units),
+        "Ops that redistribute silently": _moved(measured),
+        "What torch does not support": _unsupported(atlas),
+        "What was not measured": _other(atlas),
+        "Every signature": _everything(atlas, units),
+    }
+    titled = ((Heading(title), *blocks) for title, blocks in parts.items())
+    return Document(tuple(itertools.chain(_head(atlas, measured), *titled)))
 
 
 def _ns(row: AtlasRow, title: str) -> float | None:
@@ -90,7 +90,6 @@ def _head(atlas: Atlas, measured: Sequence[AtlasRow]) -> Iterator[Block]:
 
 def _where(atlas: Atlas) -> Iterator[Block]:
     environment = atlas.environment
-    yield Heading("Where these figures were taken")
     items: tuple[Cell, ...] = (
         f"CPU: {atlas.cpu}, {atlas.cores} cores, torch on {environment.threads_text}",
         f"torch {environment.torch_version}, build {environment.torch_build}, "
@@ -120,7 +119,6 @@ def _spreads(atlas: Atlas) -> Iterator[str]:
 
 
 def _by_mesh(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:
-    yield Heading("By mesh")
     yield paragraph("Medians over all signatures, and over those that have a local row.")
     lines = []
     for mesh in _meshes(measured):
@@ -138,7 +136,6 @@ def _median(times: Iterable[float | None]) -> float | None:
 
 
 def _most_expensive(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:
-    yield Heading("The most expensive misses")
     yield paragraph(
         "Each op by its most expensive signature on this mesh, of the misses that a second visit confirmed."
     )
@@ -156,7 +153,6 @@ def _most_expensive(measured: Sequence[AtlasRow], units: Units) -> Iterator[Bloc
 
 def _never_hit(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:
     rows = [row for row in measured if row.why_no_hit]
-    yield Heading("Ops that never hit")
     if rows:
         shown = {title: units[title] for title in ("miss", "hit")}
         yield _folded(rows, shown, {"why": lambda row: row.why_no_hit})
@@ -167,7 +163,6 @@ def _never_hit(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:
 
 def _moved(measured: Sequence[AtlasRow]) -> Iterator[Block]:
     rows = [row for row in measured if row.moves]
-    yield Heading("Ops that redistribute silently")
     yield paragraph(
         f"{len(rows):,} signatures of {count_ops(rows):,} ops move a tensor from one placement to another "
         "before they compute, without a word."
@@ -177,7 +172,6 @@ def _moved(measured: Sequence[AtlasRow]) -> Iterator[Block]:
 
 def _unsupported(atlas: Atlas) -> Iterator[Block]:
     rows = atlas.of(Outcome.UNSUPPORTED)
-    yield Heading("What torch does not support")
     yield paragraph(
         f"{len(rows):,} signatures of {count_ops(rows):,} ops run on plain tensors of the same global "
         "shapes, and raise on DTensors that lie like this. The messages are torch's own, their first lines."
@@ -186,7 +180,6 @@ def _unsupported(atlas: Atlas) -> Iterator[Block]:
 
 
 def _other(atlas: Atlas) -> Iterator[Block]:
-    yield Heading("What was not measured")
     rows = atlas.of(Outcome.NOT_REPEATED, Outcome.SPLIT, Outcome.NO_KERNEL, Outcome.NO_ARGUMENTS)
     yield paragraph(
         "An op that torch takes apart has no dispatch of its own: DTensor is asked for those it is made of. "
@@ -197,7 +190,6 @@ def _other(atlas: Atlas) -> Iterator[Block]:
 
 
 def _everything(atlas: Atlas, units: Units) -> Iterator[Block]:
-    yield Heading("Every signature")
     yield paragraph("By the cost of a miss. In the built page a click on a column's title sorts by it.")
     others = {"propagations": _propagations, "redistributes": _moves, "note": _note}
     yield _table(_by_miss(atlas.rows), units, others)

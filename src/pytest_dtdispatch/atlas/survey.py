@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -102,17 +102,11 @@ def _rows(globs: Sequence[str]) -> tuple[AtlasRow, ...]:
     with StepCounter():
         pass  # where counts cannot be had, say so at once, and not when all is measured
     print(f"dtdispatch atlas: {len(ops):,} ops", file=sys.stderr)
-    owner = ProcessGroupOwner()
-    try:
+    with closing(ProcessGroupOwner()) as owner:
         owner.group(Place(GRID, "cpu", "fake"))
 
-        @functools.cache
-        def mesh_of(shape: tuple[int, ...]) -> Any:
-            return owner.mesh(Place(shape, "cpu", "fake"))
-
+        mesh_of = functools.cache(lambda shape: owner.mesh(Place(shape, "cpu", "fake")))
         return tuple(counted(surveyed_often(ops, mesh_of), mesh_of))
-    finally:
-        owner.close()
 
 
 @dataclass(frozen=True)
@@ -166,18 +160,11 @@ def surveyed_often(
     end = clock() + VISITING_S
     surveyed = list(survey(ops, mesh_of))
     for visit in range(1, MAX_VISITS):
-        surveyed = [
-            _visited_again(one, mesh_of) if visit < VISITS or (one.row.unconfirmed and clock() < end) else one
-            for one in surveyed
-        ]
+        for index, (row, case) in enumerate(surveyed):
+            if case and (visit < VISITS or (row.unconfirmed and clock() < end)):
+                visits = row.visits + _measured(row.op, case, mesh_of, PLAN).visits
+                surveyed[index] = Surveyed(replace(row, visits=visits), case)
     return surveyed
-
-
-def _visited_again(one: Surveyed, mesh_of: MeshOf) -> Surveyed:
-    if one.case is None:
-        return one
-    visits = one.row.visits + _measured(one.row.op, one.case, mesh_of, PLAN).visits
-    return Surveyed(replace(one.row, visits=visits), one.case)
 
 
 def cases_of(name: str, arguments: Arguments, mesh_of: MeshOf) -> Iterator[Case]:
