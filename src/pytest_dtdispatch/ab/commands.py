@@ -89,15 +89,15 @@ FILES: tuple[Option, ...] = (
     ("--json", Path, "FILE", "every sample, written after each process"),
     ("--resume", Path, "FILE", "go on with the file of an earlier run"),
 )
-KNOWN_POOL: Option = ("--pool", Path, "FILE", "processes that dtdispatch aa --json FILE measured")
 
 
 def add_parsers(commands: Any) -> None:
     """Declare the three subcommands."""
-    declared = {
+    known_pool = ("--pool", Path, "FILE", "processes that dtdispatch aa --json FILE measured")
+    declared: dict[str, tuple[Option, ...]] = {
         "ab": (*SIDES, *RULE),
         "aa": (*_of_pool(AA_PROCESSES), *RULE),
-        "selftest": (*_of_pool(SELFTEST_PROCESSES), *RULE, KNOWN_POOL),
+        "selftest": (*_of_pool(SELFTEST_PROCESSES), *RULE, known_pool),
     }
     for name, options in declared.items():
         parser = commands.add_parser(name, help=COMMANDS[name])

@@ -129,7 +129,7 @@ def compare_row(base: Sequence[float], head: Sequence[float], floor: float, leve
 
 
 def screen_and_confirm(asked: Request, taken: Callable[[str], Sides]) -> dict[str, Stage]:
-    """Compare the processes of the screen; and fresh ones, for what tripped, if something did."""
+    """Compare a screen, and fresh processes for what tripped; named as :func:`judge` takes them."""
     stages = {SCREEN: compare_sides(*taken(SCREEN), asked)}
     if tripped := stages[SCREEN].tripped():
         stages[CONFIRM] = compare_sides(*taken(CONFIRM), asked, CONFIRM_LEVEL, tripped)
@@ -169,16 +169,12 @@ def control_shift(base: Sequence[Values], head: Sequence[Values]) -> float | Non
 
     A process has one value: the mean of logarithms over the local rows that every process measured.
     """
-    processes = [*base, *head]
-    common = [row for row in processes[0] if all(row in process for process in processes)]
-    controls = [row for row in common if state_of(row) == State.LOCAL]
+    first, *others = [*base, *head]
+    controls = [row for row in first if state_of(row) == State.LOCAL and all(row in one for one in others)]
     if not controls:
         return None
-
-    def value(process: Values) -> float:
-        return math.fsum(math.log(process[row]) for row in controls) / len(controls)
-
-    return hodges_lehmann([value(process) for process in base], [value(process) for process in head])
+    means = [statistics.fmean(math.log(one[row]) for row in controls) for one in (*base, *head)]
+    return hodges_lehmann(means[: len(base)], means[len(base) :])
 
 
 def judge(screen: Stage, confirm: Stage | None = None) -> list[RowVerdict]:

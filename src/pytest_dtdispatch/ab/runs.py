@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -10,29 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_dtdispatch.ab.judge import Sides, Stage, Values, compare_sides, judge, screen_and_confirm
-from pytest_dtdispatch.ab.model import (
-    BASE,
-    HEAD,
-    POOL,
-    SCREEN,
-    SLOWER_BY,
-    Request,
-    Run,
-    abba,
-    dealt,
-    state_of,
-)
+from pytest_dtdispatch.ab.model import BASE, HEAD, POOL, SCREEN, Request, Run, abba, dealt, state_of
 from pytest_dtdispatch.ab.recording import Recorder, check_sides
 from pytest_dtdispatch.ab.sides import probe
-from pytest_dtdispatch.ab.worker import (
-    EMPTY,
-    Progress,
-    Workplace,
-    run_process,
-    run_processes,
-    sample,
-    workplace,
-)
+from pytest_dtdispatch.ab.slowdown import SLOWER_BY
+from pytest_dtdispatch.ab.worker import Progress, Workplace, run_process, run_processes, sample, workplace
 from pytest_dtdispatch.core.files import checked_target
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
@@ -193,7 +176,7 @@ def inject(place: Workplace) -> Iterator[tuple[float, Mapping[str, float]]]:
 
 def extra_misses(place: Workplace) -> tuple[list[bool], list[bool]]:
     """Run steps with a miss too many, and steps without; say of each whether it was counted as having one."""
-    arm = replace(place.arms[BASE], folder=place.folder / EMPTY)
+    arm = replace(place.arms[BASE], folder=Path(tempfile.mkdtemp(dir=place.folder)))
     answer = run_process(replace(place, arms={BASE: arm}, arguments=EXTRA_MISS, passes=1), BASE)
     spoiled, clean = (
         [misses > 0 for name, misses in answer.misses_per_step.items() if name.endswith(f"::{steps}")]

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -29,28 +29,18 @@ EFFORT = ("--dtdispatch", "--dtdispatch-rounds=20", "--dtdispatch-repeat=30")
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.passes", "-p", "no:cacheprovider")
 NO_TESTS, TESTS_FAILED = 5, 1
 MOST_BYTES = 64 * 2**20
-EMPTY = "empty"  # a folder of nobody's
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """Both sides of a run, and what each of their processes is asked to do.
-
-    Args:
-        arms: by ``base`` and ``head``.
-        folder: for logs and answers.
-        arguments: of pytest.
-        passes: over all tests.
-        time_limit_s: seconds that a process may take.
-        environment: set for it beside what its side has.
-    """
+    """Both sides of a run, and what each of their processes is asked to do."""
 
     arms: Mapping[str, Arm]
-    folder: Path
-    arguments: tuple[str, ...]
+    folder: Path  # for logs and answers
+    arguments: tuple[str, ...]  # of pytest
     passes: int
-    time_limit_s: float
-    environment: Mapping[str, str] = field(default_factory=dict)
+    time_limit_s: float  # of each process
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside what its side has
 
     def log(self, side: str) -> Path:
         """What the last process of a side said."""
@@ -66,20 +56,19 @@ def workplace(asked: Request, time_limit_s: float) -> Iterator[Workplace]:
     """
     pythons = {BASE: interpreter(BASE, asked.base), HEAD: interpreter(HEAD, asked.head)}
     folder = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
-    try:
-        with _arms(asked, pythons, folder) as arms:
-            yield Workplace(arms, folder, asked.arguments or DEFAULT_TESTS, asked.passes, time_limit_s)
-    except ProcessError:  # its message names a log in there
-        raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            with _arms(asked, pythons, folder) as arms:
+                yield Workplace(arms, folder, asked.arguments or DEFAULT_TESTS, asked.passes, time_limit_s)
+        except ProcessError:  # its message names a log in there
+            cleanup.pop_all()
+            raise
 
 
 @contextmanager
 def _arms(asked: Request, pythons: Mapping[str, str], folder: Path) -> Iterator[dict[str, Arm]]:
-    empty = folder / EMPTY
+    empty = folder / "empty"
     empty.mkdir()
     if not asked.base_rev:
         own = Path.cwd() if asked.arguments else empty

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import torch
@@ -119,14 +119,13 @@ class Arguments:
 
     def placed(self, mesh: DeviceMesh, layout: Layout, output: str = "") -> OpCall:
         """Call the op on DTensors."""
-        count = -1
+        positions = count()
 
         def place(text: TensorText, name: str) -> torch.Tensor:
-            nonlocal count
             if text.is_plain:
                 return text.plain().to(mesh.device_type)
-            count += 1
-            return text.placed(mesh, output if output and name in self.outputs else layout.of(count))
+            own = layout.of(next(positions))
+            return text.placed(mesh, output if output and name in self.outputs else own)
 
         return self._call(place)
 

@@ -33,16 +33,10 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Counts:
-    """What one miss of a signature does, counted.
+    """What one miss of a signature does; a move is a redistribution that nobody asked for."""
 
-    Args:
-        propagations: outermost and nested: an op without a rule of its own propagates those it is made of.
-        moves: redistributions that its caller did not ask for, in order: ``mat2 f32[8,8] S0 -> R``.
-        collectives: how many of each kind it runs.
-    """
-
-    propagations: int
-    moves: tuple[str, ...] = ()
+    propagations: int  # and nested ones: an op without a rule of its own propagates those it is made of
+    moves: tuple[str, ...] = ()  # in order: mat2 f32[8,8] S0 -> R
     collectives: tuple[tuple[str, int], ...] = ()
 
 
@@ -108,25 +102,15 @@ class AtlasRow:
 
 @dataclass(frozen=True)
 class Atlas:
-    """All rows of one run, and where they were taken.
-
-    Args:
-        rows: in the order of ops.
-        environment: device, torch, caches.
-        cpu: model of the CPU.
-        cores: how many this process may use.
-        python: its version.
-        date: day on which the run began, ``2026-11-21``.
-        command: what was typed.
-    """
+    """All rows of one run in the order of ops, and where they were taken."""
 
     rows: tuple[AtlasRow, ...]
     environment: Environment
     cpu: str
-    cores: int
+    cores: int  # that this process may use
     python: str
-    date: str
-    command: str
+    date: str  # on which the run ended, 2026-11-21
+    command: str  # as it was typed
 
     def of(self, *outcomes: Outcome) -> tuple[AtlasRow, ...]:
         """Rows of these outcomes."""

@@ -123,16 +123,13 @@ def _by_mesh(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:
     lines = []
     for mesh in _meshes(measured):
         rows = [row for row in measured if row.mesh == mesh]
-        medians = (unit.text(_median(_ns(row, title) for row in rows)) for title, unit in units.items())
-        lines.append(Line(mesh, (f"{len(rows):,}", *medians)))
+        cells = [f"{len(rows):,}"]
+        for title, unit in units.items():
+            known = [ns for row in rows if (ns := _ns(row, title)) is not None]
+            cells.append(unit.text(statistics.median(known) if known else None))
+        lines.append(Line(mesh, tuple(cells)))
     columns = (Column("signatures"), *(Column(title, unit.name) for title, unit in units.items()))
     yield Table(columns, (Group("", tuple(lines)),), "mesh", "", label_tone=Tone.PLAIN)
-
-
-def _median(times: Iterable[float | None]) -> float | None:
-    """Take the median of what there is."""
-    known = [ns for ns in times if ns is not None]
-    return statistics.median(known) if known else None
 
 
 def _most_expensive(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:

@@ -22,16 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.atlas.arguments import Arguments, find_arguments
 from pytest_dtdispatch.atlas.inputs import GRID, Layout, layouts_of
-from pytest_dtdispatch.atlas.model import (
-    MAX_VISITS,
-    REPEAT,
-    ROUNDS,
-    VISITS,
-    Atlas,
-    AtlasRow,
-    Counts,
-    Outcome,
-)
+from pytest_dtdispatch.atlas.model import MAX_VISITS, REPEAT, ROUNDS, VISITS, Atlas, AtlasRow, Counts, Outcome
 from pytest_dtdispatch.atlas.page import atlas_document
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.files import write_whole
