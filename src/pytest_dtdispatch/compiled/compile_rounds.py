@@ -1,23 +1,29 @@
-"""Rounds of compiles: cold, warm, then calls; and what torch's counters prove of each. Without torch."""
+"""Rounds of compiles: cold, warm, then calls; and what torch's counters prove of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import torch
+
+from pytest_dtdispatch.compiled.model import Compilation, CompileCounts, CompilePlan, GraphBreak, Recompile
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.measuring.timing import (
-    Reader,
     SampleRecorder,
     Subject,
     gc_paused,
     nothing_to_do,
     time_row,
 )
+from pytest_dtdispatch.torchapi import compiler as compilerapi
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import wait_for
 
 NO_GRAPH = "no graph was compiled"
 FROM_CACHE = "a cache of compiled code answered"
@@ -25,60 +31,110 @@ NOT_EMPTY = "a cache was not empty"
 COMPILED_AGAIN = "something was compiled"
 
 
-@dataclass(frozen=True)
-class CompilePlan:
-    """How much is compiled, and by what, where a test does not say.
+def temporary_folder() -> AbstractContextManager[str]:
+    """Give a folder for a while."""
+    return tempfile.TemporaryDirectory(prefix="dtdispatch-", ignore_cleanup_errors=True)
 
-    Args:
-        backend: of torch.compile.
-        rounds: cold compiles, and as many warm ones.
-        calls: of the compiled function in each round, and of the uncompiled one.
-        fake_tensor_cache: settings that are compared; empty to keep torch's own.
-        sampler: reads each call; where all read alike there are no warm compiles.
+
+class TorchCompiler:
+    """Compiles a function in one setting of the FakeTensor cache, and tells what torch counted.
+
+    Attributes:
+        counts: of the first cold compile, and recompiles of the first calls after a compile.
     """
 
-    backend: str = "inductor"
-    rounds: int = 5
-    calls: int = 40
-    fake_tensor_cache: tuple[bool, ...] = ()
-    sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
+    look_ups = staticmethod(compilerapi.look_ups)
+    graphs = staticmethod(compilerapi.graphs_compiled)
 
-
-class Compiler(Protocol):
-    """What the rounds ask of a compiler."""
+    def __init__(
+        self, compilation: Compilation, caches: ShardingCaches, fake_tensor_cache: bool | None, folder: str
+    ) -> None:
+        self.counts = CompileCounts()
+        self._compilation = compilation
+        self._caches = caches
+        self._fake_tensor_cache = fake_tensor_cache
+        self._folder = Path(folder, str(fake_tensor_cache))
+        self._folder.mkdir()
+        self._uncached = [0]
+        self._graphs_before = 0
+        self._compiles_before: list[Any] = []
 
     def compile(self) -> Callable[..., Any]:
         """Make the compiled function; its first call compiles."""
+        how = self._compilation
+        return torch.compile(how.fn, backend=how.backend, dynamic=how.dynamic, fullgraph=how.fullgraph)
 
-    def cold(self) -> AbstractContextManager[None]:
-        """Keep caches of compiled code empty and off."""
+    @contextmanager
+    def cold(self) -> Iterator[None]:
+        """Use an empty folder, with caches switched off, and count propagations."""
+        with (
+            temporary_folder() as folder,
+            compilerapi.fake_tensor_cache(self._fake_tensor_cache),
+            compilerapi.cache_folder(Path(folder)),
+            compilerapi.caches_disabled(),
+            self._caches.counting_uncached() as self._uncached,
+        ):
+            yield
 
-    def warm(self) -> AbstractContextManager[None]:
-        """Give the caches of compiled code that earlier warm compiles filled."""
+    @contextmanager
+    def warm(self) -> Iterator[None]:
+        """Use the run's own folder, which the first compile fills, with caches as the user set them."""
+        with compilerapi.fake_tensor_cache(self._fake_tensor_cache), compilerapi.cache_folder(self._folder):
+            yield
 
     def forget(self) -> None:
         """Forget compiled programs."""
+        compilerapi.reset()
+        self.begin_calls()
 
     def forget_all(self) -> bool:
-        """Forget compiled programs, and all that makes tracing cheaper; tell whether nothing is left."""
-
-    def look_ups(self) -> Sequence[int]:
-        """Read graphs compiled so far, and hits and misses of caches of compiled code."""
-
-    def graphs(self) -> int:
-        """Read graphs compiled so far."""
+        """Forget compiled programs, and empty the caches of sharding propagation and of FakeTensors."""
+        self.forget()
+        self._caches.clear_all()
+        self._uncached[0] = 0
+        self._graphs_before = self.graphs()
+        return not self._caches.cold_entries()
 
     def note_cold(self, compiled: Callable[..., Any]) -> None:
-        """Note what the cold compile that has just ended did, before anything else is called."""
+        """Count what the compile did, then call with the other arguments, and count their recompiles."""
+        self.counts = self._counted()
+        wait_for(self.call_others(compiled))
+        self.note_calls()
 
     def begin_calls(self) -> None:
-        """Take what is compiled by now as known."""
-
-    def note_calls(self) -> None:
-        """Note what the calls of a compiled function did."""
+        """Leave out what is compiled by now: it was counted at the cold compile."""
+        self._compiles_before = compilerapi.compilations()
 
     def call_others(self, compiled: Callable[..., Any]) -> tuple[Any, ...]:
-        """Call the compiled function with every other arguments that were given."""
+        """Call with the other arguments."""
+        __tracebackhide__ = True
+        return tuple(compiled(*other) for other in self._compilation.others)
+
+    def _counted(self) -> CompileCounts:
+        *_, python = self._caches.readers()
+        compiles = compilerapi.compilations_since(self._compiles_before)
+        fake = compilerapi.fake_tensor_counts()
+        breaks = compilerapi.graph_breaks()
+        return CompileCounts(
+            graphs=self.graphs() - self._graphs_before,
+            graph_breaks=None if breaks is None else tuple(GraphBreak(*each) for each in breaks),
+            guards=None if compiles is None else compilerapi.guards_of(compiles),
+            recompiles=None if compiles is None else (),
+            # The Python cache holds the propagator's entry as it was bound at start.
+            propagations=self._uncached[0] + python()[1],
+            sharding_misses=sum(read()[1] for read in self._caches.readers()),
+            fake_tensor_hits=fake and fake.hits,
+            fake_tensor_misses=fake and fake.misses,
+            fake_tensor_bypasses=fake and fake.bypasses,
+        )
+
+    def note_calls(self) -> None:
+        """Count recompiles of the calls since."""
+        compiles, known = compilerapi.compilations_since(self._compiles_before), self.counts.recompiles
+        recompiles = None
+        if compiles is not None and known is not None:
+            recompiles = (*known, *(Recompile(*each) for each in compilerapi.recompiles_of(compiles)))
+        self.counts = replace(self.counts, recompiles=recompiles)
 
 
 class CompileRounds:
@@ -86,7 +142,7 @@ class CompileRounds:
 
     def __init__(
         self,
-        compiler: Compiler,
+        compiler: TorchCompiler,
         subject: Subject,
         plan: CompilePlan,
         synchronize: Callable[[], None] = nothing_to_do,
@@ -123,9 +179,9 @@ class CompileRounds:
         self._calls(State.EAGER, self._subject.fn)
         self._rounds += 1
 
-    def figures(self) -> Figures:
+    def figures(self, *notes: str) -> Figures:
         """What the rounds gave."""
-        return Figures(self._rounds, self._recorder.samples(), self._warm_notes())
+        return Figures(self._rounds, self._recorder.samples(), (*self._warm_notes(), *notes))
 
     def _first_call(self, *args: Any) -> Any:
         __tracebackhide__ = True
@@ -135,7 +191,8 @@ class CompileRounds:
     def _cold(self) -> None:
         emptied: list[bool] = []
         figure, (graphs, hits, _) = self._compile(lambda: emptied.append(self._compiler.forget_all()))
-        self._compiler.note_cold(self._compiled)
+        if not self._rounds:
+            self._compiler.note_cold(self._compiled)
         why_not = NO_GRAPH if not graphs else FROM_CACHE if hits else "" if emptied[0] else NOT_EMPTY
         self._recorder.record(State.COMPILE_COLD, figure, why_not)
 
@@ -165,20 +222,20 @@ class CompileRounds:
     def _compiled_calls(self) -> None:
         self._compiler.begin_calls()
         self._calls(State.CALL, self._compiled, self._why_no_program)
-        self._compiler.note_calls()
+        if not self._rounds:
+            self._compiler.note_calls()
 
     def _calls(self, state: State, fn: Callable[..., Any], why_not: str = "") -> None:
-        with gc_paused():
-            self._timed(fn, WARMUP_HITS)
-            for figure, before, after in self._timed(fn, self._plan.calls):
-                again = COMPILED_AGAIN if after != before else ""
-                self._recorder.record(state, figure, why_not or again)
+        def read() -> tuple[int]:
+            return (self._compiler.graphs(),)
 
-    def _timed(self, fn: Callable[..., Any], calls: int) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
-        self._synchronize()
-        read: Reader = lambda: (self._compiler.graphs(),)  # noqa: E731 (a name of its type)
         subject = replace(self._subject, fn=fn)
-        return time_row(subject.row(self._meter, subject.prepare, read, calls))
+        with gc_paused():
+            for calls in (WARMUP_HITS, self._plan.calls):
+                self._synchronize()
+                timed = time_row(subject.row(self._meter, subject.prepare, read, calls))
+            for figure, before, after in timed:
+                self._recorder.record(state, figure, why_not or (COMPILED_AGAIN if after != before else ""))
 
     def _warm_notes(self) -> tuple[str, ...]:
         hits, misses = self._warm_look_ups

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
-from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
+from pytest_dtdispatch.compiled.model import (
+    Compilation,
+    Compiled,
+    CompiledVariant,
+    CompilePlan,
+    variant_name,
+)
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CaptureError, GateError
@@ -21,7 +27,6 @@ from pytest_dtdispatch.scaling.model import Scaling, row_name
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
     from pytest_dtdispatch.measuring.plan import Plan
     from pytest_dtdispatch.measuring.preconditions import Measuring, Setup
     from pytest_dtdispatch.measuring.sampler import Sampler
@@ -106,53 +111,35 @@ class MeasuringDtDispatch(api.DtDispatch):
         self.record(counted)
         return counted
 
-    def scaling(
-        self,
-        make: api.Make,
-        sizes: Iterable[int] = api.SIZES,
-        *,
-        name: str | None = None,
-        max_exponent: float | None = None,
+    def _scaling(
+        self, make: api.Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
-        """See :meth:`DtDispatch.scaling`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        checked, limit = api.checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
         foretell = partial(self.waiting.begin_call, name)
-        with self._measuring("scaling", name, *(row_name(name, size) for size in checked)):
-            taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
+        with self._measuring("scaling", name, *(row_name(name, size) for size in sizes)):
+            taken = run_and_measure_sizes(make, sizes, ShardingCaches(), self._plan, foretell)
         for size, at_size in taken.items():
             self.results.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
-        scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, limit)
+        scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, max_exponent)
         self.record(scaling)
         return scaling
 
-    def compile(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        backend: str | Callable[..., Any] | None = None,
-        dynamic: bool | None = None,
-        fullgraph: bool = True,
-        fake_tensor_cache: api.CacheSettings = None,
-        name: str | None = None,
-        setup: Setup | None = None,
-        others: Sequence[tuple[Any, ...]] = (),
+    def _compile(
+        self, compilation: Compilation, fake_tensor_cache: tuple[bool, ...] | None, name: str | None
     ) -> Compiled:
-        """See :meth:`DtDispatch.compile`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
+        from pytest_dtdispatch.compiled.measure import run_and_measure_compile
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        settings = api.checked_cache_settings(fake_tensor_cache)
         plan = self._compile_plan
-        plan = plan if settings is None else replace(plan, fake_tensor_cache=settings)
-        name = self._row_name("compile(fn, name=...)", fn, name)
+        if fake_tensor_cache is not None:
+            plan = replace(plan, fake_tensor_cache=fake_tensor_cache)
+        name = self._row_name("compile(fn, name=...)", compilation.fn, name)
         variants = (variant_name(name, is_on) for is_on in plan.fake_tensor_cache)
-        compilation = Compilation(fn, args, tuple(others), setup, backend or plan.backend, dynamic, fullgraph)
         with self._measuring("compile", name, *variants):
             compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
         self.record(*map(self._kept, compiled.variants))
@@ -212,17 +199,12 @@ class MeasuringDtDispatch(api.DtDispatch):
 class UntimedDtDispatch(MeasuringDtDispatch):
     """Measure counts, such as instructions, in place of times."""
 
-    def scaling(
-        self,
-        make: api.Make,
-        sizes: Iterable[int] = api.SIZES,
-        *,
-        name: str | None = None,
-        max_exponent: float | None = None,
+    def _scaling(
+        self, make: api.Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
-        """See :meth:`DtDispatch.scaling`; nothing is timed, and a limit that cannot be judged fails."""
+        """Run each size once: nothing is timed, and a limit that cannot be judged fails."""
         __tracebackhide__ = True
-        scaling = api.DtDispatch.scaling(self, make, sizes, name=name, max_exponent=max_exponent)
+        scaling = api.run_sizes(make, sizes, name)
         if max_exponent is not None:
             raise GateError(
                 f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
@@ -273,7 +255,6 @@ def make_measurer(
     settings: Settings, sampler: Sampler, agreement: Lockstep | None, waiting: Waiting, test: str
 ) -> MeasuringDtDispatch:
     """Make what is behind the fixture in a test that is measured, and plan how much it measures."""
-    from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
     from pytest_dtdispatch.measuring.plan import WITHIN, Plan
 
     rounds, repeat = settings.most_rounds, settings.repeat
