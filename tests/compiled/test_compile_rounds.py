@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.compiled.compile_rounds import (
+from pytest_dtdispatch.compiled.measure import (
     COMPILED_AGAIN,
     FROM_CACHE,
     NO_GRAPH,

@@ -9,18 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
-from pytest_dtdispatch.compiled.model import (
-    Compilation,
-    Compiled,
-    CompiledVariant,
-    CompilePlan,
-    variant_name,
-)
+from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions, place_of_caller
+from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions
 from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import fit_scaling, merge
 from pytest_dtdispatch.scaling.model import Scaling, row_name
@@ -70,7 +64,7 @@ class MeasuringDtDispatch(api.DtDispatch):
         self._open.refuse("a capture")
         self.waiting.begin_capture()
         capture = SignatureCapture(self.results, self._plan, self._ops, self.waiting.measured)
-        return OpenCapture(capture, self.results, place_of_caller(), self._open)
+        return OpenCapture(capture, self.results, self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -224,8 +218,13 @@ class CountingDtDispatch(UntimedDtDispatch):
             "a capture", "a capture is open already: captures cannot be nested, close the outer one"
         )
         name = f"capture {len(self.results.counts()) + 1}"
-        region = CountedRegion(lambda counts: self._judge_region(name, counts))
-        return OpenCapture(region, self.results, place_of_caller(), self._open)
+
+        def keep(counts: StepCounts) -> None:
+            __tracebackhide__ = True
+            if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
+                self.record(Steps(name, (), (counts,)))
+
+        return OpenCapture(CountedRegion(keep), self.results, self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -244,11 +243,6 @@ class CountingDtDispatch(UntimedDtDispatch):
         """Keep counts alone: a run that counts has no latencies."""
         kept = Figures(variant.measurement.rounds, notes=variant.measurement.notes)
         return replace(variant, measurement=replace(variant.measurement, figures=kept))
-
-    def _judge_region(self, name: str, counts: StepCounts) -> None:
-        __tracebackhide__ = True
-        if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
-            self.record(Steps(name, (), (counts,)))
 
 
 def make_measurer(
