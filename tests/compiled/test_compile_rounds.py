@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.compiled.compile_rounds import (
+from pytest_dtdispatch.compiled.measure import (
     COMPILED_AGAIN,
     FROM_CACHE,
     NO_GRAPH,
     NOT_EMPTY,
-    CompilePlan,
     CompileRounds,
 )
+from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
 from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
+
+pytestmark = pytest.mark.torch
 
 COMPILE_NS, CALL_NS, EAGER_NS = 1_000_000, 50, 7
 WARMUP = 10
@@ -118,7 +120,7 @@ def compiler(clock: Clock) -> FakeCompiler:
     return FakeCompiler(clock)
 
 
-def rounds_of(compiler: FakeCompiler, clock: Clock, **more: Any) -> CompileRounds:
+def rounds_of(compiler: Any, clock: Clock, **more: Any) -> CompileRounds:
     def eager(*args: Any) -> None:
         clock.now += EAGER_NS
 
