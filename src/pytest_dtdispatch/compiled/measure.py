@@ -61,9 +61,9 @@ class Compilation:
     def check(self) -> None:
         """Look whether the backend is there."""
         __tracebackhide__ = True
-        if isinstance(self.backend, str) and self.backend not in compilerapi.backends():
-            valid = ", ".join(compilerapi.backends())
-            raise CompileError(f"backend={self.backend!r} is none of torch.compile's: {valid}")
+        valid = torch.compiler.list_backends(exclude_tags=())
+        if isinstance(self.backend, str) and self.backend not in valid:
+            raise CompileError(f"backend={self.backend!r} is none of torch.compile's: {', '.join(valid)}")
         if self.backend == "inductor" and not torch.cuda.is_initialized():
             compilerapi.check_cpp_compiler()
 
@@ -131,7 +131,7 @@ class TorchCompiler:
 
     def forget(self) -> None:
         """Forget compiled programs."""
-        compilerapi.reset()
+        torch.compiler.reset()
         self._compiles_before = compilerapi.compilations()
 
     def forget_all(self) -> bool:
@@ -217,7 +217,7 @@ def run_and_measure_compile(
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating())
         folder = stack.enter_context(_temporary_folder())
-        stack.callback(compilerapi.reset)  # what was compiled for us must not answer the program
+        stack.callback(torch.compiler.reset)  # what was compiled for us must not answer the program
         settings = {
             is_on: TorchCompiler(compilation, caches, is_on, folder)
             for is_on in plan.fake_tensor_cache or (None,)

@@ -71,7 +71,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
         for hook in (
             *_native_hooks(dispatcher, watcher),
             *_propagator_hooks(dispatcher.sharding_propagator, watcher),
-            *_handler_hooks(dispatcher, watcher),
+            _handler_hook(dispatcher._custom_op_handlers, watcher),
             *_redistribution_hooks(dispatcher, watcher),
             _collective_hook(watcher),
         ):
@@ -154,13 +154,17 @@ class _WatchedCache:
         return self._watcher.on_python_cache(schema, self._cache)
 
 
-def _handler_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
-    handlers = dispatcher._custom_op_handlers
-
+@contextmanager
+def _handler_hook(handlers: dict[Any, Any], watcher: Watcher) -> Iterator[None]:
     def watched(handler: Any) -> Any:
         return lambda *args, **kwargs: watcher.on_custom_handler(lambda: handler(*args, **kwargs))
 
-    yield _items_replaced(handlers, {op: watched(handler) for op, handler in handlers.items()})
+    before = dict(handlers)
+    handlers.update({op: watched(handler) for op, handler in before.items()})
+    try:
+        yield
+    finally:
+        handlers.update(before)
 
 
 def _redistribution_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
@@ -180,7 +184,7 @@ def _redistribution_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[Abstrac
         )
 
     for module in list(sys.modules.values()):  # those that import it by name hold it themselves
-        if vars(module).get(name) is redistribute if hasattr(module, "__dict__") else False:
+        if getattr(module, "__dict__", {}).get(name) is redistribute:
             yield patch.object(module, name, redistributed)
 
 
@@ -222,13 +226,3 @@ def collective_kind(op: str) -> str:
     for variant in VARIANTS:
         name = name.replace(variant, "")
     return SPELLED_APART.get(name, name)
-
-
-@contextmanager
-def _items_replaced(table: dict[Any, Any], items: dict[Any, Any]) -> Iterator[None]:
-    before = {key: table[key] for key in items}
-    table.update(items)
-    try:
-        yield
-    finally:
-        table.update(before)
