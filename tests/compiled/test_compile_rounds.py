@@ -17,7 +17,7 @@ from pytest_dtdispatch.compiled.compile_rounds import (
     CompileRounds,
 )
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
-from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
+from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
 from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
 
@@ -128,7 +128,7 @@ def rounds_of(compiler: FakeCompiler, clock: Clock, **more: Any) -> CompileRound
 
 
 def counting(begin: Callable[[], int], end: Callable[[], int]) -> InstructionSampler:
-    sampler = InstructionSampler(lambda: Counter(Meter(begin, end)))
+    sampler = InstructionSampler(lambda: (Meter(begin, end), None))
     sampler.start()
     return sampler
 

@@ -40,12 +40,7 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
 
 
 def state_of(steps: Steps) -> str:
-    """Say in a word or two whether a step is steady: no misses, no growth, as many calls each time.
-
-    Example:
-        >>> state_of(Steps("train", (), (StepCounts(hits=3), StepCounts(hits=4))))
-        'unsteady'
-    """
+    """Say in a word or two whether a step is steady: no misses, no growth, as many calls each time."""
     if not steps.warmup and len(steps.steps) == 1:
         return "counted"
     trouble = {
