@@ -22,12 +22,13 @@ from pytest_dtdispatch.measuring.op_call import dtype_text, placement_text, shap
 from pytest_dtdispatch.measuring.preconditions import Measuring
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts
 from pytest_dtdispatch.steps.reasons import Called, Describer, Seen
-from pytest_dtdispatch.torchapi.dispatcher import Run, watching
+from pytest_dtdispatch.torchapi.dispatcher import watching
 from pytest_dtdispatch.torchapi.ops import op_name, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import spec_type, tensor_traits
 
 STATM = Path("/proc/self/statm")
+Function = Callable[..., Any]
 
 
 class _Propagated(NamedTuple):
@@ -148,70 +149,69 @@ class StepCounter:
         self._native_before_clear = (0, 0)
         self._native = self._caches.native_stats()
 
-    # What a Watcher is asked: each makes the call that it is told of.
+    # What a watcher is told of: each method is given a function of torch, and calls it.
 
-    def on_native_miss(self, run: Run) -> Any:
+    def on_native_miss(self, slow_path: Function, *args: Any) -> Any:
         """Note which cache was asked; what propagates is told of inside."""
         with patch.object(self._thread, "asked", Asked.NATIVE):
-            return run()
+            return slow_path(*args)
 
-    def on_propagation(self, schema: Any, run: Run) -> Any:
+    def on_propagation(self, propagate: Function, schema: Any) -> Any:
         """Count a propagation for which the Python cache was not asked."""
-        return self._asking(schema, self._thread.asked, run, lambda: True)
+        return self._asking(propagate, schema, self._thread.asked, lambda: True)
 
-    def on_python_cache(self, schema: Any, cache: Any) -> Any:
+    def on_python_cache(self, cache: Any, schema: Any) -> Any:
         """Count a hit or a miss of the Python cache."""
         info = cache.cache.cache_info
         before = info()
         if before.currsize < self._thread.python_entries:
             self._clears += 1
         try:
-            return self._asking(
-                schema, Asked.PYTHON, lambda: cache(schema), lambda: info().misses > before.misses
-            )
+            return self._asking(cache, schema, Asked.PYTHON, lambda: info().misses > before.misses)
         finally:
             self._thread.python_entries = info().currsize
 
-    def on_custom_handler(self, run: Run) -> Any:
-        """Count an op that asks no cache."""
+    def on_custom_handler(self, handler: Function, *args: Any, **kwargs: Any) -> Any:
+        """Count an op whose handler asks no cache."""
         before = self._asked_so_far()
-        result = run()
+        result = handler(*args, **kwargs)
         self._unpropagated += self._asked_so_far() == before
         return result
 
-    def on_native_clear(self, run: Run) -> Any:
+    def on_native_clear(self, clear: Function) -> None:
         """Keep what the counters show, which go with the cache."""
         if threading.get_ident() == self._home:
             self._native_before_clear = self._native_since()
             self._native = (0, 0)
         self._clears += 1
-        return run()
+        clear()
 
-    def on_implied(self, schema: Any, run: Run) -> Any:
+    def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Note the op whose arguments are redistributed."""
         with patch.object(self._thread, "implied_by", op_name(schema.op)):
-            return run()
+            return redistribute(info, schema, *args, **kwargs)
 
-    def on_redistribution(self, source: Any, target: Any, run: Run) -> Any:
+    def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
         """Count a redistribution that changes placements, with the bytes that its collectives handle."""
+        _, source, target, *_ = args
         outer, self._thread.collective_bytes = self._thread.collective_bytes, 0
-        result = run()
+        result = redistribute(*args, **kwargs)
         handled, self._thread.collective_bytes = self._thread.collective_bytes, outer
         if tuple(source.placements) != tuple(target.placements):
             self._redistributions.append(self._redistribution(source, target, handled))
         return result
 
-    def on_collective(self, kind: str, args: tuple[Any, ...], run: Run) -> Any:
+    def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
         """Count a collective."""
         self._collectives[kind] += 1
-        self._thread.collective_bytes += max(map(_bytes, args), default=0)
-        return run()
+        self._thread.collective_bytes += max(map(_bytes, (*args, *kwargs.values())), default=0)
+        return collective(*args, **kwargs)
 
-    def _asking(self, schema: Any, asked: Asked, run: Run, has_propagated: Callable[[], bool]) -> Any:
+    def _asking(self, ask: Function, schema: Any, asked: Asked, has_propagated: Callable[[], bool]) -> Any:
         thread, error = self._thread, ""
         thread.depth += 1
         try:
-            return run()
+            return ask(schema)
         except Exception as raised:
             error = type(raised).__name__
             raise
