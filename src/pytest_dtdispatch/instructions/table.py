@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, Share, State
-from pytest_dtdispatch.report.document import (
-    Block,
-    Column,
-    Document,
-    Listing,
-    Span,
-    Tone,
-    View,
-    one_line,
-)
+from pytest_dtdispatch.report.document import Block, Column, Document, Listing, Span, Tone, View, one_line
 from pytest_dtdispatch.report.measurements import lay_out, recorded
 
 MACHINE = "machine code, without what it calls"

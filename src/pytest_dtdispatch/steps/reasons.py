@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.measuring.op_call import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
-from pytest_dtdispatch.torchapi.tensors import mesh_among, ranks_of, stride_of, tensor_traits
+from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
 MOST_SHOWN = 3
 
@@ -78,7 +78,7 @@ class Describer:
 
     def _mesh_traits(self, mesh: Any) -> dict[Trait, str]:
         if id(mesh) not in self._meshes:
-            ranks = ",".join(map(str, ranks_of(mesh)))
+            ranks = ",".join(map(str, mesh.mesh.flatten().tolist()))
             traits = {
                 Trait("mesh", "shape"): mesh_text(tuple(mesh.shape)),
                 Trait("mesh", "device"): str(mesh.device_type),
