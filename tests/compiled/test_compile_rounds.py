@@ -17,7 +17,7 @@ from pytest_dtdispatch.compiled.measure import (
 )
 from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
-from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
+from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
 from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
 
@@ -130,7 +130,7 @@ def rounds_of(compiler: Any, clock: Clock, **more: Any) -> CompileRounds:
 
 
 def counting(begin: Callable[[], int], end: Callable[[], int]) -> InstructionSampler:
-    sampler = InstructionSampler(lambda: Counter(Meter(begin, end)))
+    sampler = InstructionSampler(lambda: (Meter(begin, end), None))
     sampler.start()
     return sampler
 

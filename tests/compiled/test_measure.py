@@ -33,9 +33,9 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> Iterator[None]:
-    compilerapi.reset()
+    torch.compiler.reset()
     yield
-    compilerapi.reset()
+    torch.compiler.reset()
 
 
 def measure(fn: Callable[..., Any], *args: Any, plan: dict[str, Any] | None = None, **how: Any) -> Compiled:

@@ -16,14 +16,13 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     MOST_LAYOUTS,
     WARMUP_CALLS,
     WARMUP_MISSES,
-    Counter,
     InstructionSampler,
     MethodCache,
     check,
 )
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import Rounds, Taken
-from pytest_dtdispatch.measuring.sampler import Meter
+from pytest_dtdispatch.measuring.sampler import Meter, Profiler
 from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
 from tests.scripted_bench import Bench
 
@@ -60,9 +59,8 @@ class Script:
         number = self.bench.op.calls - 1
         return self.readings.get(number, self.instructions + number)
 
-    def take(self, rounds: int, repeat: int, **more: object) -> Taken:
-        counter = Counter(Meter(lambda: 0, self.end), **more)  # type: ignore[arg-type]
-        sampler = InstructionSampler(lambda: counter, self.forget)
+    def take(self, rounds: int, repeat: int, profiler: Profiler | None = None) -> Taken:
+        sampler = InstructionSampler(lambda: (Meter(lambda: 0, self.end), profiler), self.forget)
         sampler.start()
         plan = Plan(rounds, repeat, max_time_s=0.0, sampler=sampler)
         return Rounds(Subject(self.bench.op, tuple), self.bench.caches, plan).take()

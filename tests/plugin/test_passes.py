@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
+from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
 
@@ -187,7 +187,7 @@ def test_a_real_process_that_collects_nothing(tmp_path: Path) -> None:
 def test_a_metric_that_is_no_time_is_refused_in_one_line(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
 ) -> None:
-    sampler = InstructionSampler(lambda: Counter(WallClock().meter))
+    sampler = InstructionSampler(lambda: (WallClock().meter, None))
     monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, PLUGIN, "--dtdispatch-metric=clock-counts")

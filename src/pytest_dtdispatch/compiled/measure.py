@@ -82,7 +82,7 @@ class TorchCompiler:
 
     def forget(self) -> None:
         """Forget compiled programs."""
-        compilerapi.reset()
+        torch.compiler.reset()
         self.begin_calls()
 
     def forget_all(self) -> bool:
@@ -254,7 +254,7 @@ def run_and_measure_compile(
             TorchCompiler(compilation, caches, is_on, stack.enter_context(temporary_folder()))
             for is_on in settings
         ]
-        stack.callback(compilerapi.reset)  # what was compiled for us must not answer the program
+        stack.callback(torch.compiler.reset)  # what was compiled for us must not answer the program
         subject = Subject(compilation.fn, prepare, release=release)
         rounds = [CompileRounds(compiler, subject, plan) for compiler in compilers]
         results = _rehearse(rounds)
@@ -266,8 +266,8 @@ def run_and_measure_compile(
 def _check_backend(backend: str | Callable[..., Any]) -> None:
     """Look whether a backend is there."""
     __tracebackhide__ = True
-    if isinstance(backend, str) and backend not in compilerapi.backends():
-        valid = ", ".join(compilerapi.backends())
+    valid = torch.compiler.list_backends(exclude_tags=())
+    if isinstance(backend, str) and backend not in valid:
         raise CompileError(f"backend={backend!r} is none of torch.compile's: {valid}")
     if backend == "inductor" and not torch.cuda.is_initialized():
         compilerapi.check_cpp_compiler()

@@ -71,9 +71,9 @@ class Session:
 
     def _meter_summary(self) -> Iterator[str]:
         if self._settings.metric == "instructions":
-            from pytest_dtdispatch.plugin.instruction_run import choice_of
+            from pytest_dtdispatch.plugin.instruction_run import CHOICE
 
-            if choice := choice_of(self._config):
+            if choice := self._config.stash.get(CHOICE, None):
                 yield choice.summary
 
     @functools.cached_property
