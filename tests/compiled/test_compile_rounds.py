@@ -18,8 +18,9 @@ from pytest_dtdispatch.compiled.compile_rounds import (
 )
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
+from pytest_dtdispatch.measuring.proof import NOT_COUNTED
+from pytest_dtdispatch.measuring.rounds import Subject
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
-from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
 
 COMPILE_NS, CALL_NS, EAGER_NS = 1_000_000, 50, 7
 WARMUP = 10

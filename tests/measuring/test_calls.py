@@ -15,8 +15,8 @@ from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Setup
+from pytest_dtdispatch.measuring.proof import PROPAGATED_AGAIN
 from pytest_dtdispatch.measuring.state import RandomState
-from pytest_dtdispatch.measuring.timing import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of

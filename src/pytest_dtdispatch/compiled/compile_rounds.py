@@ -9,15 +9,9 @@ from typing import Any, Protocol
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
+from pytest_dtdispatch.measuring.proof import Reader, SampleRecorder, TimedCalls, gc_paused, nothing_to_do
+from pytest_dtdispatch.measuring.rounds import Subject, samples_of, time_row
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
-from pytest_dtdispatch.measuring.timing import (
-    Reader,
-    SampleRecorder,
-    Subject,
-    gc_paused,
-    nothing_to_do,
-    time_row,
-)
 
 NO_GRAPH = "no graph was compiled"
 FROM_CACHE = "a cache of compiled code answered"
@@ -125,7 +119,7 @@ class CompileRounds:
 
     def figures(self) -> Figures:
         """What the rounds gave."""
-        return Figures(self._rounds, self._recorder.samples(), self._warm_notes())
+        return Figures(self._rounds, samples_of(self._recorder), self._warm_notes())
 
     def _first_call(self, *args: Any) -> Any:
         __tracebackhide__ = True
@@ -156,8 +150,7 @@ class CompileRounds:
 
             self._synchronize()
             subject = replace(self._subject, fn=self._first_call)
-            row = subject.row(self._meter, prepare, self._compiler.look_ups, 1)
-            [(figure, before, after)] = time_row(row)
+            [(figure, before, after)] = time_row(subject, self._meter, prepare, self._compiler.look_ups, 1)
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
         self._why_no_program = "" if graphs else NO_GRAPH
         return figure, (graphs, hits, misses)
@@ -174,11 +167,11 @@ class CompileRounds:
                 again = COMPILED_AGAIN if after != before else ""
                 self._recorder.record(state, figure, why_not or again)
 
-    def _timed(self, fn: Callable[..., Any], calls: int) -> list[tuple[int, Sequence[Any], Sequence[Any]]]:
+    def _timed(self, fn: Callable[..., Any], calls: int) -> TimedCalls:
         self._synchronize()
         read: Reader = lambda: (self._compiler.graphs(),)  # noqa: E731 (a name of its type)
         subject = replace(self._subject, fn=fn)
-        return time_row(subject.row(self._meter, subject.prepare, read, calls))
+        return time_row(subject, self._meter, subject.prepare, read, calls)
 
     def _warm_notes(self) -> tuple[str, ...]:
         hits, misses = self._warm_look_ups

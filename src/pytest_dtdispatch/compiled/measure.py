@@ -23,9 +23,10 @@ from pytest_dtdispatch.compiled.model import (
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement
 from pytest_dtdispatch.errors import CompileError, first_line
 from pytest_dtdispatch.measuring.calls import RanCall, run_call
+from pytest_dtdispatch.measuring.interrupts import nothing_warned
 from pytest_dtdispatch.measuring.preconditions import Setup
-from pytest_dtdispatch.measuring.repeating import nothing_warned, synchronizer
-from pytest_dtdispatch.measuring.timing import Subject
+from pytest_dtdispatch.measuring.repeating import synchronizer
+from pytest_dtdispatch.measuring.rounds import Subject
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for

@@ -19,9 +19,8 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Setup, given_arguments
 from pytest_dtdispatch.measuring.repeating import Repetitions, synchronizer
 from pytest_dtdispatch.measuring.replay import CallReplay
-from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.state import NoCopyError
-from pytest_dtdispatch.measuring.timing import Subject
 from pytest_dtdispatch.torchapi.ops import is_op, returns_alias, tree_leaves, without_outer_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of
@@ -83,7 +82,7 @@ class CallWatch(WriteWatch):
     """Save what the program's own call is about to change, as it comes by; see which mesh it runs on."""
 
     def __init__(self, replay: CallReplay) -> None:
-        super().__init__(lambda tensor: replay.tensors.save(tensor))
+        super().__init__(lambda tensor: replay.save(tensor))
         self.mesh: Any = None
         self._replay = replay
 
@@ -129,12 +128,12 @@ class RanCall:
         def once_more() -> None:
             args = self._subject.prepare()
             caches.clear()
-            self._subject.drop(self._subject.fn(*args))
+            _drop(self._subject, self._subject.fn(*args))
 
-        with Repetitions(self._replay, None if plan.agreement else once_more) as repetitions:
+        replay = self._replay
+        with Repetitions(replay.restore, replay.masks, None if plan.agreement else once_more) as repetitions:
             signals = repetitions.signals
-            rounds = Rounds(self._subject, caches, plan, None, synchronizer(), signals)
-            repetitions.figures = rounds.take().figures()
+            repetitions.figures = Rounds(self._subject, caches, plan, None, synchronizer(), signals).take()
         return repetitions.figures
 
 
@@ -171,7 +170,7 @@ def run_call(
     with without_outer_modes():
         replay = CallReplay(tree_leaves(args))
     first_args = given_arguments(args, setup)
-    with replay.watching(), CallWatch(replay) as watch:
+    with replay.masks.watching(), CallWatch(replay) as watch:
         began = time.perf_counter_ns()
         try:
             result = fn(*first_args)
@@ -197,7 +196,11 @@ def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
         once = replay.settle() or watch.once
     if once:
         return once
-    with Repetitions(replay, lambda: subject.drop(subject.fn(*subject.prepare()))) as repetitions:
+
+    def once_more() -> None:
+        _drop(subject, subject.fn(*subject.prepare()))
+
+    with Repetitions(replay.restore, replay.masks, once_more) as repetitions:
         once = _watched_repetition(replay, subject, repetitions.signals)
     return once or next(iter(repetitions.figures.notes), "")
 
@@ -205,7 +208,7 @@ def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
 def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) -> str:
     """Repeat a call, saving what it writes to that it kept before; say why it must not be repeated again."""
     args = subject.prepare()
-    with WriteWatch(replay.tensors.save_kept) as watch:
+    with WriteWatch(replay.save_kept) as watch:
         try:
             signals.let_in()
             result = subject.fn(*args)
@@ -213,5 +216,11 @@ def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) 
             return str(error)
         finally:
             signals.is_open = False
-    subject.drop(result)
+    _drop(subject, result)
     return watch.once
+
+
+def _drop(subject: Subject, result: Any) -> None:
+    """Release a result of a call that is not timed."""
+    if subject.release is not None:
+        subject.release(result)

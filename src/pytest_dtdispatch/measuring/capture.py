@@ -18,10 +18,10 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, signature_of
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewhere
-from pytest_dtdispatch.measuring.repeating import has_dtensor, run_and_measure_op
+from pytest_dtdispatch.measuring.repeating import run_and_measure_op
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
 from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers

@@ -61,6 +61,11 @@ class OpCall(NamedTuple):
         return None
 
 
+def has_dtensor(leaves: list[Any]) -> bool:
+    """Tell whether there is a DTensor among the arguments of a call."""
+    return any(isinstance(leaf, DTensor) for leaf in leaves)
+
+
 class UnnoticedMode(TorchDispatchMode):
     """What our dispatch modes have in common: compiled code stays compiled, higher-order operators run.
 
@@ -165,9 +170,6 @@ def _same_tensors(call: OpCall, local: OpCall) -> bool:
     same = len(shards) == len(used) and all(a is b for a, b in zip(shards, used, strict=True))
     return plain and same
 
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # How signatures write dtypes.
 DTYPES = {

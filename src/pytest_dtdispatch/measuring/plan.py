@@ -7,10 +7,10 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from pytest_dtdispatch.measuring.proof import Propagation
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 
 CONFIDENCE = 0.95
@@ -129,14 +129,6 @@ def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: 
     repeat = max(1, min(asked.repeat, int(for_hits / (least * hit_ns))))
     rounds = max(least, min(asked.rounds, int(left_ns / (miss_ns + repeat * hit_ns))))
     return Effort(rounds, min(asked.in_a_row, rounds), repeat, warmup, is_paced=True)
-
-
-class Propagation(Enum):
-    """How a subject uses the sharding propagator, as its rehearsal showed."""
-
-    CACHED = "cached"
-    NEVER_CACHED = "never cached"
-    NONE = "none"
 
 
 class Agreement(Protocol):
