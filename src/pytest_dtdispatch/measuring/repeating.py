@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from traceback import clear_frames
 from typing import Any
@@ -84,6 +84,16 @@ class OpReplay:
         in_turn(self.masks.restore, self._random.restore, *copies, self._specs.restore)
 
 
+@contextmanager
+def left_as_it_was(restore: Callable[[], None], masks: Masks) -> Iterator[None]:
+    """Repeat a call below the modes of the program; then close what it left open, and put all back."""
+    with without_outer_modes(), ExitStack() as afterwards:
+        afterwards.callback(restore)
+        afterwards.enter_context(masks.repeating())
+        afterwards.callback(close_modes_opened_since, open_modes())
+        yield
+
+
 class Repetitions:
     """Repeat a call in a ``with`` block, without the program noticing.
 
@@ -113,10 +123,7 @@ class Repetitions:
         with ExitStack() as entered:
             entered.enter_context(self.signals)
             entered.enter_context(nothing_warned())
-            entered.enter_context(without_outer_modes())
-            entered.callback(self._restore)
-            entered.enter_context(self._masks.repeating())
-            entered.callback(close_modes_opened_since, open_modes())
+            entered.enter_context(left_as_it_was(self._restore, self._masks))
             self._entered = entered.pop_all()
         return self
 
@@ -189,12 +196,9 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
 
 
 def _subject(call: OpCall, replay: OpReplay) -> Subject:
-    args = call.args
-    if not replay.rewinds:
-        return Subject(call.func, lambda: args, call.kwargs)
-
     def rewound() -> tuple[Any, ...]:
         replay.rewind()
-        return args
+        return call.args
 
-    return Subject(call.func, rewound, call.kwargs)
+    args = call.args
+    return Subject(call.func, rewound if replay.rewinds else lambda: args, call.kwargs)
