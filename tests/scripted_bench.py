@@ -125,7 +125,7 @@ class Bench:
     """One op, two caches and a clock, ready to be measured."""
 
     def __init__(self) -> None:
-        self.caches = FakeCaches()
+        self.caches: Any = FakeCaches()  # in place of torch's
         self.clock = FakeClock()
         self.op = self.op_that(lambda number: self.caches.native.ask())
 

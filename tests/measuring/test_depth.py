@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.measuring.plan import Plan
@@ -45,8 +46,9 @@ def nest(depth: int) -> int:
 
 
 def median_faults_of_a_call() -> float:
+    caches: Any = NoCaches()
     plan = Plan(rounds=1, repeat=20, sampler=WallClock(page_faults))
-    taken = Rounds(Subject(nest, lambda: (10,)), NoCaches(), plan).take()
+    taken = Rounds(Subject(nest, lambda: (10,)), caches, plan).take()
     [samples] = [samples for samples in taken.samples if samples.state is State.CALL]
     return samples.median_ns
 

@@ -49,4 +49,4 @@ def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:
         recorder.record(State.HIT, reading)
     assert recorder.recorded(State.HIT) == [46_104]
     assert [str(refused) for refused in recorder.refused(State.HIT)] == [f"{NOT_COUNTED} (2x)"]
-    assert recorder.recorded(State.MISS) == ()
+    assert not recorder.recorded(State.MISS)

@@ -13,10 +13,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
-
-REGISTRY = "__warningregistry__"
 
 
 class Signals:
@@ -102,35 +100,26 @@ def nothing_warned() -> Iterator[None]:
     ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown.
     """
     filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list; others may hold it
-    ours = ("ignore", _OfThisThread(), Warning, None, 0)
-    seen = [(registry, dict(registry)) for registry in _registries()]
+    this_thread = threading.get_ident()
+    in_this_thread = SimpleNamespace(match=lambda message: threading.get_ident() == this_thread)
+    ours = ("ignore", in_this_thread, Warning, None, 0)
+    modules = list(sys.modules.values())
+    shown = [getattr(module, "__dict__", {}).get("__warningregistry__") for module in modules]
+    seen = [(registry, dict(registry)) for registry in shown if isinstance(registry, dict)]
     filters.insert(0, ours)
     version = _version()
     try:
         yield
     finally:
         now = _version()
-        _put_back(seen, version, now)
+        for registry, before in seen:
+            if registry != before or version != now:
+                registry.clear()
+                registry.update(before)
+                if before.get("version") == version:
+                    registry["version"] = now
         if ours in filters:
             filters.remove(ours)
-
-
-class _OfThisThread:
-    """Matches each message in one thread, and none in another."""
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-
-    def match(self, _message: str) -> bool:
-        return threading.get_ident() == self._thread
-
-
-def _registries() -> Iterator[dict[Any, Any]]:
-    """Every module's record of the warnings that were shown from it."""
-    for module in list(sys.modules.values()):
-        registry = getattr(module, "__dict__", {}).get(REGISTRY)
-        if isinstance(registry, dict):
-            yield registry
 
 
 def _version() -> int:
@@ -138,12 +127,3 @@ def _version() -> int:
     registry: dict[Any, Any] = {}
     warnings.warn_explicit("", Warning, "", 0, registry=registry)
     return int(registry["version"])
-
-
-def _put_back(seen: list[tuple[dict[Any, Any], dict[Any, Any]]], version: int, now: int) -> None:
-    for registry, before in seen:
-        if registry != before or version != now:
-            registry.clear()
-            registry.update(before)
-            if before.get("version") == version:
-                registry["version"] = now

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import TIME, Refused, State, Unit
 
@@ -22,25 +23,6 @@ NOT_COUNTED = "the meter did not count"
 Reader = Callable[[], Sequence[Any]]
 # Of each call its sample, and the counters right before and right after it.
 TimedCalls = list[tuple[int, Sequence[Any], Sequence[Any]]]
-
-
-class Caches(Protocol):
-    """What the rounds ask of the sharding-propagation caches."""
-
-    def clear(self) -> None:
-        """Empty what a miss must find empty."""
-
-    def clear_cold(self) -> None:
-        """Empty what a cold call must find empty as well."""
-
-    def cold_entries(self) -> int:
-        """How many entries the caches hold that a cold call must find empty."""
-
-    def readers(self) -> tuple[Reader, ...]:
-        """Readers of this thread's counters, one for each cache."""
-
-    def counting_uncached(self) -> AbstractContextManager[list[int]]:
-        """Count propagations that ask no cache, in the one element of the list."""
 
 
 class ProvedCall(NamedTuple):
@@ -112,7 +94,7 @@ class SampleRecorder:
 
     def __init__(self, unit: Unit = TIME) -> None:
         self.unit = unit
-        self._recorded: dict[State, list[int]] = {}
+        self._recorded: defaultdict[State, list[int]] = defaultdict(list)
         self._refused: Counter[tuple[State, str]] = Counter()
 
     def record(self, state: State, sample: int, why_not: str = "") -> None:
@@ -120,11 +102,11 @@ class SampleRecorder:
         if why_not or not self.unit.holds(sample):
             self._refused[state, why_not or NOT_COUNTED] += 1
         else:
-            self._recorded.setdefault(state, []).append(sample)
+            self._recorded[state].append(sample)
 
     def recorded(self, state: State) -> Sequence[int]:
-        """Give what was recorded of a state so far."""
-        return self._recorded.get(state, ())
+        """Give what was recorded of a state so far; later samples are added to it."""
+        return self._recorded[state]
 
     def refused(self, state: State) -> tuple[Refused, ...]:
         """Count what was taken of a state and not recorded."""
@@ -144,14 +126,10 @@ def gc_paused() -> Iterator[Callable[[], object]]:
     if not gc.isenabled():
         yield nothing_to_do
         return
+    collect_young = partial(gc.collect, 1)
     gc.disable()
     try:
         yield collect_young
     finally:
         gc.enable()
         collect_young()
-
-
-def collect_young() -> None:
-    """Collect the two young generations."""
-    gc.collect(1)

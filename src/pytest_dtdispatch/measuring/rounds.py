@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import Figures, Profile, Samples, State
 from pytest_dtdispatch.measuring.interrupts import Signals
@@ -15,7 +15,6 @@ from pytest_dtdispatch.measuring.proof import (
     NO_COUNTER_MOVED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
-    Caches,
     Propagation,
     ProvedCall,
     Reader,
@@ -27,6 +26,9 @@ from pytest_dtdispatch.measuring.proof import (
     proved,
 )
 from pytest_dtdispatch.measuring.sampler import Meter
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 WARMUP_LOCALS = 2
 REHEARSAL_CALLS = 3
@@ -106,7 +108,7 @@ class Rounds:
     def __init__(
         self,
         subject: Subject,
-        caches: Caches,
+        caches: ShardingCaches,
         plan: Plan,
         local: Subject | None = None,
         synchronize: Callable[[], None] = nothing_to_do,
@@ -145,7 +147,6 @@ class Rounds:
 
     def _rows(self) -> Blocks[Figures]:
         self._sampler.refresh()
-        self._schedule.begin()
         with gc_paused():
             propagation = yield from self._rehearse()
         self._schedule.settle(propagation)
@@ -235,7 +236,7 @@ class Rounds:
 
     def _steady_rounds(self, state: State, taken: int, most: int) -> Blocks[int]:
         """Take the calls of so many rounds in the steady state, and more where they are not enough."""
-        effort, pace = self._schedule.effort, self._schedule.pace
+        effort, pace, recorded = self._schedule.effort, self._schedule.pace, self._recorder.recorded(state)
         if pace is None:
             yield from self._calls(self._subject, self._meter, effort.warmup)
             yield from self._steady_calls(state, taken * effort.repeat)
@@ -245,18 +246,15 @@ class Rounds:
                     self._sampler.refresh()
                 yield from self._calls(self._subject, UNREAD, pace.warmup)
                 yield from self._steady_calls(state, pace.repeat)
-        while self._schedule.within is not None and taken < most and not self._is_enough(state):
+        while self._schedule.within is not None and taken < most and not self._schedule.is_enough(recorded):
             yield from self._steady_calls(state, effort.repeat)
             taken += 1
         return taken
 
-    def _is_enough(self, state: State) -> bool:
-        return self._schedule.is_enough(self._recorder.recorded(state))
-
     def _after_clearing(self, state: State, count: int) -> Blocks[int]:
         """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
         subject, schedule, caches = self._subject, self._schedule, self._caches
-        taken = 0
+        taken, recorded = 0, self._recorder.recorded(state)
         is_clear: list[bool] = []
         with gc_paused() as collect:
 
@@ -269,8 +267,8 @@ class Rounds:
                 is_clear.append(state is State.MISS or not caches.cold_entries())
                 return args
 
-            while taken < count and not (taken and self._is_enough(state)):
-                more = schedule.at_first(count - taken, len(self._recorder.recorded(state)))
+            while taken < count and not (taken and schedule.is_enough(recorded)):
+                more = schedule.at_first(count - taken, len(recorded))
                 warmup = 0 if taken else schedule.warmup_misses(more)
                 calls = proved((yield subject, self._meter, prepare, self._read_all, warmup + more))
                 for call, was_clear in zip(calls[warmup:], is_clear[warmup:], strict=True):

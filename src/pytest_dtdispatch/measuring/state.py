@@ -50,11 +50,10 @@ class Copy:
 def why_no_copy(tensor: torch.Tensor) -> str:
     """Say why a call that writes to a tensor runs once, judged without copying; empty where it does not."""
     for plain in storages_of(tensor):
-        if plain.layout is not torch.strided:
-            kind = str(plain.layout).removeprefix("torch.").lstrip("_")
+        if plain.layout is not torch.strided or plain.is_nested:
+            layout = str(plain.layout).removeprefix("torch.").lstrip("_")
+            kind = "nested" if layout == "strided" else layout
             return f"runs once: it writes to a {kind} tensor, whose contents cannot be put back"
-        if plain.is_nested:
-            return "runs once: it writes to a nested tensor, whose contents cannot be put back"
     return ""
 
 
@@ -188,8 +187,7 @@ class RandomState:
         self._generators: dict[int, torch.Generator] = {}
         self._before = self._after = self._read()
         self._advanced = False
-        self._watch(torch.default_generator)
-        self.watch(leaves)
+        self.watch((torch.default_generator, *leaves))
 
     def watch(self, leaves: Sequence[Any]) -> None:
         """Note the states of generators and devices that were not met before."""
@@ -267,25 +265,21 @@ class Gradients(Noted):
         super().settle()
 
 
-class OptimizerStates:
+class OptimizerStates(Noted):
     """Entries of every live optimizer's state, as the program's call left them.
 
     Tensors among the entries are the same objects after; what they hold is put back as that of any tensor.
     """
 
     def __init__(self) -> None:
-        self._entries: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        super().__init__(dict, dict.update)
 
     def settle(self) -> None:
         """Note the entries of every optimizer that is alive."""
         optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
-        states = [state for optimizer in optimizers for state in optimizer.state.values()]
-        self._entries = [(state, dict(state)) for state in states if isinstance(state, dict)]
-
-    def restore(self) -> None:
-        """Put the entries back."""
-        for state, entries in self._entries:
-            state.update(entries)
+        for state in (state for optimizer in optimizers for state in optimizer.state.values()):
+            if isinstance(state, dict):
+                self.note(state)
 
 
 def in_turn(*put_back: Callable[[], object]) -> None:

@@ -75,8 +75,8 @@ class StepCounter:
     def __enter__(self) -> StepCounter:
         with ExitStack() as entered:
             measuring = entered.enter_context(Measuring("steps are counted"))
-            measuring.hold(older_objects_frozen())
-            measuring.hold(watching(self))
+            measuring.held.enter_context(older_objects_frozen())
+            measuring.held.enter_context(watching(self))
             self._open = entered.pop_all()
         self._held = Held.by(self._caches)
         self._begin()
