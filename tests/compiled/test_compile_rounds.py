@@ -18,8 +18,9 @@ from pytest_dtdispatch.compiled.measure import (
 from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
+from pytest_dtdispatch.measuring.proof import NOT_COUNTED
+from pytest_dtdispatch.measuring.rounds import Subject
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
-from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
 
 pytestmark = pytest.mark.torch
 
@@ -94,8 +95,8 @@ class FakeCompiler:
     def look_ups(self) -> Sequence[int]:
         return self._graphs, self._hits, self._misses
 
-    def graphs(self) -> int:
-        return self._graphs
+    def graphs(self) -> tuple[int]:
+        return (self._graphs,)
 
     def note_cold(self, compiled: Callable[..., Any]) -> None:
         self.events.append(f"noted {compiled(9)}")

@@ -25,9 +25,11 @@ from pytest_dtdispatch.compiled.model import (
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.errors import CompileError, first_line
 from pytest_dtdispatch.measuring.calls import run_call
+from pytest_dtdispatch.measuring.interrupts import nothing_warned
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
-from pytest_dtdispatch.measuring.repeating import nothing_warned, synchronizer
-from pytest_dtdispatch.measuring.timing import SampleRecorder, Subject, gc_paused, time_row
+from pytest_dtdispatch.measuring.proof import SampleRecorder, gc_paused
+from pytest_dtdispatch.measuring.repeating import synchronizer
+from pytest_dtdispatch.measuring.rounds import Subject, samples_of, time_row
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
@@ -90,7 +92,7 @@ class TorchCompiler:
         self.forget()
         self._caches.clear_all()
         self._uncached[0] = 0
-        self._graphs_before = self.graphs()
+        [self._graphs_before] = self.graphs()
         return not self._caches.cold_entries()
 
     def note_cold(self, compiled: Callable[..., Any]) -> None:
@@ -114,7 +116,7 @@ class TorchCompiler:
         fake = compilerapi.fake_tensor_counts()
         breaks = compilerapi.graph_breaks()
         return CompileCounts(
-            graphs=self.graphs() - self._graphs_before,
+            graphs=self.graphs()[0] - self._graphs_before,
             graph_breaks=None if breaks is None else tuple(GraphBreak(*each) for each in breaks),
             guards=None if compiles is None else compilerapi.guards_of(compiles),
             recompiles=None if compiles is None else (),
@@ -183,7 +185,7 @@ class CompileRounds:
         if not hits and self._recorder.recorded(State.COMPILE_WARM):
             asked = f"{misses} look-ups found nothing" if misses else "none was asked"
             notes = (f"compile-warm: no cache of compiled code answered: {asked}", *notes)
-        return Figures(self._rounds, self._recorder.samples(), notes)
+        return Figures(self._rounds, samples_of(self._recorder), notes)
 
     def _first_call(self, *args: Any) -> Any:
         __tracebackhide__ = True
@@ -202,8 +204,7 @@ class CompileRounds:
 
             self._synchronize()
             subject = replace(self._subject, fn=self._first_call)
-            row = subject.row(self._meter, prepare, self._compiler.look_ups, 1)
-            [(figure, before, after)] = time_row(row)
+            [(figure, before, after)] = time_row(subject, self._meter, prepare, self._compiler.look_ups, 1)
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
         self._why_no_program = "" if graphs else NO_GRAPH
         return figure, hits, misses
@@ -219,10 +220,9 @@ class CompileRounds:
         with gc_paused():
             for calls in (WARMUP_HITS, self._plan.calls):
                 self._synchronize()
-                row = subject.row(self._meter, subject.prepare, lambda: (self._compiler.graphs(),), calls)
-                timed = time_row(row)
+                timed = time_row(subject, self._meter, subject.prepare, self._compiler.graphs, calls)
             for figure, before, after in timed:
-                self._recorder.record(state, figure, why_not or (COMPILED_AGAIN if after != before else ""))
+                self._recorder.record(state, figure, why_not or COMPILED_AGAIN * (after != before))
 
 
 def run_and_measure_compile(
@@ -268,7 +268,7 @@ def _check_backend(backend: str | Callable[..., Any]) -> None:
     __tracebackhide__ = True
     valid = torch.compiler.list_backends(exclude_tags=())
     if isinstance(backend, str) and backend not in valid:
-        raise CompileError(f"backend={backend!r} is none of torch.compile's: {valid}")
+        raise CompileError(f"backend={backend!r} is none of torch.compile's: {', '.join(valid)}")
     if backend == "inductor" and not torch.cuda.is_initialized():
         compilerapi.check_cpp_compiler()
 

@@ -93,10 +93,8 @@ class StepCounter:
         with ExitStack() as entered:
             measuring = entered.enter_context(Measuring("steps are counted"))
             gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
-            unfreezing = ExitStack()
-            unfreezing.callback(gc.unfreeze)
-            measuring.hold(unfreezing)
-            measuring.hold(watching(self))
+            measuring.held.callback(gc.unfreeze)
+            measuring.held.enter_context(watching(self))
             self._open = entered.pop_all()
         self._held = Held.by(self._caches)
         self._begin()

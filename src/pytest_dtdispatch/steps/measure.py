@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode
-from pytest_dtdispatch.measuring.repeating import has_dtensor
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.torchapi.tensors import wait_for

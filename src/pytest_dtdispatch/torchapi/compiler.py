@@ -59,9 +59,9 @@ def look_ups() -> LookUps:
     return LookUps(graphs, hits, misses)
 
 
-def graphs_compiled() -> int:
+def graphs_compiled() -> tuple[int]:
     """Read the counter of compiled graphs alone: it is read around every call."""
-    return int(_utils().counters["stats"]["unique_graphs"])
+    return (int(_utils().counters["stats"]["unique_graphs"]),)
 
 
 def graph_breaks() -> list[tuple[str, str]] | None:
