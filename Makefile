@@ -25,8 +25,9 @@ test-unit: $(VENV)/ready
 	$(BIN)/python -m pytest -m "not torch and not long and not sweep" $(ARGS)
 
 # Faults of many ranks, runs under callgrind, whole A/B runs, all of what `test` samples: .ci/run runs them too.
+# Two files at a time, as many of them wait for other processes; none judges the times that it reads by the clock.
 test-long: $(VENV)/ready
-	$(BIN)/python -m pytest -m "long and not sweep" $(ARGS)
+	$(BIN)/python -m pytest -m "long and not sweep" -n 2 --dist loadfile $(ARGS)
 
 # The whole of torch's op database takes about half an hour: `SWEEP_SHARD=1/2 make test-sweep` takes half of it.
 test-sweep: $(VENV)/ready

@@ -5,8 +5,10 @@
 the results that they stand in, the table; of the verdict the saved run, its rows, the thresholds, the
 judgement, and from where results are handed out what was measured. A file is passed where a function of it is
 given such a thing, holds one in a variable or returns one. Printed are the files in the order in which they
-are first passed, an op's from ``__torch_dispatch__`` on. Where the way comes back to a folder that it had
-left, the file is marked; but for ``torchapi``, and for ``core``, which holds the things themselves.
+are first passed, an op's from ``__torch_dispatch__`` on; a verdict's rows until they are judged, and from
+then on the judgement. Where the way comes back to a folder that it had left, the file is marked; but for
+``torchapi``, and for ``core``, which holds the things themselves. What leads into pytest-benchmark
+is named beside the way and not counted.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ OP = (  # names of classes, in this checkout or an earlier one; with their file 
     *("Book", "TestResults", "Found", "Document", "Table", "Group"),
 )
 VERDICT = ("SavedRun", "saved.Row", "StateRow", "Threshold", "RowVerdict", "Judgement", "verdicts.Verdict")
-HANDED_OUT = (*VERDICT, "Measurement", "Samples", "Book", "TestResults", "Document", "Text")
+HANDED_OUT = (*VERDICT, "Measurement", "Samples", "Book", "TestResults")
 # What is followed, from the first call of a function of this name on; at once where it is empty.
 OP_FROM = (("__torch_dispatch__", OP),)
-VERDICT_FROM = (("", VERDICT), ("_publish", HANDED_OUT))
+VERDICT_FROM = (("", VERDICT), ("_publish", HANDED_OUT), ("judge_run", (*VERDICT, "Text")))
+BESIDE = ("bridge", "plugin/bridge")
 Stages = Sequence[tuple[str, Sequence[str]]]
 FREE_ROOMS = ("torchapi", "core")  # may be come back to
 LOOKED_AT = 4  # of a list, a tuple or a dictionary: what else is in it is alike
@@ -58,7 +61,7 @@ FLAGS = (
     "--benchmark-quiet",
 )
 SAVE = ("--benchmark-save=base", "--benchmark-save-data")
-JUDGE = ("--benchmark-compare", "--dtdispatch-fail=median:900%")
+JUDGE = ("--benchmark-compare", "--dtdispatch-fail=median:10000%")
 
 
 class Follower:
@@ -118,6 +121,7 @@ def files_passed(checkout: Path, folder: Path, stages: Stages, *flags: str) -> l
         "PYTHONPATH": os.pathsep.join([str(folder), str((checkout / "src").resolve())]),
         OUTPUT: str(output),
         STAGES: json.dumps(stages),
+        "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, str(Path(__file__).resolve()), "--follow", *FLAGS, *flags]
     done = subprocess.run(command, cwd=folder, env=made, capture_output=True, text=True, check=False)
@@ -140,16 +144,19 @@ def write_entry_point(checkout: Path, folder: Path) -> None:
     (info / "entry_points.txt").write_text(f"[pytest11]\ndtdispatch = {plugin[1]}\n")
 
 
-def numbered(files: Iterable[str]) -> Iterator[str]:
+def way(what: str, files: Sequence[str]) -> Iterator[str]:
     """Give a line for each file; one in a folder that was left before is marked."""
+    passed = [name for name in files if name not in BESIDE]
+    yield f"{what}, {len(passed)} files:"
     left: set[str] = set()
     last = ""
-    for number, name in enumerate(files, start=1):
+    for number, name in enumerate(passed, start=1):
         room = name.partition(os.sep)[0]
         yield f"{number:3}  {name}{'  (back again)' if room in left else ''}"
         if room not in FREE_ROOMS:
             left |= {last} - {room, ""}
             last = room
+    yield from (f"beside it, to pytest-benchmark: {name}" for name in files if name in BESIDE)
 
 
 def main() -> None:
@@ -163,8 +170,7 @@ def main() -> None:
         write_entry_point(checkout, folder)
         op = files_passed(checkout, folder, OP_FROM, *SAVE)
         verdict = files_passed(checkout, folder, VERDICT_FROM, *JUDGE)
-    print(f"one op, {len(op)} files:", *numbered(op), sep="\n")
-    print(f"one verdict of a saved run, {len(verdict)} files:", *numbered(verdict), sep="\n")
+    print(*way("one op", op), *way("one verdict of a saved run", verdict), sep="\n")
 
 
 if __name__ == "__main__":

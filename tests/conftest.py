@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.register_profile("few", max_examples=20)
         settings.load_profile("few")
         sys.meta_path.insert(0, NoTorch())
+    if hasattr(config, "workerinput"):
+        forget_the_worker()
+
+
+def forget_the_worker() -> None:
+    """Let no run that a test starts take itself for a worker: pytest-benchmark measures in none."""
+    for name in ("PYTEST_XDIST_TESTRUNUID", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+        os.environ.pop(name, None)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import pytest_dtdispatch
-from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
+from pytest_dtdispatch.compiled.measure import run_and_measure_compile
+from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place

@@ -19,7 +19,7 @@ def table_of(document: Document) -> Table:
 
 def line_of(document: Document) -> Line:
     """Give the one line of the one table of a document."""
-    [line] = table_of(document).lines
+    [[line]] = [group.lines for group in table_of(document).groups]
     return line
 
 

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import Rounds, Taken
+from pytest_dtdispatch.measuring.proof import Reader
+from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import WallClock
-from pytest_dtdispatch.measuring.timing import Reader, Subject
 
 
 class CacheInfo(NamedTuple):
@@ -124,7 +125,7 @@ class Bench:
     """One op, two caches and a clock, ready to be measured."""
 
     def __init__(self) -> None:
-        self.caches = FakeCaches()
+        self.caches: Any = FakeCaches()  # in place of torch's
         self.clock = FakeClock()
         self.op = self.op_that(lambda number: self.caches.native.ask())
 
@@ -132,7 +133,7 @@ class Bench:
         self.op = FakeOp(self.clock, effect)
         return self.op
 
-    def take(self, plan: Plan, **more: Any) -> Taken:
+    def take(self, plan: Plan, **more: Any) -> Figures:
         subject = Subject(self.op, tuple)
         return self.rounds(subject, plan, **more).take()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtdispatch.compiled.model import Compiled
+from pytest_dtdispatch.compiled.model import Compilation, Compiled
 from pytest_dtdispatch.core.parsing import read_cache_settings, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CompileError, DtDispatchError, ScalingError
@@ -160,12 +160,17 @@ class DtDispatch:
             ([4, 2], (), 0.0)
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import callable_at
+        checked = _read("sizes", sizes, read_sizes, ScalingError)
+        if max_exponent is not None:
+            max_exponent = _read("max_exponent", max_exponent, read_limit, ScalingError)
+        return self._scaling(make, checked, name, max_exponent)
 
-        checked, _ = checked_sizes(sizes, max_exponent)
-        for size in reversed(checked):
-            callable_at(make, size)()
-        return not_measured(name or own_name(make))
+    def _scaling(
+        self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
+    ) -> Scaling:
+        """Take a scaling whose sizes rise."""
+        __tracebackhide__ = True
+        return run_sizes(make, sizes, name)
 
     def record(self, *results: Finding) -> None:
         """Keep results of your own with those of this test: they are shown, written and judged as ours are.
@@ -237,24 +242,31 @@ class DtDispatch:
             32
         """
         __tracebackhide__ = True
+        cached: tuple[bool, ...] | None = None
+        if fake_tensor_cache is not None:
+            cached = _read("fake_tensor_cache", fake_tensor_cache, read_cache_settings, CompileError)
+        compilation = Compilation(fn, args, tuple(others), setup, backend or "", dynamic, fullgraph)
+        return self._compile(compilation, cached, name)
+
+    def _compile(
+        self, compilation: Compilation, fake_tensor_cache: tuple[bool, ...] | None, name: str | None
+    ) -> Compiled:
+        """Call and compile a function."""
+        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.preconditions import given_arguments
 
-        checked_cache_settings(fake_tensor_cache)
-        results = (fn(*given_arguments(args, setup)), *(fn(*other) for other in others))
-        return Compiled(name or own_name(fn), results, results)
+        results = compilation.call_all(*given_arguments(compilation.args, compilation.setup))
+        return Compiled(name or own_name(compilation.fn), results, results)
 
 
-def checked_cache_settings(given: CacheSettings) -> tuple[bool, ...] | None:
-    """Read settings of the FakeTensor cache; None where none are given."""
+def run_sizes(make: Make, sizes: tuple[int, ...], name: str | None) -> Scaling:
+    """Make and call a callable at each size, the largest first, and measure nothing."""
     __tracebackhide__ = True
-    return None if given is None else _read("fake_tensor_cache", given, read_cache_settings, CompileError)
+    from pytest_dtdispatch.measuring.preconditions import callable_at
 
-
-def checked_sizes(sizes: Iterable[int], limit: float | None) -> tuple[tuple[int, ...], float | None]:
-    """Read the sizes and the limit of a scaling; sizes come back rising."""
-    __tracebackhide__ = True
-    checked = _read("sizes", sizes, read_sizes, ScalingError)
-    return checked, None if limit is None else _read("max_exponent", limit, read_limit, ScalingError)
+    for size in reversed(sizes):
+        callable_at(make, size)()
+    return not_measured(name or own_name(make))
 
 
 def _read(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[DtDispatchError]) -> T:

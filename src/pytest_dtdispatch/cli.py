@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
 from pytest_dtdispatch.ab.commands import add_parsers, obey
+from pytest_dtdispatch.core.files import checked_target
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
@@ -54,7 +55,8 @@ def _obey(words: list[str]) -> int:
         update = update_expected(given.file, given.results, given.reason, given.new_margin, metric_names())
         print(f"{given.file}: {update}")
         return 0
-    from pytest_dtdispatch.atlas.command import write_atlas
+    checked_target(given.output)
+    from pytest_dtdispatch.atlas.survey import write_atlas
 
     atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
     print(f"{given.output}: {len(atlas.rows):,} rows of {atlas.ops:,} ops")

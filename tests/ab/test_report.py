@@ -8,7 +8,6 @@ import pytest
 
 from pytest_dtdispatch.ab.judge import Stage, compare_sides, judge
 from pytest_dtdispatch.ab.model import ProcessSample, Request, Run, Side
-from pytest_dtdispatch.ab.pool import VerdictCounts
 from pytest_dtdispatch.ab.report import (
     floors_text,
     rate_text,
@@ -16,6 +15,7 @@ from pytest_dtdispatch.ab.report import (
     summary,
     tally_document,
 )
+from pytest_dtdispatch.ab.runs import VerdictCounts
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from tests.rendered import lines_of
 

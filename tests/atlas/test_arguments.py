@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from pytest_dtdispatch.atlas.arguments import MOULDS, Arguments, TensorText, find_arguments, needs_of
-from pytest_dtdispatch.atlas.layouts import Layout, layouts, layouts_of
-from pytest_dtdispatch.atlas.needs import NEEDS
+from pytest_dtdispatch.atlas.arguments import MOULDS, Arguments, TensorText, find_arguments
+from pytest_dtdispatch.atlas.inputs import NEEDS, Layout, layouts, layouts_of, needs_of
 from pytest_dtdispatch.torchapi.ops import SchemaArgument, ops_with_a_rule, schema_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Counts, Move, Outcome, count_ops, quietest
+from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Outcome, count_ops, quietest
 from pytest_dtdispatch.core.environment import Environment
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 
@@ -50,24 +50,9 @@ def test_a_row_that_was_not_measured_has_no_figures() -> None:
     assert REFUSED.moves == ()
 
 
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        (("mat2",), "mat2 f32[8] S0 -> R"),
-        (("self", "other"), "self or other f32[8] S0 -> R"),
-        ((), "f32[8] S0 -> R"),
-    ],
-)
-def test_a_move_names_the_arguments_that_it_may_be(names: tuple[str, ...], text: str) -> None:
-    move = Move(names, "f32[8]", "S0", "R")
-    assert str(move) == text
-    counts = Counts(1, (move,))
-    assert AtlasRow("mm.default", "mm@4", "4", Outcome.MEASURED, counts=counts).moves == (move,)
-
-
 def test_rows_are_found_by_outcome_and_ops_counted_once() -> None:
     rows = (measured(MISSES, HITS), measured(MISSES), REFUSED)
-    atlas = Atlas(rows, ENVIRONMENT, "a CPU", 2, "3.11.7", "2026-11-21", "dtdispatch atlas", 2, 5, 2, 25)
+    atlas = Atlas(rows, ENVIRONMENT, "a CPU", 2, "3.11.7", "2026-11-21", "dtdispatch atlas")
     assert atlas.of(Outcome.UNSUPPORTED) == (REFUSED,)
     assert atlas.of(Outcome.MEASURED, Outcome.UNSUPPORTED) == rows
     assert atlas.ops == 2

@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Counts, Move, Outcome
+from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Counts, Outcome
 from pytest_dtdispatch.atlas.page import FOLD_ABOVE, MOST_EXPENSIVE, atlas_document
 from pytest_dtdispatch.core.environment import Environment
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.report.markdown import document_text
 
 ENVIRONMENT = Environment("2.13.0+cpu", "abc123", "", "cpu", "", "fake", 8, 1, "native+python")
-GATHER = Counts(1, (Move(("mat2",), "f32[16,32]", "S0", "R"),), (("all_gather", 1),))
+GATHER = Counts(1, ("mat2 f32[16,32] S0 -> R",), (("all_gather", 1),))
 
 
 def row(
@@ -34,7 +34,7 @@ def row(
 
 def page(*rows: AtlasRow) -> str:
     command = "dtdispatch atlas --output a.md"
-    atlas = Atlas(rows, ENVIRONMENT, "A CPU", 2, "3.11.7", "2026-11-21", command, 2, 5, 2, 25)
+    atlas = Atlas(rows, ENVIRONMENT, "A CPU", 2, "3.11.7", "2026-11-21", command)
     return document_text(atlas_document(atlas))
 
 
@@ -156,7 +156,7 @@ def test_equal_moves_are_written_once() -> None:
 
 
 def test_a_move_without_a_collective_is_no_communication() -> None:
-    counts = Counts(1, (Move(("other",), "f32[8]", "R", "S0"),))
+    counts = Counts(1, ("other f32[8] R -> S0",))
     moved = section(page(row("add.Tensor", 1_000, counts=counts)), "Ops that redistribute silently")
     assert "| none: a local slice |" in moved
 

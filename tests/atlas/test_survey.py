@@ -11,14 +11,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_dtdispatch.atlas.layouts import GRID
-from pytest_dtdispatch.atlas.model import AtlasRow, Outcome
+from pytest_dtdispatch.atlas.inputs import GRID
+from pytest_dtdispatch.atlas.model import MAX_VISITS, VISITS, AtlasRow, Outcome
 from pytest_dtdispatch.atlas.survey import (
     MAX_MESSAGE,
-    MAX_VISITS,
     PLAN,
     VISITING_S,
-    VISITS,
     MeshOf,
     counted,
     shortened,
@@ -98,9 +96,14 @@ def test_common_ops_are_measured_on_both_meshes_in_many_layouts(rows_of: Survey)
 
 def test_a_redistribution_is_counted_with_the_argument_that_is_moved(rows_of: Survey) -> None:
     row = by_signature(rows_of("mm.default"))["mm.default(f32[8,16]S0, f32[16,32]S0)@4"]
-    assert [str(move) for move in row.moves] == ["mat2 f32[16,32] S0 -> R"]
+    assert row.moves == ("mat2 f32[16,32] S0 -> R",)
     assert row.counts is not None
     assert row.counts.collectives == (("all_gather", 1),)
+
+
+def test_a_move_names_every_argument_that_it_may_be(rows_of: Survey) -> None:
+    moves = {move for row in rows_of("_foreach_add.List") for move in row.moves}
+    assert "self or other f32[8,8] S1 -> S0" in moves
 
 
 def test_propagations_inside_a_propagation_are_counted(rows_of: Survey) -> None:

@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.compiled.compile_rounds import (
+from pytest_dtdispatch.compiled.measure import (
     COMPILED_AGAIN,
     FROM_CACHE,
     NO_GRAPH,
     NOT_EMPTY,
-    CompilePlan,
     CompileRounds,
 )
+from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
-from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
+from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
+from pytest_dtdispatch.measuring.proof import NOT_COUNTED
+from pytest_dtdispatch.measuring.rounds import Subject
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
-from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
+
+pytestmark = pytest.mark.torch
 
 COMPILE_NS, CALL_NS, EAGER_NS = 1_000_000, 50, 7
 WARMUP = 10
@@ -92,8 +95,8 @@ class FakeCompiler:
     def look_ups(self) -> Sequence[int]:
         return self._graphs, self._hits, self._misses
 
-    def graphs(self) -> int:
-        return self._graphs
+    def graphs(self) -> tuple[int]:
+        return (self._graphs,)
 
     def note_cold(self, compiled: Callable[..., Any]) -> None:
         self.events.append(f"noted {compiled(9)}")
@@ -118,7 +121,7 @@ def compiler(clock: Clock) -> FakeCompiler:
     return FakeCompiler(clock)
 
 
-def rounds_of(compiler: FakeCompiler, clock: Clock, **more: Any) -> CompileRounds:
+def rounds_of(compiler: Any, clock: Clock, **more: Any) -> CompileRounds:
     def eager(*args: Any) -> None:
         clock.now += EAGER_NS
 
@@ -128,7 +131,7 @@ def rounds_of(compiler: FakeCompiler, clock: Clock, **more: Any) -> CompileRound
 
 
 def counting(begin: Callable[[], int], end: Callable[[], int]) -> InstructionSampler:
-    sampler = InstructionSampler(lambda: Counter(Meter(begin, end)))
+    sampler = InstructionSampler(lambda: (Meter(begin, end), None))
     sampler.start()
     return sampler
 

@@ -14,9 +14,8 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
-from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
-from pytest_dtdispatch.compiled.model import Compiled
+from pytest_dtdispatch.compiled.measure import run_and_measure_compile
+from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompilePlan
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.measuring.sampler import WallClock
@@ -34,9 +33,9 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> Iterator[None]:
-    compilerapi.reset()
+    torch.compiler.reset()
     yield
-    compilerapi.reset()
+    torch.compiler.reset()
 
 
 def measure(fn: Callable[..., Any], *args: Any, plan: dict[str, Any] | None = None, **how: Any) -> Compiled:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Profile, State
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Profile, State
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.instruction_sampler import (
     AFFORDABLE,
@@ -16,15 +16,14 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     MOST_LAYOUTS,
     WARMUP_CALLS,
     WARMUP_MISSES,
-    Counter,
     InstructionSampler,
     MethodCache,
     check,
 )
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import Rounds, Taken
-from pytest_dtdispatch.measuring.sampler import Meter
-from pytest_dtdispatch.measuring.timing import NOT_COUNTED, Subject
+from pytest_dtdispatch.measuring.proof import NOT_COUNTED
+from pytest_dtdispatch.measuring.rounds import Rounds, Subject
+from pytest_dtdispatch.measuring.sampler import Meter, Profiler
 from tests.scripted_bench import Bench
 
 REHEARSAL = 4  # calls that are made before the first round
@@ -60,14 +59,13 @@ class Script:
         number = self.bench.op.calls - 1
         return self.readings.get(number, self.instructions + number)
 
-    def take(self, rounds: int, repeat: int, **more: object) -> Taken:
-        counter = Counter(Meter(lambda: 0, self.end), **more)  # type: ignore[arg-type]
-        sampler = InstructionSampler(lambda: counter, self.forget)
+    def take(self, rounds: int, repeat: int, profiler: Profiler | None = None) -> Figures:
+        sampler = InstructionSampler(lambda: (Meter(lambda: 0, self.end), profiler), self.forget)
         sampler.start()
         plan = Plan(rounds, repeat, max_time_s=0.0, sampler=sampler)
         return Rounds(Subject(self.bench.op, tuple), self.bench.caches, plan).take()
 
-    def calls_of(self, taken: Taken, state: State) -> list[int]:
+    def calls_of(self, taken: Figures, state: State) -> list[int]:
         """Numbers of the calls whose counts were recorded."""
         [counted] = [one for one in taken.samples if one.state is state]
         return [count - self.instructions for count in counted.values]

@@ -42,7 +42,7 @@ def only_line(measurement: Measurement, verbose: bool = False) -> Line:
 def test_a_row_has_the_least_count_its_spread_and_how_many_there_are() -> None:
     table = table_of(document({"test_a": [counted(MISSES, HITS, LOCALS)]}, VIEW))
     assert titles_of(table) == ("miss", "miss+", "hit", "hit+", "local", "miss/hit", "samples")
-    [line] = table.lines
+    [[line]] = [group.lines for group in table.groups]
     assert line.cells == ("6,650,000", "70,000", "66,000", "50", "11,000", "100.8", "3+2")
     assert line.tone is Tone.GOOD
 
@@ -55,7 +55,7 @@ def test_cold_counts_have_a_column_where_there_are_any() -> None:
     cold = counted(counts(State.COLD, 9_000_000), HITS)
     table = table_of(document({"test_a": [cold]}, VIEW))
     assert table.columns[0].head == "cold"
-    assert table.lines[0].cells[:2] == ("9,000,000", "-")
+    assert table.groups[0].lines[0].cells[:2] == ("9,000,000", "-")
 
 
 def test_what_was_refused_is_not_proved() -> None:

@@ -12,12 +12,17 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.calls import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Setup
+from pytest_dtdispatch.measuring.proof import PROPAGATED_AGAIN
 from pytest_dtdispatch.measuring.state import RandomState
-from pytest_dtdispatch.measuring.timing import PROPAGATED_AGAIN
-from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
+from pytest_dtdispatch.torchapi.ops import (
+    TorchDispatchMode,
+    close_modes_opened_since,
+    open_modes,
+    tree_leaves,
+)
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
 
@@ -46,6 +51,24 @@ def test_a_call_is_measured_on_misses_and_on_hits(shard: Make) -> None:
     assert counts(figures) == PROVED
     assert (figures.rounds, figures.notes) == (ROUNDS, ())
     assert torch.equal(result.to_local(), (a * a + a).to_local())
+
+
+def test_a_mode_that_a_repetition_leaves_half_closed_is_closed_before_anything_is_put_back() -> None:
+    class Noted(TorchDispatchMode):  # one that a signal interrupted as it was closed
+        ops = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Noted.ops += 1
+            return func(*args, **kwargs or {})
+
+    total = torch.zeros(2)
+    _, ran = run_call(lambda: total.add_(1))
+    with ran.repeating() as prepare:
+        assert prepare() == ()
+        Noted().__enter__()  # type: ignore[no-untyped-call]
+        total.add_(1)
+    left_open = close_modes_opened_since(())
+    assert (left_open, Noted.ops, total.tolist()) == ([], 1, [1, 1])
 
 
 def test_the_mesh_of_a_call_is_named(shard: Make) -> None:

@@ -80,7 +80,7 @@ def test_a_thread_that_died_keeps_nobody_away_and_what_it_held_is_taken_out() ->
     def leave_open() -> None:
         measuring = Measuring("a capture is open")
         measuring.__enter__()
-        measuring.hold(hook())
+        measuring.held.enter_context(hook())
 
     assert in_thread(leave_open) == []
     assert held == ["in place"]
@@ -97,7 +97,7 @@ def test_what_is_held_is_taken_out_before_another_thread_is_let_in() -> None:
         refused.extend(in_thread(measure))
 
     with Measuring("a capture is open") as measuring:
-        measuring.hold(hook())
+        measuring.held.enter_context(hook())
     assert len(refused) == 1
     assert in_thread(measure) == []
 

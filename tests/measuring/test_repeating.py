@@ -1,10 +1,9 @@
-"""Errors of repetitions are notes, those from elsewhere reach the program; warnings are ignored."""
+"""Errors of repetitions are notes, those from elsewhere reach the program."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeating import is_from_elsewhere, nothing_warned
+from pytest_dtdispatch.measuring.repeating import is_from_elsewhere
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch
@@ -68,56 +67,3 @@ def test_an_error_that_says_nothing_and_comes_again_is_of_the_repetition() -> No
     assert not is_from_elsewhere(AssertionError(), fail)
     assert is_from_elsewhere(AssertionError(), lambda: None)
     assert not is_from_elsewhere(ValueError("it says something"), lambda: None)
-
-
-def warn() -> None:
-    warnings.warn("seen once", UserWarning, stacklevel=1)
-
-
-def records() -> dict[Any, Any]:
-    found: dict[Any, Any] = globals().get("__warningregistry__", {})
-    return {key: value for key, value in found.items() if key != "version"}
-
-
-def test_nothing_is_shown_and_a_warning_shown_before_is_not_shown_again() -> None:
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("default")
-        warn()
-        before = records()
-        with nothing_warned():
-            warn()
-            with warnings.catch_warnings():  # leaving it makes Python forget what it has shown
-                warnings.simplefilter("ignore")
-        assert records() == before != {}
-        warn()
-        assert len(shown) == 1
-
-
-def test_a_warning_that_was_not_shown_before_is_shown_after() -> None:
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("default")
-        with nothing_warned():
-            warnings.warn("for the first time", UserWarning, stacklevel=1)
-        for _ in range(2):
-            warnings.warn("for the first time", UserWarning, stacklevel=1)
-        assert [str(each.message) for each in shown] == ["for the first time"]
-
-
-def test_filters_that_make_errors_of_warnings_make_none() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        before = list(warnings.filters)
-        with nothing_warned():
-            warn()
-        assert list(warnings.filters) == before
-
-
-def test_another_thread_warns_as_ever() -> None:
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        with nothing_warned():
-            other = threading.Thread(target=warn)
-            other.start()
-            other.join()
-            warn()
-        assert len(shown) == 1

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.measuring.plan import Plan, Propagation
-from pytest_dtdispatch.measuring.rounds import Taken
-from pytest_dtdispatch.measuring.timing import (
+from pytest_dtdispatch.core.measurement import Figures, Samples, State
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.proof import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
-    Subject,
+    Propagation,
     gc_paused,
 )
+from pytest_dtdispatch.measuring.rounds import Subject
 from tests.scripted_bench import Bench, FakeOp
 
 # A busy machine is no failure.
@@ -47,17 +47,28 @@ def bench() -> Bench:
     return Bench()
 
 
-def by_state(taken: Taken) -> dict[State, Samples]:
+def by_state(taken: Figures) -> dict[State, Samples]:
     return {samples.state: samples for samples in taken.samples}
 
 
-def calls_of(taken: Taken, state: State) -> list[int]:
+def calls_of(taken: Figures, state: State) -> list[int]:
     """Numbers of the calls whose latencies were recorded."""
     samples = by_state(taken).get(state)
     return [ns - 1000 for ns in samples.ns] if samples else []
 
 
-def refused(taken: Taken, state: State) -> dict[str, int]:
+def propagation_of(taken: Figures) -> Propagation:
+    """Tell by what is said beside the samples."""
+    if taken.notes == ("never hits: propagation runs on every call",):
+        return Propagation.NEVER_CACHED
+    said = (taken.notes, taken.remarks)
+    if said == ((), ("unpropagated: it never asks the sharding propagator, so it has no miss",)):
+        return Propagation.NONE
+    assert said == ((), ())
+    return Propagation.CACHED
+
+
+def refused(taken: Figures, state: State) -> dict[str, int]:
     samples = by_state(taken).get(state)
     return {refusal.reason: refusal.count for refusal in samples.refused} if samples else {}
 
@@ -72,7 +83,7 @@ def test_rounds_are_taken_without_torch() -> None:
 
 def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench) -> None:
     taken = bench.take(plan(rounds=2, repeat=3))
-    assert taken.propagation is Propagation.CACHED
+    assert propagation_of(taken) is Propagation.CACHED
     assert bench.op.calls == 32
     assert calls_of(taken, State.MISS) == [4, 18]
     assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
@@ -83,7 +94,7 @@ def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench) -
 def test_an_op_that_the_python_cache_answers_has_misses_and_hits_too(bench: Bench) -> None:
     bench.op_that(lambda number: bench.caches.python.ask())
     taken = bench.take(plan(rounds=2, repeat=3))
-    assert taken.propagation is Propagation.CACHED
+    assert propagation_of(taken) is Propagation.CACHED
     assert calls_of(taken, State.MISS) == [4, 18]
     assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
 
@@ -234,7 +245,7 @@ def test_refusals_are_counted_by_reason_over_all_rounds(bench: Bench) -> None:
 def test_an_op_that_moves_no_counter_is_unpropagated_and_has_calls(bench: Bench) -> None:
     bench.op_that(lambda number: None)
     taken = bench.take(plan(rounds=2, repeat=3))
-    assert taken.propagation is Propagation.NONE
+    assert propagation_of(taken) is Propagation.NONE
     assert taken.rounds == 2
     assert bench.op.calls == REHEARSAL + 2 * (WARMUP + 3)
     assert calls_of(taken, State.CALL) == [14, 15, 16, 27, 28, 29]
@@ -260,7 +271,7 @@ def test_an_op_that_propagates_on_every_call_has_misses_and_no_hits(bench: Bench
 
     bench.op_that(effect)
     taken = bench.take(plan(rounds=3, repeat=4))
-    assert taken.propagation is Propagation.NEVER_CACHED
+    assert propagation_of(taken) is Propagation.NEVER_CACHED
     assert bench.op.calls == REHEARSAL + 3
     assert calls_of(taken, State.MISS) == [4, 5, 6]
     assert calls_of(taken, State.HIT) == []
@@ -270,7 +281,7 @@ def test_an_op_that_propagates_on_every_call_has_misses_and_no_hits(bench: Bench
 def test_an_op_that_asks_no_cache_is_never_cached_and_its_misses_are_not_proved(bench: Bench) -> None:
     bench.op_that(lambda number: bench.caches.propagate_uncached())
     taken = bench.take(plan(rounds=2, repeat=4))
-    assert taken.propagation is Propagation.NEVER_CACHED
+    assert propagation_of(taken) is Propagation.NEVER_CACHED
     assert by_state(taken)[State.HIT].ns == by_state(taken)[State.MISS].ns == ()
     assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
     assert refused(taken, State.MISS) == {NO_COUNTER_MOVED: 2}, "propagation did run: no counter shows it"
@@ -279,7 +290,7 @@ def test_an_op_that_asks_no_cache_is_never_cached_and_its_misses_are_not_proved(
 def test_an_op_that_propagated_once_is_not_taken_for_one_that_never_does(bench: Bench) -> None:
     bench.op_that(lambda number: None if number else bench.caches.propagate_uncached())
     taken = bench.take(plan(rounds=1, repeat=2))
-    assert taken.propagation is Propagation.CACHED
+    assert propagation_of(taken) is Propagation.CACHED
     assert refused(taken, State.MISS) == {NOT_PROPAGATED: 1}
     assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 2}
 
@@ -292,7 +303,7 @@ def test_propagation_that_stops_after_the_first_calls_is_not_held_against_hits(b
 
     bench.op_that(effect)
     taken = bench.take(plan(rounds=1, repeat=2))
-    assert taken.propagation is Propagation.CACHED
+    assert propagation_of(taken) is Propagation.CACHED
     assert calls_of(taken, State.HIT) == [15, 16]
 
 
@@ -506,7 +517,7 @@ def slow_bench(miss_ms: float, hit_ms: float) -> Bench:
     return bench
 
 
-def counts_of(taken: Taken) -> dict[State, int]:
+def counts_of(taken: Figures) -> dict[State, int]:
     return {samples.state: len(samples.ns) for samples in taken.samples}
 
 
@@ -528,7 +539,7 @@ def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
 
     bench.op_that(second_propagates)
     taken = bench.take(Plan())
-    assert taken.propagation is Propagation.CACHED
+    assert propagation_of(taken) is Propagation.CACHED
     assert bench.op.calls == 1 + 2 + 5 + 5
 
 
@@ -765,7 +776,7 @@ PLANS = st.builds(
 )
 
 
-def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Taken]:
+def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Figures]:
     bench = Bench()
 
     def effect(number: int) -> None:
@@ -811,7 +822,7 @@ def test_recorded_and_refused_are_together_what_was_taken(script: list[Delta], p
         # The one hit that is refused is the rehearsal's, which showed that there are none.
         Propagation.NEVER_CACHED: ({State.MISS: plan.rounds, State.HIT: 1, **cold}, 1 + plan.cold),
         Propagation.NONE: ({State.CALL: plan.rounds * plan.repeat}, WARMUP + plan.repeat),
-    }[taken.propagation]
+    }[propagation_of(taken)]
     assert count == expected
     assert taken.rounds == plan.rounds
     assert bench.op.calls == REHEARSAL + plan.rounds * calls

@@ -11,9 +11,8 @@ import pytest
 from pytest_dtdispatch.core.measurement import TIME, UNITS, State, Unit
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register, start_sampler
-from pytest_dtdispatch.measuring.timing import Subject
 from tests.scripted_bench import Bench
 
 

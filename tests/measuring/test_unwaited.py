@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
-from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
+from pytest_dtdispatch.compiled.measure import run_and_measure_compile
+from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.scaling.measure import run_and_measure_sizes

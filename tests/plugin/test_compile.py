@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch.instructions.instruction_sampler import Counter, InstructionSampler
+from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
 
@@ -332,7 +332,7 @@ def test_instructions_of_a_compile_are_a_result_under_pytorch_s_name(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What counts here is the clock, in this process."""
-    sampler = InstructionSampler(lambda: Counter(WallClock().meter))
+    sampler = InstructionSampler(lambda: (WallClock().meter, None))
     monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
     pytester.makepyfile(test_named=DOUBLE)
     few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--dtdispatch-compile-rounds=1")

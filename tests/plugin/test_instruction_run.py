@@ -175,7 +175,7 @@ def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytes
 
 COUNTS = """
 import pathlib, sys
-from pytest_dtdispatch.instructions.callgrind import Callgrind
+from pytest_dtdispatch.instructions.meters import Callgrind
 from pytest_dtdispatch.instructions.instruction_sampler import count_loop
 
 callgrind = Callgrind(pathlib.Path(sys.argv[1]))
@@ -195,7 +195,7 @@ print(least(3000))
 @pytest.mark.slow
 @pytest.mark.long
 def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
-    from pytest_dtdispatch.instructions.callgrind import command
+    from pytest_dtdispatch.instructions.meters import command
 
     script = tmp_path / "count.py"
     script.write_text(COUNTS)

@@ -40,8 +40,8 @@ ADD = measured(miss=[1_200_000] * 20, hit=[6_000, 7_000], local=[1_500])
 def test_a_line_has_a_cell_for_each_title() -> None:
     table = table_of(document({"test_a": [ADD]}, View()))
     assert titles_of(table) == ("miss ms", "hit us", "local us", "overhead us", "miss/hit", "samples")
-    assert table.lines[0].cells == ("1.20", "6.50", "1.50", "5.00", "185", "20+2")
-    assert table.lines[0].label == "add@4"
+    assert table.groups[0].lines[0].cells == ("1.20", "6.50", "1.50", "5.00", "185", "20+2")
+    assert table.groups[0].lines[0].label == "add@4"
 
 
 def test_a_column_is_in_one_unit_over_all_tests() -> None:
@@ -88,7 +88,7 @@ def test_a_large_ratio_has_its_thousands_set_apart() -> None:
 def test_verbose_adds_rounds_and_calls() -> None:
     table = table_of(document({"test_a": [ADD]}, View(verbose=True)))
     assert titles_of(table)[-2:] == ("rounds", "calls")
-    assert table.lines[0].cells[-2:] == ("20", "3")
+    assert table.groups[0].lines[0].cells[-2:] == ("20", "3")
 
 
 def test_why_there_is_no_local_row_is_said_only_when_verbose() -> None:

@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.steps.growth import resident_bytes
+from pytest_dtdispatch.steps.counter import StepCounter, resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.steps.model import Asked, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step

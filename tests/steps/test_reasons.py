@@ -6,6 +6,8 @@ import pytest
 
 from pytest_dtdispatch.steps.reasons import Seen, Trait, Traits
 
+pytestmark = pytest.mark.torch
+
 
 def tensor(of: str, shape: str = "[8,8]", placements: str = "S0", dtype: str = "f32") -> dict[Trait, str]:
     values = {"kind": "a tensor", "dtype": dtype, "shape": shape, "placements": placements, "stride": shape}

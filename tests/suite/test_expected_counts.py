@@ -16,7 +16,7 @@ UNPROPAGATED = {"to_from_local", "collectives", "custom_handler"}  # these have 
 
 @pytest.mark.torch
 def test_it_has_every_path_on_a_hit_and_on_a_miss() -> None:
-    from pytest_dtdispatch.suite.paths import PATHS
+    from pytest_dtdispatch.suite.models import PATHS
 
     test = "pytest_dtdispatch/suite/test_dispatch.py::test_path"
     expected = {(f"{test}[{path}]::{path}", "instruction_count") for path in PATHS}

@@ -13,11 +13,11 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
+from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.timing import nothing_to_do
+from pytest_dtdispatch.measuring.proof import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.compare import compare, exit_status, recorder_of
+from pytest_dtdispatch.ab import runs
 from pytest_dtdispatch.ab.model import POOL, SCREEN, Request, Run
-from pytest_dtdispatch.ab.pool import SHARES, count_runs, extra_misses, false_alarms, inject, run_pool
 from pytest_dtdispatch.ab.process import stopped_by_signals
 from pytest_dtdispatch.ab.recording import Recorder, read_run, resumed
 from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
-from pytest_dtdispatch.ab.worker import Workplace, workplace
 from pytest_dtdispatch.core.parsing import read_count, read_seconds
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
@@ -49,14 +46,14 @@ def read_percent(text: str) -> float:
 
 
 def read_floors(text: str) -> dict[str, float]:
-    """Read ``hit=7.5%,miss=10%``."""
-    floors = {}
+    """Read ``hit=7.5%,miss=10%``, as fields of a request."""
+    floors: dict[str, float] = {}
     for part in text.split(","):
         state, equals, value = part.partition("=")
-        if state not in ("hit", "miss") or not equals or state in floors:
+        if state not in ("hit", "miss") or not equals or f"floor_{state}" in floors:
             raise ValueError("floors of hit and miss, such as hit=7.5%,miss=10%")
         try:
-            floors[state] = read_percent(value)
+            floors[f"floor_{state}"] = read_percent(value)
         except ValueError as error:
             raise ValueError(f"floors: {value!r} is not {error}") from None
     return floors
@@ -92,15 +89,15 @@ FILES: tuple[Option, ...] = (
     ("--json", Path, "FILE", "every sample, written after each process"),
     ("--resume", Path, "FILE", "go on with the file of an earlier run"),
 )
-KNOWN_POOL: Option = ("--pool", Path, "FILE", "processes that dtdispatch aa --json FILE measured")
 
 
 def add_parsers(commands: Any) -> None:
     """Declare the three subcommands."""
-    declared = {
+    known_pool = ("--pool", Path, "FILE", "processes that dtdispatch aa --json FILE measured")
+    declared: dict[str, tuple[Option, ...]] = {
         "ab": (*SIDES, *RULE),
         "aa": (*_of_pool(AA_PROCESSES), *RULE),
-        "selftest": (*_of_pool(SELFTEST_PROCESSES), *RULE, KNOWN_POOL),
+        "selftest": (*_of_pool(SELFTEST_PROCESSES), *RULE, known_pool),
     }
     for name, options in declared.items():
         parser = commands.add_parser(name, help=COMMANDS[name])
@@ -135,36 +132,36 @@ def _go_on(given: argparse.Namespace) -> str:
 
 def _ab(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = resumed(given.resume, "ab", typed) if given.resume else Run(_sides_of(Request(**typed)), {})
-    with _recorded(given, known) as (place, recorder):
-        stages, verdicts = compare(place, recorder)
+    with runs.recorded(known, given.time_limit, given.json, given.resume) as (place, recorder):
+        stages, verdicts = runs.compare(place, recorder)
     _print(result_document(recorder.run, stages, verdicts))
-    return exit_status(stages[SCREEN], verdicts)
+    return runs.exit_status(stages[SCREEN], verdicts)
 
 
 def _aa(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = _known_pool(given, typed, AA_PROCESSES)
-    with _recorded(given, known) as (place, recorder):
-        pool = run_pool(place, recorder)
+    with runs.recorded(known, given.time_limit, given.json, given.resume) as (place, recorder):
+        pool = runs.run_pool(place, recorder)
     _print_pool(recorder)
-    for counts, kinds in false_alarms(pool, known.asked):
+    for counts, kinds in runs.false_alarms(pool, known.asked):
         _print(tally_document(counts, [str(kind) for kind in kinds]))
     return 0
 
 
 def _selftest(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = _known_pool(given, typed, SELFTEST_PROCESSES)
-    with _recorded(given, known) as (place, recorder):
-        pool = run_pool(place, recorder)
+    with runs.recorded(known, given.time_limit, given.json, given.resume) as (place, recorder):
+        pool = runs.run_pool(place, recorder)
         _print_pool(recorder)
         print("injected for real, one pair of processes each: median over the rows of a state")
-        for share, by_state in inject(place):
+        for share, by_state in runs.inject(place):
             found = ", ".join(f"{state} {ratio:+.1%}" for state, ratio in by_state.items())
             print(f"  +{share:.0%}: {found}")
-        spoiled, clean = extra_misses(place)
+        spoiled, clean = runs.extra_misses(place)
     is_caught = all(spoiled) and not any(clean)
     print("injected by multiplying one side of windows of the pool; plain tensors are left alone")
-    for share in SHARES:
-        counts = count_runs(pool, known.asked, share)
+    for share in runs.SHARES:
+        counts = runs.count_runs(pool, known.asked, share)
         count = counts.found.get(str(Verdict.REGRESSED), 0)
         print(f"  +{share:.0%} caught: {rate_text(count, counts.rows)}")
         is_caught = is_caught and count >= LEAST_CAUGHT.get(share, 0) * counts.rows
@@ -178,37 +175,26 @@ def _selftest(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     return FAILED
 
 
-@contextmanager
-def _recorded(given: argparse.Namespace, known: Run) -> Iterator[tuple[Workplace, Recorder]]:
-    with workplace(known.asked, given.time_limit) as place:
-        yield place, recorder_of(place, known, given.json, given.resume)
-
-
 def _known_pool(given: argparse.Namespace, typed: dict[str, Any], processes: int) -> Run:
     """Say what a pool is made of, and which processes of it are there already."""
     pool = getattr(given, "pool", None)
     if pool and given.resume:
         raise DtDispatchError("--pool and --resume: name one; a pool is read and not gone on with")
-    if pool:
-        run = read_run("--pool", pool, "aa")
-        rule = {name: typed[name] for name in typed if name.startswith(RULE_FIELDS)}
-        asked = replace(run.asked, **rule, processes=len(run.processes))
-        _require_windows(f"--pool {pool}", asked)
-        return replace(run, asked=asked)
     if given.resume:
         return resumed(given.resume, "aa", typed)
-    own = Request(command="aa", processes=processes, base=sys.executable, head=sys.executable)
-    asked = replace(own, **typed)
-    _require_windows("--processes", asked)
-    return Run(asked, {})
-
-
-def _require_windows(what: str, asked: Request) -> None:
+    if pool:
+        what, run = f"--pool {pool}", read_run("--pool", pool, "aa")
+        rule = {name: typed[name] for name in typed if name.startswith(RULE_FIELDS)}
+        asked = replace(run.asked, **rule, processes=len(run.processes))
+    else:
+        own = Request(command="aa", processes=processes, base=sys.executable, head=sys.executable)
+        what, run, asked = "--processes", Run(own, {}), replace(own, **typed)
     least = 2 * (asked.pairs + asked.confirm)
     if asked.processes < least:
         raise DtDispatchError(
             f"{what}: {asked.processes} processes are too few: one run of the rule takes {least}"
         )
+    return replace(run, asked=asked)
 
 
 def _sides_of(asked: Request) -> Request:
@@ -227,14 +213,11 @@ def _sides_of(asked: Request) -> Request:
 
 def _typed(given: argparse.Namespace, arguments: tuple[str, ...]) -> dict[str, Any]:
     """Give what was typed, by field; what was not typed is left out."""
-    fields = ("base", "head", "base_rev", "head_rev", "pairs", "confirm", "processes", "passes")
-    typed = {name: value for name in fields if (value := getattr(given, name, None)) is not None}
+    names = ("base", "head", "base_rev", "head_rev", "pairs", "confirm", "processes", "passes", "control")
+    typed = {name: value for name in names if (value := getattr(given, name, None)) is not None}
     if getattr(given, "python", None):
         typed |= {"base": given.python, "head": given.python}
-    if given.floor is not None:
-        typed |= {f"floor_{state}": floor for state, floor in given.floor.items()}
-    if given.control is not None:
-        typed["control"] = given.control
+    typed |= given.floor or {}
     return {**typed, "arguments": arguments} if arguments else typed
 
 

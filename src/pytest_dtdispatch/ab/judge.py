@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_dtdispatch.ab.model import Request, state_of
+from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Request, state_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
@@ -25,6 +25,7 @@ FIND_IT = "find what slowed it: compare --base-rev and --head-rev commit by comm
 QUIETER = "too noisy to tell: more --confirm, or a quieter machine"
 
 Values = Mapping[str, float]
+Sides = tuple[Sequence[Values], Sequence[Values]]  # the processes of the base, and of the head
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class Comparison:
         shift: of Hodges and Lehmann, from base to head, in logarithms.
         low: lower end of its 95 % interval.
         high: upper end.
-        slower_p: one-sided p value of "head is slower".
-        faster_p: one-sided p value of "head is faster".
+        p: of the rank test, one-sided in the direction in which the head shifted.
         floor: the least shift that counts, in logarithms.
         smallest_percent: the smallest slow-down that this comparison could have seen.
     """
@@ -48,15 +48,9 @@ class Comparison:
     shift: float
     low: float
     high: float
-    slower_p: float
-    faster_p: float
+    p: float
     floor: float
     smallest_percent: float
-
-    @property
-    def p(self) -> float:
-        """The p value of the direction in which the head shifted."""
-        return self.slower_p if self.shift >= 0 else self.faster_p
 
     @property
     def is_past_floor(self) -> bool:
@@ -121,18 +115,25 @@ def compare_row(base: Sequence[float], head: Sequence[float], floor: float, leve
     chance; both are asked, as a rank test alone calls differences that matter to nobody.
     """
     before, after = [math.log(value) for value in base], [math.log(value) for value in head]
-    low, high = shift_interval(before, after)
+    shift, (low, high) = hodges_lehmann(before, after), shift_interval(before, after)
     return Comparison(
         base_ns=statistics.median(base),
         head_ns=statistics.median(head),
-        shift=hodges_lehmann(before, after),
+        shift=shift,
         low=low,
         high=high,
-        slower_p=mann_whitney(before, after),
-        faster_p=mann_whitney(after, before),
+        p=mann_whitney(before, after) if shift >= 0 else mann_whitney(after, before),
         floor=math.log1p(floor),
         smallest_percent=smallest_detectable(base, head, floor, level),
     )
+
+
+def screen_and_confirm(asked: Request, taken: Callable[[str], Sides]) -> dict[str, Stage]:
+    """Compare a screen, and fresh processes for what tripped; named as :func:`judge` takes them."""
+    stages = {SCREEN: compare_sides(*taken(SCREEN), asked)}
+    if tripped := stages[SCREEN].tripped():
+        stages[CONFIRM] = compare_sides(*taken(CONFIRM), asked, CONFIRM_LEVEL, tripped)
+    return stages
 
 
 def compare_sides(
@@ -159,7 +160,7 @@ def compare_sides(
         new=tuple(row for row in rows if row not in before),
         partial=partial,
         control=control,
-        is_contaminated=bool(asked.control and control is not None and past(control, asked.control)),
+        is_contaminated=0 < math.log1p(asked.control) < abs(control or 0.0),
     )
 
 
@@ -168,24 +169,15 @@ def control_shift(base: Sequence[Values], head: Sequence[Values]) -> float | Non
 
     A process has one value: the mean of logarithms over the local rows that every process measured.
     """
-    processes = [*base, *head]
-    common = [row for row in processes[0] if all(row in process for process in processes)]
-    controls = [row for row in common if state_of(row) == State.LOCAL]
+    first, *others = [*base, *head]
+    controls = [row for row in first if state_of(row) == State.LOCAL and all(row in one for one in others)]
     if not controls:
         return None
-
-    def value(process: Values) -> float:
-        return math.fsum(math.log(process[row]) for row in controls) / len(controls)
-
-    return hodges_lehmann([value(process) for process in base], [value(process) for process in head])
+    means = [statistics.fmean(math.log(one[row]) for row in controls) for one in (*base, *head)]
+    return hodges_lehmann(means[: len(base)], means[len(base) :])
 
 
-def past(shift: float, floor: float) -> bool:
-    """Say whether a shift of logarithms is past a floor, in either direction."""
-    return abs(shift) > math.log1p(floor)
-
-
-def judge(screen: Stage, confirmation: Stage | None = None) -> list[RowVerdict]:
+def judge(screen: Stage, confirm: Stage | None = None) -> list[RowVerdict]:
     """Judge every row of a run.
 
     A row that tripped is judged on the fresh processes of the confirmation, with its p values adjusted by
@@ -198,12 +190,12 @@ def judge(screen: Stage, confirmation: Stage | None = None) -> list[RowVerdict]:
         verdicts[row] = RowVerdict(row, Verdict.MISSING, (), "the head did not measure it: restore the test")
     for row in screen.new:
         verdicts[row] = RowVerdict(row, Verdict.NEW)
-    confirmed = confirmation.comparisons if confirmation else {}
+    confirmed = confirm.comparisons if confirm else {}
     tripped = screen.tripped()
     found = [row for row in tripped if row in confirmed]
-    if confirmation:
+    if confirm:
         for row, p in zip(found, hochberg([confirmed[row].p for row in found]), strict=True):
-            verdicts[row] = _confirmed(row, p, confirmation)
+            verdicts[row] = _confirmed(row, p, confirm)
     for row in set(tripped) - set(found):
         unconfirmed, figures = "it tripped, and was not confirmed", screen.comparisons[row].figures
         verdicts[row] = RowVerdict(row, Verdict.INCONCLUSIVE, figures, unconfirmed)

@@ -10,7 +10,6 @@ from pytest_dtdispatch.core.measurement import State
 
 BASE, HEAD = "base", "head"
 SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
-SLOWER_BY = "DTDISPATCH_AB_INJECT"  # tells a process of the self-test by what share to slow its calls
 MISSES = {str(State.MISS), str(State.COLD)}
 T = TypeVar("T")
 
@@ -32,18 +31,11 @@ class RowSample:
 
 @dataclass(frozen=True)
 class ProcessSample:
-    """One fresh process: a sample of its side.
+    """One fresh process: a sample of its side, taken for a stage; its rows by name."""
 
-    Args:
-        stage: what it was taken for: ``screen``, ``confirm`` or ``pool``.
-        side: ``base`` or ``head``.
-        seconds: that it took, its start included.
-        rows: what it measured, by name of row.
-    """
-
-    stage: str
+    stage: str  # screen, confirm or pool
     side: str
-    seconds: float
+    seconds: float  # its start included
     rows: Mapping[str, RowSample]
 
     @property
@@ -97,32 +89,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Side:
-    """What measured one side, as it told itself before the first process.
-
-    Args:
-        python: version of the interpreter.
-        plugin: version of pytest-dtdispatch.
-        torch: version of torch.
-        build: git revision that torch was built from.
-        cpu: model of the CPU.
-    """
+    """What measured one side, as it told itself before the first process: versions, and the CPU."""
 
     python: str
     plugin: str
     torch: str
-    build: str
+    build: str  # git revision that torch was built from
     cpu: str
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that is known of a run, at any time of it.
-
-    Args:
-        asked: what was asked for.
-        sides: what measured, by ``base`` and ``head``.
-        processes: what was measured, in the order it was.
-    """
+    """Everything that is known of a run, at any time of it; processes in the order they ran."""
 
     asked: Request
     sides: Mapping[str, Side]

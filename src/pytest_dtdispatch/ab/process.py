@@ -62,7 +62,7 @@ def held_back() -> Iterator[None]:
 
 def stopped_by_signals() -> contextlib.AbstractContextManager[None]:
     """Let whoever ends this process, or closes its terminal, do as Ctrl-C does."""
-    return _handled_by(_interrupt)
+    return _handled_by(signal.default_int_handler)
 
 
 @contextlib.contextmanager
@@ -76,10 +76,6 @@ def _handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
     finally:
         for number, theirs in before.items():
             signal.signal(number, theirs)
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _end_late(process: subprocess.Popen[bytes], late: threading.Event) -> None:

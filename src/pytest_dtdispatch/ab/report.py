@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.ab.judge import RUN_AGAIN, Stage, percent
 from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Request, Run, state_of
-from pytest_dtdispatch.ab.pool import VerdictCounts
+from pytest_dtdispatch.ab.runs import VerdictCounts
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Column,
@@ -103,19 +103,21 @@ def _table(verdicts: Sequence[RowVerdict]) -> Table:
 
 
 def _cells(found: Mapping[str, float], unit: Scale) -> tuple[str, ...]:
-    low, high = (_percent(found.get(name), "+.1f") for name in ("low_percent", "high_percent"))
+    if not found:
+        return ("-",) * 6
+    low, high = _percent(found["low_percent"]), _percent(found["high_percent"])
     return (
-        unit.text(found.get("base_ns")),
-        unit.text(found.get("head_ns")),
-        _percent(found.get("shift_percent"), "+.1f"),
-        f"{low} to {high}" if found else "-",
-        f"{found['p']:.4f}" if found else "-",
-        _percent(found.get("smallest_percent"), ".1f"),
+        unit.text(found["base_ns"]),
+        unit.text(found["head_ns"]),
+        _percent(found["shift_percent"]),
+        f"{low} to {high}",
+        f"{found['p']:.4f}",
+        _percent(found["smallest_percent"], ".1f"),
     )
 
 
-def _percent(value: float | None, form: str) -> str:
-    return "-" if value is None or not math.isfinite(value) else format(value, form)
+def _percent(value: float, form: str = "+.1f") -> str:
+    return format(value, form) if math.isfinite(value) else "-"
 
 
 def _stage_text(run: Run, name: str, stage: Stage) -> str:

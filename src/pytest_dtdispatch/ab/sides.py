@@ -39,19 +39,12 @@ MOST_READ, MOST_SHOWN = 64 * 1024, 200
 
 @dataclass(frozen=True)
 class Arm:
-    """One side, and how its processes are started.
-
-    Args:
-        name: ``base`` or ``head``.
-        python: interpreter, as a path.
-        folder: that its processes run in.
-        import_path: folders that its processes import from first.
-    """
+    """One side, ``base`` or ``head``: which interpreter runs its processes, and in which folder."""
 
     name: str
     python: str
     folder: Path
-    import_path: tuple[Path, ...] = ()
+    import_path: tuple[Path, ...] = ()  # folders that it imports from first
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         """Give the environment of its processes: ours, with a hash seed of its own and one thread.
@@ -92,15 +85,13 @@ def probe(arm: Arm, workspace: Path) -> Side:
     if status is None:
         raise DtDispatchError(f"{arm}: gave no answer in {PROBE_SECONDS:g} s")
     said = last_lines(log)
-    lines = [line for line in said if line.startswith(PROBED)]
-    if status or not lines:
-        how = said[-1][:MOST_SHOWN] if said else f"exit status {status}, and not a word"
-        raise DtDispatchError(f"{arm}: is no python that runs: {how}")
     try:
-        found = json.loads(lines[-1].removeprefix(PROBED))
+        answer = "" if status else next(line for line in reversed(said) if line.startswith(PROBED))
+        found = json.loads(answer.removeprefix(PROBED))
         told = {name: str(found[name]) for name in ("python", "plugin", "torch", "build")}
-    except (ValueError, TypeError, KeyError):
-        raise DtDispatchError(f"{arm}: is no python that runs: {lines[-1][:MOST_SHOWN]}") from None
+    except (StopIteration, ValueError, TypeError, KeyError):
+        how = said[-1][:MOST_SHOWN] if said else f"exit status {status}, and not a word"
+        raise DtDispatchError(f"{arm}: is no python that runs: {how}") from None
     side = Side(cpu=cpu_model(), **told)
     _check(arm, side)
     return side

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from pytest_dtdispatch.ab.model import SLOWER_BY
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Clock, Meter, Sampler, register
 
+SLOWER_BY = "DTDISPATCH_AB_INJECT"  # tells a process of the self-test by what share to slow its calls
 CALIBRATION_CALLS = 2000
 
 

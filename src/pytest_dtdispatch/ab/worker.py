@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_dtdispatch.ab.model import BASE, HEAD, ProcessSample, Request, RowSample, row_samples
 from pytest_dtdispatch.ab.process import run_to_end
@@ -27,28 +29,22 @@ EFFORT = ("--dtdispatch", "--dtdispatch-rounds=20", "--dtdispatch-repeat=30")
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.passes", "-p", "no:cacheprovider")
 NO_TESTS, TESTS_FAILED = 5, 1
 MOST_BYTES = 64 * 2**20
-EMPTY = "empty"  # a folder of nobody's
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """Both sides of a run, and what each of their processes is asked to do.
-
-    Args:
-        arms: by ``base`` and ``head``.
-        folder: for logs and answers.
-        arguments: of pytest.
-        passes: over all tests.
-        time_limit_s: seconds that a process may take.
-        environment: set for it beside what its side has.
-    """
+    """Both sides of a run, and what each of their processes is asked to do."""
 
     arms: Mapping[str, Arm]
-    folder: Path
-    arguments: tuple[str, ...]
+    folder: Path  # for logs and answers
+    arguments: tuple[str, ...]  # of pytest
     passes: int
-    time_limit_s: float
-    environment: Mapping[str, str] = field(default_factory=dict)
+    time_limit_s: float  # of each process
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside what its side has
+
+    def log(self, side: str) -> Path:
+        """What the last process of a side said."""
+        return self.folder / f"{side}.log"
 
 
 @contextmanager
@@ -60,20 +56,19 @@ def workplace(asked: Request, time_limit_s: float) -> Iterator[Workplace]:
     """
     pythons = {BASE: interpreter(BASE, asked.base), HEAD: interpreter(HEAD, asked.head)}
     folder = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
-    try:
-        with _arms(asked, pythons, folder) as arms:
-            yield Workplace(arms, folder, asked.arguments or DEFAULT_TESTS, asked.passes, time_limit_s)
-    except ProcessError:  # its message names a log in there
-        raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            with _arms(asked, pythons, folder) as arms:
+                yield Workplace(arms, folder, asked.arguments or DEFAULT_TESTS, asked.passes, time_limit_s)
+        except ProcessError:  # its message names a log in there
+            cleanup.pop_all()
+            raise
 
 
 @contextmanager
 def _arms(asked: Request, pythons: Mapping[str, str], folder: Path) -> Iterator[dict[str, Arm]]:
-    empty = folder / EMPTY
+    empty = folder / "empty"
     empty.mkdir()
     if not asked.base_rev:
         own = Path.cwd() if asked.arguments else empty
@@ -91,51 +86,40 @@ class Progress:
     """Say on stderr how far a stage is: one line that is written over on a terminal, else one a process."""
 
     def __init__(self, stage: str, total: int, done: int = 0) -> None:
-        self._stage = stage
-        self._total = total
-        self._done = done
-        self._stream = sys.stderr
+        self._stage, self._total, self._done = stage, total, done
         self._seconds: list[float] = []
-        self._is_terminal = self._stream.isatty()
+        self._is_terminal = sys.stderr.isatty()
 
     def begin(self, side: str) -> None:
         """Say which process runs now; only a terminal hears of it."""
         if self._is_terminal:
-            self._say(f"{self._stage}: process {self._done + 1} of {self._total} ({side}){self._left()}")
+            self._say(self._done + 1, f"({side})")
 
     def end(self, side: str, seconds: float) -> None:
         """Say that a process is over, and how long the rest will take."""
         self._done += 1
         self._seconds.append(seconds)
         if not self._is_terminal:
-            count = f"process {self._done} of {self._total}"
-            self._say(f"{self._stage}: {count} ({side}) took {seconds:.1f} s{self._left()}")
+            self._say(self._done, f"({side}) took {seconds:.1f} s")
 
     def close(self) -> None:
         """Leave an empty line where the next word goes."""
         if self._is_terminal:
-            self._say("")
+            self._write("")
 
-    def _left(self) -> str:
+    def _say(self, number: int, what: str) -> None:
         remaining = self._total - self._done
-        if not self._seconds or not remaining:
-            return ""
-        return f", about {sum(self._seconds) / len(self._seconds) * remaining:.0f} s left"
+        text = f"{self._stage}: process {number} of {self._total} {what}"
+        if self._seconds and remaining:
+            text += f", about {statistics.mean(self._seconds) * remaining:.0f} s left"
+        self._write(text)
 
-    def _say(self, text: str) -> None:
-        self._stream.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
-        self._stream.flush()
+    def _write(self, text: str) -> None:
+        print(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n", end="", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a process measured.
-
-    Args:
-        rows: by name.
-        misses_per_step: of each step that it counted, by name.
-        seconds: that it took.
-    """
+class Answer(NamedTuple):
+    """What a process measured: its rows, the misses of each step that it counted, how long it took."""
 
     rows: Mapping[str, RowSample]
     misses_per_step: Mapping[str, float]
@@ -144,8 +128,7 @@ class Answer:
 
 def run_process(place: Workplace, side: str) -> Answer:
     """Start a process of a side, and read what it measured."""
-    arm, output = place.arms[side], place.folder / "passes.json"
-    log = _log_of(place, side)
+    arm, log, output = place.arms[side], place.log(side), place.folder / "passes.json"
     output.unlink(missing_ok=True)
     told = {**place.environment, OUTPUT: str(output), PASSES: str(place.passes)}
     command = [arm.python, "-m", "pytest", *PLUGINS, *EFFORT, *place.arguments]
@@ -178,7 +161,7 @@ def sample(place: Workplace, side: str, stage: str, progress: Progress) -> Proce
     if not answer.rows:
         raise ProcessError(
             f"{place.arms[side]}: measured nothing: no test of it makes calls on DTensors through the "
-            f"dtdispatch fixture; log: {_log_of(place, side)}"
+            f"dtdispatch fixture; log: {place.log(side)}"
         )
     progress.end(side, answer.seconds)
     return ProcessSample(stage, side, answer.seconds, answer.rows)
@@ -190,10 +173,6 @@ def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Seque
     with closing(Progress(stage, len(order), done)) as progress:
         for side in order[done:]:
             recorder.add(sample(place, side, stage, progress))
-
-
-def _log_of(place: Workplace, side: str) -> Path:
-    return place.folder / f"{side}.log"
 
 
 def _failure(status: int, lines: Sequence[str]) -> str:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from pytest_dtdispatch.atlas.layouts import Layout
-from pytest_dtdispatch.atlas.needs import NEEDS
+from pytest_dtdispatch.atlas.inputs import Layout, needs_of
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.op_call import DTYPES, OpCall
 from pytest_dtdispatch.torchapi.ops import SchemaArgument, op_name, schema_of
@@ -121,14 +119,13 @@ class Arguments:
 
     def placed(self, mesh: DeviceMesh, layout: Layout, output: str = "") -> OpCall:
         """Call the op on DTensors."""
-        count = -1
+        positions = count()
 
         def place(text: TensorText, name: str) -> torch.Tensor:
-            nonlocal count
             if text.is_plain:
                 return text.plain().to(mesh.device_type)
-            count += 1
-            return text.placed(mesh, output if output and name in self.outputs else layout.of(count))
+            own = layout.of(next(positions))
+            return text.placed(mesh, output if output and name in self.outputs else own)
 
         return self._call(place)
 
@@ -138,20 +135,16 @@ class Arguments:
         for position, needed in enumerate(schema_of(self.op)):
             if needed.name not in self.values:
                 continue
-            value = _made(self.values[needed.name], needed.name, make)
+            value = self.values[needed.name]
+            if isinstance(value, TensorText):
+                value = make(value, needed.name)
+            elif isinstance(value, tuple):
+                value = [make(text, needed.name) for text in value]
             if position == len(args) and not needed.is_keyword:
                 args.append(value)
             else:
                 kwargs[needed.name] = value
         return OpCall(self.op, tuple(args), kwargs)
-
-
-def _made(value: Any, name: str, make: Callable[[TensorText, str], torch.Tensor]) -> Any:
-    if isinstance(value, TensorText):
-        return make(value, name)
-    if isinstance(value, tuple):
-        return [make(one, name) for one in value]
-    return value
 
 
 def find_arguments(op: Any) -> Arguments | str:
@@ -188,15 +181,6 @@ def _candidates(op: Any) -> Iterator[Arguments]:
                 for name, dtype in zip(outputs, dtypes, strict=True)
             }
             yield Arguments(op, {**values, **texts}, tuple(outputs))
-
-
-def needs_of(op: str) -> dict[str, Any]:
-    """Collect what the table of needs says of an op, by its name; the first entry decides an argument."""
-    found: dict[str, Any] = {}
-    for names, values in NEEDS:
-        if any(fnmatchcase(op, glob) for glob in names.split()):
-            found = {**values, **found}
-    return found
 
 
 def _output_dtypes(outputs: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -10,6 +10,10 @@ from enum import Enum
 from pytest_dtdispatch.core.environment import Environment
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State, refused_of
 
+# Few samples of many signatures: the whole takes minutes. Of each visit: misses, and hits after each of them.
+ROUNDS, REPEAT = 2, 25
+# A neighbour on the machine slows all samples of a visit: others minutes later show whether one did.
+VISITS, MAX_VISITS = 2, 5
 # How far the second lowest median of the visits may lie above the lowest.
 AGREEMENT = 0.2
 
@@ -24,48 +28,15 @@ class Outcome(str, Enum):
     NO_KERNEL = "torch has no kernel for this device"
     NO_ARGUMENTS = "no arguments made"
 
-    def __str__(self) -> str:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Move:
-    """A redistribution that an op implies, which its caller did not ask for.
-
-    Args:
-        arguments: names of the op's arguments that it may be: several where they are alike, none where it is
-            an intermediate result.
-        tensor: dtype and global shape of what is moved.
-        source: placements before, one text for all mesh dimensions, ``S0R``.
-        target: placements after.
-
-    Example:
-        >>> str(Move(("mat2",), "f32[8,8]", "S0", "R"))
-        'mat2 f32[8,8] S0 -> R'
-    """
-
-    arguments: tuple[str, ...]
-    tensor: str
-    source: str
-    target: str
-
-    def __str__(self) -> str:
-        name = " or ".join(self.arguments)
-        return f"{name} {self.tensor} {self.source} -> {self.target}".strip()
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What one miss of a signature does, counted.
+    """What one miss of a signature does; a move is a redistribution that nobody asked for."""
 
-    Args:
-        propagations: outermost and nested: an op without a rule of its own propagates those it is made of.
-        moves: redistributions it implies, in order.
-        collectives: how many of each kind it runs.
-    """
-
-    propagations: int
-    moves: tuple[Move, ...] = ()
+    propagations: int  # and nested ones: an op without a rule of its own propagates those it is made of
+    moves: tuple[str, ...] = ()  # in order: mat2 f32[8,8] S0 -> R
     collectives: tuple[tuple[str, int], ...] = ()
 
 
@@ -104,13 +75,18 @@ class AtlasRow:
     @property
     def unconfirmed(self) -> tuple[State, ...]:
         """States of which no second visit found about what the quietest found."""
-        return tuple(state for state in State if not _agree(self._medians(state)))
+        by_state = {state: self._medians(state) for state in State}
+        return tuple(
+            state
+            for state, medians in by_state.items()
+            if medians and sum(median <= medians[0] * (1 + AGREEMENT) for median in medians) < 2
+        )
 
     def _medians(self, state: State) -> list[float]:
         return sorted(median for visit in self.visits if (median := visit.median_ns(state)) is not None)
 
     @property
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> tuple[str, ...]:
         """Redistributions that it implies."""
         return self.counts.moves if self.counts else ()
 
@@ -126,33 +102,15 @@ class AtlasRow:
 
 @dataclass(frozen=True)
 class Atlas:
-    """All rows of one run, and where they were taken.
-
-    Args:
-        rows: in the order of ops.
-        environment: device, torch, caches.
-        cpu: model of the CPU.
-        cores: how many this process may use.
-        python: its version.
-        date: day on which the run began, ``2026-11-21``.
-        command: what was typed.
-        visits: how often each signature was measured at least, a minute or more apart.
-        max_visits: how often at most, where the visits disagreed.
-        rounds: proved misses that were planned for each visit.
-        repeat: hits recorded for each of these.
-    """
+    """All rows of one run in the order of ops, and where they were taken."""
 
     rows: tuple[AtlasRow, ...]
     environment: Environment
     cpu: str
-    cores: int
+    cores: int  # that this process may use
     python: str
-    date: str
-    command: str
-    visits: int
-    max_visits: int
-    rounds: int
-    repeat: int
+    date: str  # on which the run ended, 2026-11-21
+    command: str  # as it was typed
 
     def of(self, *outcomes: Outcome) -> tuple[AtlasRow, ...]:
         """Rows of these outcomes."""
@@ -167,11 +125,6 @@ class Atlas:
 def count_ops(rows: Iterable[AtlasRow]) -> int:
     """Count the ops that rows are of."""
     return len({row.op for row in rows})
-
-
-def _agree(medians: Sequence[float]) -> bool:
-    """Tell whether the two lowest of sorted medians are about the same, or there are none."""
-    return not medians or (len(medians) > 1 and medians[1] <= medians[0] * (1 + AGREEMENT))
 
 
 def quietest(visits: Sequence[Measurement]) -> Measurement:

@@ -7,8 +7,17 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Outcome, count_ops
-from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.atlas.model import (
+    MAX_VISITS,
+    REPEAT,
+    ROUNDS,
+    VISITS,
+    Atlas,
+    AtlasRow,
+    Outcome,
+    count_ops,
+)
+from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -26,54 +35,38 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     spans,
 )
-from pytest_dtdispatch.report.measurements import Scale, column_scale
+from pytest_dtdispatch.report.measurements import TIMES, Scale, column_scale
 
 MOST_EXPENSIVE = 10
 FOLD_ABOVE = 20  # lines of a table
-
-
-# Columns of times, each in one unit: the times of a row.
-TIMES: dict[str, Callable[[Measurement], float | None]] = {
-    "miss": lambda taken: taken.median_ns(State.MISS),
-    "hit": lambda taken: taken.steady_ns,
-    "cold": lambda taken: taken.median_ns(State.COLD),
-    "local": lambda taken: taken.median_ns(State.LOCAL),
-    "overhead": lambda taken: taken.overhead_ns,
-}
+TITLES = ("miss", "hit", "cold", "local", "overhead")  # columns of times, each in one unit
 Units = Mapping[str, Scale]
+CellOf = Callable[[AtlasRow], Cell]
 
 
 def atlas_document(atlas: Atlas) -> Document:
     """Say what every op costs, and which are not as one would think."""
-    units = {title: column_scale(_ns(row, title) for row in atlas.rows) for title in TIMES}
-    parts = (
-        _head(atlas),
-        _where(atlas),
-        _by_mesh(atlas, units),
-        _most_expensive(atlas, units),
-        _never_hit(atlas, units),
-        _moved(atlas),
-        _unsupported(atlas),
-        _other(atlas),
-        _everything(atlas, units),
-    )
-    return Document(tuple(block for part in parts for block in part))
+    units = {title: column_scale(_ns(row, title) for row in atlas.rows) for title in TITLES}
+    measured = atlas.of(Outcome.MEASURED)
+    parts = {
+        "Where these figures were taken": _where(atlas),
+        "By mesh": _by_mesh(measured, units),
+        "The most expensive misses": _most_expensive(measured, units),
+        "Ops that never hit": _never_hit(measured, units),
+        "Ops that redistribute silently": _moved(measured),
+        "What torch does not support": _unsupported(atlas),
+        "What was not measured": _other(atlas),
+        "Every signature": _everything(atlas, units),
+    }
+    titled = ((Heading(title), *blocks) for title, blocks in parts.items())
+    return Document(tuple(itertools.chain(_head(atlas, measured), *titled)))
 
 
 def _ns(row: AtlasRow, title: str) -> float | None:
     return TIMES[title](row.measurement) if row.measurement else None
 
 
-def _columns(units: Units, *others: str) -> list[Column]:
-    return [*(Column(title, unit.name) for title, unit in units.items()), *map(Column, others)]
-
-
-def _times(units: Units, row: AtlasRow) -> list[str]:
-    return [unit.text(_ns(row, title)) for title, unit in units.items()]
-
-
-def _head(atlas: Atlas) -> Iterator[Block]:
-    measured = atlas.of(Outcome.MEASURED)
+def _head(atlas: Atlas, measured: Sequence[AtlasRow]) -> Iterator[Block]:
     yield Heading("Atlas of ops", level=1)
     yield paragraph(
         f"What every op costs that DTensor has a rule for: {len(measured):,} signatures of "
@@ -97,16 +90,15 @@ def _head(atlas: Atlas) -> Iterator[Block]:
 
 def _where(atlas: Atlas) -> Iterator[Block]:
     environment = atlas.environment
-    yield Heading("Where these figures were taken")
     items: tuple[Cell, ...] = (
         f"CPU: {atlas.cpu}, {atlas.cores} cores, torch on {environment.threads_text}",
         f"torch {environment.torch_version}, build {environment.torch_build}, "
         f"{environment.cache_interface} caches; Python {atlas.python}",
         f"process group: {environment.backend}, {environment.world_size} ranks; device: {environment.device}",
         spans(f"{atlas.date}, ", Span(atlas.command, Tone.CODE)),
-        f"each signature was visited {atlas.visits} times, more than a minute apart in a whole atlas, "
-        f"and up to {atlas.max_visits} times where the visits disagreed: {atlas.rounds} misses, "
-        f"{atlas.rounds} cold calls and {atlas.rounds * atlas.repeat} hits a visit; of each state the "
+        f"each signature was visited {VISITS} times, more than a minute apart in a whole atlas, "
+        f"and up to {MAX_VISITS} times where the visits disagreed: {ROUNDS} misses, "
+        f"{ROUNDS} cold calls and {ROUNDS * REPEAT} hits a visit; of each state the "
         "visit is shown whose median is the lowest, as what else runs on a machine only ever adds; it is "
         "unconfirmed where no other visit came within 20 %",
         *_spreads(atlas),
@@ -126,101 +118,78 @@ def _spreads(atlas: Atlas) -> Iterator[str]:
             )
 
 
-def _by_mesh(atlas: Atlas, units: Units) -> Iterator[Block]:
-    measured = atlas.of(Outcome.MEASURED)
-    yield Heading("By mesh")
+def _by_mesh(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:
     yield paragraph("Medians over all signatures, and over those that have a local row.")
     lines = []
     for mesh in _meshes(measured):
         rows = [row for row in measured if row.mesh == mesh]
-        medians = (unit.text(_median(_ns(row, title) for row in rows)) for title, unit in units.items())
-        lines.append(Line(mesh, (f"{len(rows):,}", *medians)))
-    columns = (Column("signatures"), *_columns(units))
+        cells = [f"{len(rows):,}"]
+        for title, unit in units.items():
+            known = [ns for row in rows if (ns := _ns(row, title)) is not None]
+            cells.append(unit.text(statistics.median(known) if known else None))
+        lines.append(Line(mesh, tuple(cells)))
+    columns = (Column("signatures"), *(Column(title, unit.name) for title, unit in units.items()))
     yield Table(columns, (Group("", tuple(lines)),), "mesh", "", label_tone=Tone.PLAIN)
 
 
-def _median(times: Iterable[float | None]) -> float | None:
-    """Take the median of what there is."""
-    known = [ns for ns in times if ns is not None]
-    return statistics.median(known) if known else None
-
-
-def _most_expensive(atlas: Atlas, units: Units) -> Iterator[Block]:
-    measured = [
-        row
-        for row in atlas.of(Outcome.MEASURED)
-        if _ns(row, "miss") is not None and State.MISS not in row.unconfirmed
-    ]
-    yield Heading("The most expensive misses")
+def _most_expensive(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:
     yield paragraph(
         "Each op by its most expensive signature on this mesh, of the misses that a second visit confirmed."
     )
     shown = {title: units[title] for title in ("miss", "hit", "cold", "local")}
-    for mesh in _meshes(measured):
+    others = {"propagations": _propagations, "redistributes": _moves}
+    confirmed = [row for row in _by_miss(measured) if _ns(row, "miss") and State.MISS not in row.unconfirmed]
+    for mesh in _meshes(confirmed):
         dearest: dict[str, AtlasRow] = {}
-        for row in _by_miss(row for row in measured if row.mesh == mesh):
-            dearest.setdefault(row.op, row)
-        lines = [
-            Line(row.signature, (*_times(shown, row), _propagations(row), _moves(row)))
-            for row in list(dearest.values())[:MOST_EXPENSIVE]
-        ]
+        for row in confirmed:
+            if row.mesh == mesh:
+                dearest.setdefault(row.op, row)
         yield paragraph(f"On mesh {mesh}:")
-        yield _table(_columns(shown, "propagations", "redistributes"), lines)
+        yield _table(list(dearest.values())[:MOST_EXPENSIVE], shown, others)
 
 
-def _never_hit(atlas: Atlas, units: Units) -> Iterator[Block]:
-    rows = [row for row in atlas.of(Outcome.MEASURED) if row.why_no_hit]
-    yield Heading("Ops that never hit")
-    if not rows:
+def _never_hit(measured: Sequence[AtlasRow], units: Units) -> Iterator[Block]:
+    rows = [row for row in measured if row.why_no_hit]
+    if rows:
+        shown = {title: units[title] for title in ("miss", "hit")}
+        yield _folded(rows, shown, {"why": lambda row: row.why_no_hit})
+    else:
         none = "None: every signature that was measured was answered by a cache when it was called again."
         yield paragraph(none)
-        return
-    shown = {title: units[title] for title in ("miss", "hit")}
-    lines = [Line(row.signature, (*_times(shown, row), row.why_no_hit)) for row in rows]
-    yield _folded(_columns(shown, "why"), lines)
 
 
-def _moved(atlas: Atlas) -> Iterator[Block]:
-    rows = [row for row in atlas.of(Outcome.MEASURED) if row.moves]
-    yield Heading("Ops that redistribute silently")
+def _moved(measured: Sequence[AtlasRow]) -> Iterator[Block]:
+    rows = [row for row in measured if row.moves]
     yield paragraph(
         f"{len(rows):,} signatures of {count_ops(rows):,} ops move a tensor from one placement to another "
         "before they compute, without a word."
     )
-    lines = [Line(row.signature, (_moves(row), _collectives(row))) for row in rows]
-    yield _folded([Column("what, from, to"), Column("collectives")], lines)
+    yield _folded(rows, {}, {"what, from, to": _moves, "collectives": _collectives})
 
 
 def _unsupported(atlas: Atlas) -> Iterator[Block]:
     rows = atlas.of(Outcome.UNSUPPORTED)
-    yield Heading("What torch does not support")
     yield paragraph(
         f"{len(rows):,} signatures of {count_ops(rows):,} ops run on plain tensors of the same global "
         "shapes, and raise on DTensors that lie like this. The messages are torch's own, their first lines."
     )
-    yield _folded([Column("message")], [Line(row.signature, (row.message,)) for row in rows])
+    yield _folded(rows, {}, {"message": lambda row: row.message})
 
 
 def _other(atlas: Atlas) -> Iterator[Block]:
-    yield Heading("What was not measured")
     rows = atlas.of(Outcome.NOT_REPEATED, Outcome.SPLIT, Outcome.NO_KERNEL, Outcome.NO_ARGUMENTS)
     yield paragraph(
         "An op that torch takes apart has no dispatch of its own: DTensor is asked for those it is made of. "
         "No arguments made: on none of those that were tried does the op run on plain tensors, which says "
         "nothing of DTensor."
     )
-    lines = [Line(row.signature, (str(row.outcome), row.message)) for row in rows]
-    yield _folded([Column("outcome"), Column("why")], lines)
+    yield _folded(rows, {}, {"outcome": lambda row: str(row.outcome), "why": lambda row: row.message})
 
 
 def _everything(atlas: Atlas, units: Units) -> Iterator[Block]:
-    yield Heading("Every signature")
     yield paragraph("By the cost of a miss. In the built page a click on a column's title sorts by it.")
-    lines = [
-        Line(row.signature, (*_times(units, row), _propagations(row), _moves(row), _note(row)))
-        for row in _by_miss(atlas.rows)
-    ]
-    yield _table(_columns(units, "propagations", "redistributes", "note"), lines)
+    others = {"propagations": _propagations, "redistributes": _moves, "note": _note}
+    yield _table(_by_miss(atlas.rows), units, others)
 
 
 def _by_miss(rows: Iterable[AtlasRow]) -> list[AtlasRow]:
@@ -246,7 +215,7 @@ def _propagations(row: AtlasRow) -> str:
 
 
 def _moves(row: AtlasRow) -> Cell:
-    return _with_counts(Counter(map(str, row.moves)), "; ") or "-"
+    return _with_counts(Counter(row.moves), "; ") or "-"
 
 
 def _collectives(row: AtlasRow) -> Cell:
@@ -261,16 +230,22 @@ def _with_counts(counts: Mapping[str, int], separator: str) -> tuple[Span, ...]:
         spans(separator * (n > 0), Span(name, Tone.CODE), f" ({count}x)" * (count > 1))
         for n, (name, count) in enumerate(counts.items())
     ]
-    return tuple(span for of_name in listed for span in of_name)
+    return tuple(itertools.chain.from_iterable(listed))
 
 
-def _folded(columns: Sequence[Column], lines: Sequence[Line]) -> Block:
+def _folded(rows: Sequence[AtlasRow], units: Units, others: Mapping[str, CellOf]) -> Block:
     """Give a table, folded where it is long."""
-    if not lines:
+    if not rows:
         return paragraph("None.")
-    table = _table(columns, lines)
-    return table if len(lines) <= FOLD_ABOVE else Folded(f"All {len(lines):,}", (table,))
+    table = _table(rows, units, others)
+    return table if len(rows) <= FOLD_ABOVE else Folded(f"All {len(rows):,}", (table,))
 
 
-def _table(columns: Sequence[Column], lines: Sequence[Line]) -> Table:
-    return Table(tuple(columns), (Group("", tuple(lines)),), proof_title="")
+def _table(rows: Iterable[AtlasRow], units: Units, others: Mapping[str, CellOf]) -> Table:
+    """Give a table of signatures: columns of times, and what other columns take of a row."""
+    columns = (*(Column(title, unit.name) for title, unit in units.items()), *map(Column, others))
+    lines = []
+    for row in rows:
+        times = (unit.text(_ns(row, title)) for title, unit in units.items())
+        lines.append(Line(row.signature, (*times, *(cell(row) for cell in others.values()))))
+    return Table(columns, (Group("", tuple(lines)),), proof_title="")

@@ -1,34 +1,46 @@
-"""Rows of the atlas: measure ops in their layouts, whatever torch says, and count what a miss does."""
+"""Measure every op in its layouts, whatever torch says, and count what a miss does: ``dtdispatch atlas``."""
 
 from __future__ import annotations
 
+import datetime
 import functools
+import logging
+import os
+import platform
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.atlas.arguments import Arguments, find_arguments
-from pytest_dtdispatch.atlas.layouts import Layout, layouts_of
-from pytest_dtdispatch.atlas.model import AtlasRow, Counts, Move, Outcome
+from pytest_dtdispatch.atlas.inputs import GRID, Layout, layouts_of
+from pytest_dtdispatch.atlas.model import MAX_VISITS, REPEAT, ROUNDS, VISITS, Atlas, AtlasRow, Counts, Outcome
+from pytest_dtdispatch.atlas.page import atlas_document
+from pytest_dtdispatch.core.environment import cpu_model
+from pytest_dtdispatch.core.files import write_whole
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import first_line
+from pytest_dtdispatch.errors import DtDispatchError, first_line
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.op_call import OpCall, signature_of, tensor_text
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place, run_environment
+from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import Redistribution
-from pytest_dtdispatch.torchapi.ops import arguments_of, tree_leaves
+from pytest_dtdispatch.torchapi.ops import arguments_of, ops_with_a_rule, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
-# Few samples of many signatures: the whole takes minutes.
-PLAN = Plan(rounds=2, repeat=25, max_time_s=0.1, cold=True)
-# A neighbour on the machine slows all samples of a visit: others minutes later show whether one did.
-VISITS, MAX_VISITS = 2, 5
+PLAN = Plan(rounds=ROUNDS, repeat=REPEAT, max_time_s=0.1, cold=True)
 VISITING_S = 270  # seconds from the start, after which no signature is visited again for disagreement alone
 MAX_MESSAGE = 240  # characters
 # A counter collects garbage after each signature, the slower the more has come since it was entered.
@@ -37,6 +49,55 @@ BATCH = 100
 OUTPUTS = ("", "R", "S1")
 
 MeshOf = Callable[[tuple[int, ...]], DeviceMesh]
+
+
+def write_atlas(output: Path, globs: Sequence[str], command: str) -> Atlas:
+    """Measure ops, and write the page."""
+    with _quiet_torch():
+        atlas = Atlas(
+            rows=_rows(globs),
+            environment=run_environment(GRID, "cpu", "fake"),
+            cpu=cpu_model(),
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            python=platform.python_version(),
+            date=datetime.date.today().isoformat(),
+            command=command,
+        )
+    write_whole(output, document_text(atlas_document(atlas)))
+    return atlas
+
+
+@contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """One thread; and no word of what torch logs and warns of while it refuses one op after the other."""
+    threads, level = torch.get_num_threads(), logging.root.manager.disable
+    torch.set_num_threads(1)
+    logging.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        logging.disable(level)
+
+
+def _rows(globs: Sequence[str]) -> tuple[AtlasRow, ...]:
+    ops = {
+        name: op
+        for name, op in ops_with_a_rule().items()
+        if not globs or any(fnmatchcase(name, glob) for glob in globs)
+    }
+    if not ops:
+        raise DtDispatchError(f"--ops {' '.join(globs)}: no op that DTensor has a rule for has such a name")
+    with StepCounter():
+        pass  # where counts cannot be had, say so at once, and not when all is measured
+    print(f"dtdispatch atlas: {len(ops):,} ops", file=sys.stderr)
+    with closing(ProcessGroupOwner()) as owner:
+        owner.group(Place(GRID, "cpu", "fake"))
+
+        mesh_of = functools.cache(lambda shape: owner.mesh(Place(shape, "cpu", "fake")))
+        return tuple(counted(surveyed_often(ops, mesh_of), mesh_of))
 
 
 @dataclass(frozen=True)
@@ -55,9 +116,9 @@ class Case:
     output: str = ""
     refusal: str = ""
 
-    def on(self, mesh: DeviceMesh) -> OpCall:
+    def on(self, mesh_of: MeshOf) -> OpCall:
         """Make the tensors, and the call."""
-        return self.arguments.placed(mesh, self.layout, self.output)
+        return self.arguments.placed(mesh_of(self.layout.mesh), self.layout, self.output)
 
 
 class Surveyed(NamedTuple):
@@ -77,10 +138,10 @@ def survey(ops: Mapping[str, Any], mesh_of: MeshOf, plan: Plan = PLAN) -> Iterat
             continue
         seen = set()
         for case in cases_of(name, arguments, mesh_of):
-            surveyed = _refused(name, case, mesh_of) if case.refusal else _measured(name, case, mesh_of, plan)
-            if surveyed.row.signature not in seen:  # two layouts may place a tensor alike
-                seen.add(surveyed.row.signature)
-                yield surveyed
+            row = _measured(name, case, mesh_of, plan)
+            if row.signature not in seen:  # two layouts may place a tensor alike
+                seen.add(row.signature)
+                yield Surveyed(row, case if row.visits else None)
 
 
 def surveyed_often(
@@ -89,20 +150,12 @@ def surveyed_often(
     """Measure ops several times over: each signature until two visits agree."""
     end = clock() + VISITING_S
     surveyed = list(survey(ops, mesh_of))
-    for _ in range(1, VISITS):
-        surveyed = [_visited_again(one, mesh_of) for one in surveyed]
-    for _ in range(VISITS, MAX_VISITS):
-        surveyed = [
-            _visited_again(one, mesh_of) if one.row.unconfirmed and clock() < end else one for one in surveyed
-        ]
+    for visit in range(1, MAX_VISITS):
+        for index, (row, case) in enumerate(surveyed):
+            if case and (visit < VISITS or (row.unconfirmed and clock() < end)):
+                visits = row.visits + _measured(row.op, case, mesh_of, PLAN).visits
+                surveyed[index] = Surveyed(replace(row, visits=visits), case)
     return surveyed
-
-
-def _visited_again(one: Surveyed, mesh_of: MeshOf) -> Surveyed:
-    if one.case is None or not one.row.visits:
-        return one
-    visits = one.row.visits + _measured(one.row.op, one.case, mesh_of, PLAN).row.visits
-    return Surveyed(replace(one.row, visits=visits), one.case)
 
 
 def cases_of(name: str, arguments: Arguments, mesh_of: MeshOf) -> Iterator[Case]:
@@ -112,7 +165,7 @@ def cases_of(name: str, arguments: Arguments, mesh_of: MeshOf) -> Iterator[Case]
         for output in OUTPUTS if arguments.outputs else OUTPUTS[:1]:
             case = Case(arguments, layout, output)
             try:
-                case.on(mesh_of(layout.mesh)).run()
+                case.on(mesh_of).run()
             except Exception as error:  # whatever torch says: these are arguments that plain tensors run on
                 refusals.append(replace(case, refusal=shortened(first_line(error))))
             else:
@@ -122,78 +175,55 @@ def cases_of(name: str, arguments: Arguments, mesh_of: MeshOf) -> Iterator[Case]
             yield refusals[0]
 
 
-def capture_case(case: Case, mesh: DeviceMesh, capture: AbstractContextManager[Any]) -> str:
-    """Run a signature once in a capture, and give it as text."""
-    call = case.on(mesh)
-    label = signature_of(call.func, call.args, call.kwargs).full
-    with capture:
-        call.run()
-    return label
-
-
 def shortened(message: str) -> str:
     """Cut a message of torch's that would fill a page."""
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 
 
-def _measured(name: str, case: Case, mesh_of: MeshOf, plan: Plan) -> Surveyed:
+def _measured(name: str, case: Case, mesh_of: MeshOf, plan: Plan) -> AtlasRow:
+    call = case.on(mesh_of)
+    label = signature_of(call.func, call.args, call.kwargs).full
+    row = functools.partial(AtlasRow, name, label, label.rpartition("@")[2])
+    if case.refusal:
+        return row(Outcome.UNSUPPORTED, case.refusal)
     results = TestResults()
-    label = capture_case(case, mesh_of(case.layout.mesh), SignatureCapture(results, plan))
+    with SignatureCapture(results, plan):
+        call.run()
     measurements = {measurement.full_label: measurement for measurement in results.measurements()}
-    row = functools.partial(AtlasRow, name, label, _place(label))
     if label not in measurements:
         parts = dict.fromkeys(each.op for each in measurements.values())
-        message = f"into {', '.join(parts)}" if parts else "no op reaches DTensor"
-        return Surveyed(row(Outcome.SPLIT, message), case)
+        return row(Outcome.SPLIT, f"into {', '.join(parts)}" if parts else "no op reaches DTensor")
     measurement = measurements[label]
     if not any(measurement.recorded()):
         message = shortened("; ".join(measurement.notes) or measurement.proof)
-        return Surveyed(row(Outcome.NOT_REPEATED, message), case)
-    return Surveyed(row(Outcome.MEASURED, visits=(measurement,)), case)
-
-
-def _refused(name: str, case: Case, mesh_of: MeshOf) -> Surveyed:
-    call = case.on(mesh_of(case.layout.mesh))
-    label = signature_of(call.func, call.args, call.kwargs).full
-    return Surveyed(AtlasRow(name, label, _place(label), Outcome.UNSUPPORTED, case.refusal))
-
-
-def _place(label: str) -> str:
-    return label.rpartition("@")[2]
+        return row(Outcome.NOT_REPEATED, message)
+    return row(Outcome.MEASURED, visits=(measurement,))
 
 
 def counted(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]:
     """Run every signature that can be run once more, on a miss, and count what that does."""
     for first in range(0, len(surveyed), BATCH):
-        yield from _counted_batch(surveyed[first : first + BATCH], mesh_of)
+        with StepCounter() as counter:
+            caches = ShardingCaches()  # made where the counter sees them cleared
+            for one in surveyed[first : first + BATCH]:
+                if one.case is None:
+                    yield one.row
+                    continue
+                call = one.case.on(mesh_of)
+                caches.clear()
+                call.run()
+                step = counter.lap()
+                propagations = sum(1 + miss.nested for miss in step.missed)
+                moves = tuple(_move_text(moved, call) for moved in step.redistributions)
+                yield replace(one.row, counts=Counts(propagations, moves, step.collectives))
 
 
-def _counted_batch(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]:
-    with StepCounter() as counter:
-        caches = ShardingCaches()  # made where the counter sees them cleared
-        for one in surveyed:
-            if one.case is None or not one.row.visits:
-                yield one.row
-                continue
-            call = one.case.on(mesh_of(one.case.layout.mesh))
-            caches.clear()
-            call.run()
-            step = counter.lap()
-            propagations = sum(1 + miss.nested for miss in step.missed)
-            moves = tuple(_move(moved, call) for moved in step.redistributions)
-            yield replace(one.row, counts=Counts(propagations, moves, step.collectives))
-
-
-def _move(moved: Redistribution, call: OpCall) -> Move:
+def _move_text(moved: Redistribution, call: OpCall) -> str:
+    """Write what is moved by the names of the arguments that it may be: none of an intermediate result."""
     source, target = "".join(moved.source), "".join(moved.target)
-    names = (
-        argument.name
-        for argument in arguments_of(call.func, call.args, call.kwargs)
-        if f"{moved.tensor}{source}" in _tensors(argument.value)
-    )
-    return Move(tuple(names), moved.tensor, source, target)
-
-
-def _tensors(value: Any) -> list[str]:
-    traits = map(tensor_traits, tree_leaves(value))
-    return [tensor_text(tensor) for tensor in traits if tensor]
+    names = []
+    for argument in arguments_of(call.func, call.args, call.kwargs):
+        tensors = map(tensor_traits, tree_leaves(argument.value))
+        if f"{moved.tensor}{source}" in [tensor_text(tensor) for tensor in tensors if tensor]:
+            names.append(argument.name)
+    return f"{' or '.join(names)} {moved.tensor} {source} -> {target}".strip()

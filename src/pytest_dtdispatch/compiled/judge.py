@@ -1,4 +1,4 @@
-"""Judge what compiling did: limits on counts, and what the FakeTensor cache is worth."""
+"""Judge what compiling did, by limits on counts, and show it: a line for each function, in each setting."""
 
 from __future__ import annotations
 
@@ -7,37 +7,54 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
-from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.metrics import listed
+from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVariant
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.metrics import listed, repeated
+from pytest_dtdispatch.report.document import (
+    Column,
+    Document,
+    Group,
+    Kind,
+    Line,
+    Paragraph,
+    Table,
+    View,
+    paragraph,
+)
+from pytest_dtdispatch.report.measurements import Scale, column_scale, proof_tone
 from pytest_dtdispatch.stats.rank_sums import hodges_lehmann, shift_interval
 
 CONFIDENCE = 0.95  # five compiles each suffice for it
 COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)
-
-
-# The most that a compiled function may have.
-_LIMITED: dict[str, Callable[[CompileCounts], Sequence[object] | None]] = {
-    "max_recompiles": lambda counts: counts.recompiles,
-    "max_graph_breaks": lambda counts: counts.graph_breaks,
+LIMITS = ("max_recompiles", "max_graph_breaks")  # each names what it limits
+NOT_COUNTED = "?"
+STATES = {"cold": State.COMPILE_COLD, "warm": State.COMPILE_WARM, "call": State.CALL, "eager": State.EAGER}
+COUNTS: dict[str, Callable[[CompileCounts], int | None]] = {
+    "graphs": METRICS["graphs"],
+    "breaks": METRICS["graph_breaks"],
+    "guards": lambda counts: counts.guards,
+    "recompiles": METRICS["recompiles"],
+    "propagations": lambda counts: counts.propagations,
 }
-LIMITS = tuple(_LIMITED)
+EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm", "cold/call")
+LEGEND = (
+    "Compiled: medians, of instructions the least. cold: torch.compile and the first call, every cache "
+    "empty; warm: the same with caches of compiled code filled; call: guards and the compiled program; "
+    "eager: the same call uncompiled. Counts of one cold compile by torch's counters, ? where it has none; "
+    "fake: hits + misses of the FakeTensor cache. samples: cold + warm + calls. More with -v."
+)
 
 
 def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
     """Say which limits a compiled function exceeds, or cannot be held against; empty where none."""
-    against = list(_complaints(variant.counts, limits))
-    return "\n".join([f"{variant.name}: over its limits", *against]) if against else ""
-
-
-def _complaints(counts: CompileCounts, limits: Mapping[str, Any]) -> Iterator[str]:
-    for limit, of in _LIMITED.items():
-        allowed, found = limits.get(limit), of(counts)
+    against: list[str] = []
+    for limit in LIMITS:
+        allowed, found = limits.get(limit), getattr(variant.counts, limit.removeprefix("max_"))
         if allowed is not None and found is None:
-            yield f"{limit}={allowed} cannot be judged: this torch does not count them"
-        elif allowed is not None and found is not None and len(found) > allowed:
-            yield f"{limit}={allowed}, and there are {len(found):,}"
-            yield from listed(found)
+            against.append(f"{limit}={allowed} cannot be judged: this torch does not count them")
+        elif allowed is not None and len(found) > allowed:
+            against += [f"{limit}={allowed}, and there are {len(found):,}", *listed(found)]
+    return "\n".join([f"{variant.name}: over its limits", *against]) if against else ""
 
 
 @dataclass(frozen=True)
@@ -71,20 +88,103 @@ def cache_effects(variants: Sequence[CompiledVariant]) -> Iterator[CacheEffect]:
 
     The ratio is that of Hodges and Lehmann: of logarithms, the median of all differences.
     """
-    by_name: dict[str, dict[bool | None, CompiledVariant]] = {}
+    by_name: dict[str, dict[bool | None, Measurement]] = {}
     for variant in variants:
-        by_name.setdefault(variant.base_name, {})[variant.fake_tensor_cache] = variant
+        by_name.setdefault(variant.base_name, {})[variant.fake_tensor_cache] = variant.measurement
     for name, settings in by_name.items():
         if True not in settings or False not in settings:
             continue
         for state in COMPARED:
-            off, on = (settings[is_on].measurement.of(state) for is_on in (False, True))
+            off, on = settings[False].of(state), settings[True].of(state)
             if off and on:
-                yield _effect(name, state, off.ns, on.ns)
+                logs_off, logs_on = ([math.log(max(ns, 1)) for ns in each.ns] for each in (off, on))
+                ratio = hodges_lehmann(logs_on, logs_off)
+                ends = shift_interval(logs_on, logs_off, CONFIDENCE)
+                low, high = map(math.exp, ends)
+                yield CacheEffect(name, state, math.exp(ratio), low, high, (len(off.ns), len(on.ns)))
 
 
-def _effect(name: str, state: State, off: Sequence[int], on: Sequence[int]) -> CacheEffect:
-    logs_off, logs_on = ([math.log(max(ns, 1)) for ns in each] for each in (off, on))
-    low, high = shift_interval(logs_on, logs_off, CONFIDENCE)
-    ratio = math.exp(hodges_lehmann(logs_on, logs_off))
-    return CacheEffect(name, state, ratio, math.exp(low), math.exp(high), (len(off), len(on)))
+def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Document:
+    """Lay out what was compiled, and what the FakeTensor cache is worth, where it was off and on."""
+    return Document((_table(compiled, view), *_effects(compiled)), LEGEND)
+
+
+def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Table:
+    everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
+    is_timed = any(samples.ns for measurement in everything for samples in measurement.samples)
+    scales: dict[str, Scale] = {}
+    for title, state in STATES.items():
+        if any(measurement.of(state) for measurement in everything):
+            figures = (measurement.figure(state) for measurement in everything)
+            scales[title] = column_scale(figures) if is_timed else Scale("", 1, 0)
+
+    def line(variant: CompiledVariant) -> Line:
+        measurement, counts = variant.measurement, variant.counts
+        cells = [scale.text(measurement.figure(STATES[title])) for title, scale in scales.items()]
+        cells += [_ratio(measurement)] * bool(scales)
+        cells += [_number(of(counts)) for of in COUNTS.values()]
+        cells += [f"{_number(counts.fake_tensor_hits)}+{_number(counts.fake_tensor_misses)}"]
+        cells += [_samples(measurement)] * bool(scales)
+        proof = measurement.proof if scales else "counted"
+        return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, view)), proof_tone(proof))
+
+    groups = tuple(
+        Group(f"{test} (compiled by {backend})", tuple(line(v) for v in of_test if v.backend == backend))
+        for test, of_test in compiled.items()
+        for backend in dict.fromkeys(variant.backend for variant in of_test)
+    )
+    titles = [*["cold/call"] * bool(scales), *COUNTS, "fake", *["samples"] * bool(scales)]
+    columns = (*(Column(title, scale.name) for title, scale in scales.items()), *map(Column, titles))
+    return Table(columns, groups, label_title="compiled", expendable=EXPENDABLE)
+
+
+def _effects(compiled: Mapping[str, Sequence[CompiledVariant]]) -> Iterator[Paragraph]:
+    for test, variants in compiled.items():
+        for effect in cache_effects(variants):
+            off, on = effect.samples
+            interval = f"no interval from {off} and {on} samples"
+            if effect.has_interval:
+                interval = f"95 %: {effect.low:.2f} to {effect.high:.2f}"
+            yield paragraph(
+                f"{test}: {effect.name} {effect.state} takes {effect.ratio:.2f} times as long "
+                f"with the FakeTensor cache off ({interval})",
+                hanging=2,
+            )
+
+
+def _ratio(measurement: Measurement) -> str:
+    cold, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
+    return f"{cold / call:,.0f}" if cold and call else "-"
+
+
+def _samples(measurement: Measurement) -> str:
+    taken = (measurement.of(state) for state in (State.COMPILE_COLD, State.COMPILE_WARM, State.CALL))
+    return "+".join(str(len(samples.values) if samples else 0) for samples in taken)
+
+
+def _notes(variant: CompiledVariant, view: View) -> Iterator[str]:
+    counts = variant.counts
+    yield from variant.measurement.notes
+    listed = [f"graph break at {text}" for text in repeated(counts.graph_breaks or ())]
+    listed += [f"recompiled {text}" for text in repeated(counts.recompiles or ())]
+    yield from view.listed(listed)
+    if view.verbose:
+        yield (
+            f"tracing: {_number(counts.propagations)} propagations, {_number(counts.sharding_misses)} misses "
+            f"of the sharding caches; FakeTensor cache: {_number(counts.fake_tensor_hits)} hits, "
+            f"{_number(counts.fake_tensor_misses)} misses, {_number(counts.fake_tensor_bypasses)} not asked"
+        )
+
+
+def _number(count: int | None) -> str:
+    return NOT_COUNTED if count is None else f"{count:,}"
+
+
+KIND = Kind(
+    CompiledVariant.kind,
+    document,
+    tuple(METRICS),
+    complaint,
+    LIMITS,
+    "nothing was compiled; call dtdispatch.compile(fn, *args) in the test",
+)

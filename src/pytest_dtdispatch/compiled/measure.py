@@ -1,89 +1,48 @@
-"""A function compiled by torch.compile: cold and warm compiles, calls, and the same call uncompiled."""
+"""A function compiled by torch.compile: cold and warm compiles, calls, and what torch's counters prove."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pytest_dtdispatch.compiled.compile_rounds import CompilePlan, CompileRounds
 from pytest_dtdispatch.compiled.model import (
+    Compilation,
     CompileCounts,
     Compiled,
     CompiledVariant,
+    CompilePlan,
     GraphBreak,
     Recompile,
     variant_name,
 )
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.errors import CompileError, first_line
-from pytest_dtdispatch.measuring.calls import RanCall, run_call
-from pytest_dtdispatch.measuring.preconditions import Setup
-from pytest_dtdispatch.measuring.repeating import nothing_warned, synchronizer
-from pytest_dtdispatch.measuring.timing import Subject
+from pytest_dtdispatch.measuring.calls import run_call
+from pytest_dtdispatch.measuring.interrupts import nothing_warned
+from pytest_dtdispatch.measuring.plan import WARMUP_HITS
+from pytest_dtdispatch.measuring.proof import SampleRecorder, gc_paused
+from pytest_dtdispatch.measuring.repeating import synchronizer
+from pytest_dtdispatch.measuring.rounds import Subject, samples_of, time_row
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
 
-
-@dataclass(frozen=True)
-class Compilation:
-    """What is compiled, and how.
-
-    Args:
-        fn: the function.
-        args: of its first call.
-        others: arguments of further calls, a tuple each.
-        setup: called before each call; what it returns, if anything, are the arguments.
-        backend: of torch.compile: a name, or a function that compiles a graph.
-        dynamic: as torch.compile takes it.
-        fullgraph: as torch.compile takes it.
-    """
-
-    fn: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    others: Sequence[tuple[Any, ...]] = ()
-    setup: Setup | None = None
-    backend: str | Callable[..., Any] = "inductor"
-    dynamic: bool | None = None
-    fullgraph: bool = True
-
-    @property
-    def backend_name(self) -> str:
-        """Name of the backend."""
-        return self.backend if isinstance(self.backend, str) else getattr(self.backend, "__name__", "custom")
-
-    def check(self) -> None:
-        """Look whether the backend is there."""
-        __tracebackhide__ = True
-        if isinstance(self.backend, str) and self.backend not in compilerapi.backends():
-            valid = ", ".join(compilerapi.backends())
-            raise CompileError(f"backend={self.backend!r} is none of torch.compile's: {valid}")
-        if self.backend == "inductor" and not torch.cuda.is_initialized():
-            compilerapi.check_cpp_compiler()
-
-    def run(self) -> tuple[tuple[Any, ...], RanCall]:
-        """Make every call for the program, uncompiled."""
-        __tracebackhide__ = True
-
-        def every_call(*args: Any) -> tuple[Any, ...]:
-            __tracebackhide__ = True
-            return (self.fn(*args), *(self.fn(*other) for other in self.others))
-
-        return run_call(every_call, self.args, self.setup)
+NO_GRAPH = "no graph was compiled"
+FROM_CACHE = "a cache of compiled code answered"
+NOT_EMPTY = "a cache was not empty"
+COMPILED_AGAIN = "something was compiled"
+temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-", ignore_cleanup_errors=True)
 
 
 class TorchCompiler:
-    """Compiles a function in one setting of the FakeTensor cache; see :class:`Compiler` for its methods.
-
-    Attributes:
-        counts: of the first cold compile, and recompiles of the first calls after a compile.
-    """
+    """Compiles in one setting of the FakeTensor cache, and counts what the first cold compile did."""
 
     look_ups = staticmethod(compilerapi.look_ups)
     graphs = staticmethod(compilerapi.graphs_compiled)
@@ -95,32 +54,26 @@ class TorchCompiler:
         self._compilation = compilation
         self._caches = caches
         self._fake_tensor_cache = fake_tensor_cache
-        self._folder = Path(folder, str(fake_tensor_cache))
-        self._folder.mkdir()
+        self._folder = Path(folder)
         self._uncached = [0]
         self._graphs_before = 0
         self._compiles_before: list[Any] = []
-        self._has_counted = False
-        self._has_counted_calls = False
 
     def compile(self) -> Callable[..., Any]:
         """Make the compiled function; its first call compiles."""
         how = self._compilation
-        made: Callable[..., Any] = torch.compile(
-            how.fn, backend=how.backend, dynamic=how.dynamic, fullgraph=how.fullgraph
-        )
-        return made
+        return torch.compile(how.fn, backend=how.backend, dynamic=how.dynamic, fullgraph=how.fullgraph)
 
     @contextmanager
     def cold(self) -> Iterator[None]:
         """Use an empty folder, with caches switched off, and count propagations."""
-        with ExitStack() as stack:
-            enter = stack.enter_context
-            folder = enter(_temporary_folder())
-            enter(compilerapi.fake_tensor_cache(self._fake_tensor_cache))
-            enter(compilerapi.cache_folder(Path(folder)))
-            enter(compilerapi.caches_disabled())
-            self._uncached = enter(self._caches.counting_uncached())
+        with (
+            temporary_folder() as folder,
+            compilerapi.fake_tensor_cache(self._fake_tensor_cache),
+            compilerapi.cache_folder(Path(folder)),
+            compilerapi.caches_disabled(),
+            self._caches.counting_uncached() as self._uncached,
+        ):
             yield
 
     @contextmanager
@@ -131,35 +84,26 @@ class TorchCompiler:
 
     def forget(self) -> None:
         """Forget compiled programs."""
-        compilerapi.reset()
-        self._compiles_before = compilerapi.compilations()
+        torch.compiler.reset()
+        self.begin_calls()
 
     def forget_all(self) -> bool:
         """Forget compiled programs, and empty the caches of sharding propagation and of FakeTensors."""
         self.forget()
         self._caches.clear_all()
         self._uncached[0] = 0
-        self._graphs_before = self.graphs()
+        [self._graphs_before] = self.graphs()
         return not self._caches.cold_entries()
 
     def note_cold(self, compiled: Callable[..., Any]) -> None:
         """Count what the compile did, then call with the other arguments, and count their recompiles."""
-        if self._has_counted:
-            return
-        self._has_counted = True
         self.counts = self._counted()
         wait_for(self.call_others(compiled))
-        self._add_recompiles()
+        self.note_calls()
 
     def begin_calls(self) -> None:
         """Leave out what is compiled by now: it was counted at the cold compile."""
         self._compiles_before = compilerapi.compilations()
-
-    def note_calls(self) -> None:
-        """Count recompiles of the first calls after a compile."""
-        if not self._has_counted_calls:
-            self._has_counted_calls = True
-            self._add_recompiles()
 
     def call_others(self, compiled: Callable[..., Any]) -> tuple[Any, ...]:
         """Call with the other arguments."""
@@ -172,7 +116,7 @@ class TorchCompiler:
         fake = compilerapi.fake_tensor_counts()
         breaks = compilerapi.graph_breaks()
         return CompileCounts(
-            graphs=self.graphs() - self._graphs_before,
+            graphs=self.graphs()[0] - self._graphs_before,
             graph_breaks=None if breaks is None else tuple(GraphBreak(*each) for each in breaks),
             guards=None if compiles is None else compilerapi.guards_of(compiles),
             recompiles=None if compiles is None else (),
@@ -184,7 +128,8 @@ class TorchCompiler:
             fake_tensor_bypasses=fake and fake.bypasses,
         )
 
-    def _add_recompiles(self) -> None:
+    def note_calls(self) -> None:
+        """Count recompiles of the calls since."""
         compiles, known = compilerapi.compilations_since(self._compiles_before), self.counts.recompiles
         recompiles = None
         if compiles is not None and known is not None:
@@ -192,16 +137,103 @@ class TorchCompiler:
         self.counts = replace(self.counts, recompiles=recompiles)
 
 
+class CompileRounds:
+    """Take rounds of one function in one setting."""
+
+    def __init__(self, compiler: TorchCompiler, subject: Subject, plan: CompilePlan) -> None:
+        self._compiler = compiler
+        self._subject = subject
+        self._plan = plan
+        self._meter = plan.sampler.meter
+        self._synchronize = synchronizer()
+        self._compiled: Callable[..., Any] = subject.fn
+        self._recorder = SampleRecorder(plan.sampler.unit)
+        self._why_no_program = NO_GRAPH
+        self._warm_look_ups = [0, 0]
+        self._rounds = 0
+
+    def rehearse(self) -> tuple[Any, ...]:
+        """Compile once and discard the figure: it pays for imports, and fills the caches of warm compiles."""
+        __tracebackhide__ = True
+        with self._compiler.warm():
+            self._compiler.forget()
+            result = self._first_call(*self._subject.prepare())
+            return (result, *self._compiler.call_others(self._compiled))
+
+    def take_round(self) -> None:
+        """Compile cold, compile warm, call."""
+        emptied: list[bool] = []
+        with self._compiler.cold():
+            figure, hits, _ = self._compile(lambda: emptied.append(self._compiler.forget_all()))
+            if not self._rounds:
+                self._compiler.note_cold(self._compiled)
+            was_filled = FROM_CACHE if hits else "" if emptied[0] else NOT_EMPTY
+            self._recorder.record(State.COMPILE_COLD, figure, self._why_no_program or was_filled)
+            if self._plan.sampler.is_exact:
+                self._compiled_calls()
+        if not self._plan.sampler.is_exact:
+            with self._compiler.warm():
+                figure, *self._warm_look_ups = self._compile(self._compiler.forget)
+                self._recorder.record(State.COMPILE_WARM, figure, self._why_no_program)
+                self._compiled_calls()
+        self._calls(State.EAGER, self._subject.fn)
+        self._rounds += 1
+
+    def figures(self, *notes: str) -> Figures:
+        """What the rounds gave."""
+        hits, misses = self._warm_look_ups
+        if not hits and self._recorder.recorded(State.COMPILE_WARM):
+            asked = f"{misses} look-ups found nothing" if misses else "none was asked"
+            notes = (f"compile-warm: no cache of compiled code answered: {asked}", *notes)
+        return Figures(self._rounds, samples_of(self._recorder), notes)
+
+    def _first_call(self, *args: Any) -> Any:
+        __tracebackhide__ = True
+        self._compiled = self._compiler.compile()
+        return self._compiled(*args)
+
+    def _compile(self, forget: Callable[[], None]) -> tuple[int, int, int]:
+        """Time one compile, and tell what caches of compiled code answered, and did not."""
+        with gc_paused() as collect:
+
+            def prepare() -> tuple[Any, ...]:
+                args = self._subject.prepare()
+                collect()
+                forget()
+                return args
+
+            self._synchronize()
+            subject = replace(self._subject, fn=self._first_call)
+            [(figure, before, after)] = time_row(subject, self._meter, prepare, self._compiler.look_ups, 1)
+        graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
+        self._why_no_program = "" if graphs else NO_GRAPH
+        return figure, hits, misses
+
+    def _compiled_calls(self) -> None:
+        self._compiler.begin_calls()
+        self._calls(State.CALL, self._compiled, self._why_no_program)
+        if not self._rounds:
+            self._compiler.note_calls()
+
+    def _calls(self, state: State, fn: Callable[..., Any], why_not: str = "") -> None:
+        subject = replace(self._subject, fn=fn)
+        with gc_paused():
+            for calls in (WARMUP_HITS, self._plan.calls):
+                self._synchronize()
+                timed = time_row(subject, self._meter, subject.prepare, self._compiler.graphs, calls)
+            for figure, before, after in timed:
+                self._recorder.record(state, figure, why_not or COMPILED_AGAIN * (after != before))
+
+
 def run_and_measure_compile(
     compilation: Compilation, name: str, caches: ShardingCaches, plan: CompilePlan
 ) -> Compiled:
-    """Call a function for the program, uncompiled; then compile it again and again, and measure that.
-
-    What the program's own call left behind is left behind.
-    """
+    """Call a function for the program, uncompiled, then measure compiles; leave what its own call left."""
     __tracebackhide__ = True
-    compilation.check()
-    eager_results, ran = compilation.run()
+    backend = compilation.backend or plan.backend
+    compilation = replace(compilation, backend=backend)
+    _check_backend(backend)
+    eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup)
     release = release_of(eager_results)
     wait_for(eager_results)  # nobody need look at them: without us they would not have been made
 
@@ -209,33 +241,36 @@ def run_and_measure_compile(
         is_one_of_several = is_on is not None and len(plan.fake_tensor_cache) > 1
         own = variant_name(name, bool(is_on)) if is_one_of_several else name
         measurement = Measurement(own, own, name, ran.place, Contains.COMPILED, 1, figures)
-        return CompiledVariant(own, name, compilation.backend_name, is_on, counts, measurement)
+        backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
+        return CompiledVariant(own, name, backend_name, is_on, counts, measurement)
 
     if ran.once:
         only = variant(None, CompileCounts(), Figures(notes=(ran.once,)))
         return Compiled(name, eager_results, eager_results, (only,))
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating())
-        folder = stack.enter_context(_temporary_folder())
-        stack.callback(compilerapi.reset)  # what was compiled for us must not answer the program
-        settings = {
-            is_on: TorchCompiler(compilation, caches, is_on, folder)
-            for is_on in plan.fake_tensor_cache or (None,)
-        }
+        settings = plan.fake_tensor_cache or (None,)
+        compilers = [
+            TorchCompiler(compilation, caches, is_on, stack.enter_context(temporary_folder()))
+            for is_on in settings
+        ]
+        stack.callback(torch.compiler.reset)  # what was compiled for us must not answer the program
         subject = Subject(compilation.fn, prepare, release=release)
-        rounds = [CompileRounds(compiler, subject, plan, synchronizer()) for compiler in settings.values()]
+        rounds = [CompileRounds(compiler, subject, plan) for compiler in compilers]
         results = _rehearse(rounds)
         notes = _take_rounds(rounds, plan.rounds)
-        taken = zip(settings.items(), (each.figures() for each in rounds), strict=True)
-        variants = tuple(
-            variant(is_on, compiler.counts, replace(figures, notes=(*figures.notes, *notes)))
-            for (is_on, compiler), figures in taken
-        )
-    return Compiled(name, results, eager_results, variants)
+    counts, figures = [each.counts for each in compilers], [each.figures(*notes) for each in rounds]
+    return Compiled(name, results, eager_results, tuple(map(variant, settings, counts, figures)))
 
 
-def _temporary_folder() -> AbstractContextManager[str]:
-    return tempfile.TemporaryDirectory(prefix="dtdispatch-", ignore_cleanup_errors=True)
+def _check_backend(backend: str | Callable[..., Any]) -> None:
+    """Look whether a backend is there."""
+    __tracebackhide__ = True
+    valid = torch.compiler.list_backends(exclude_tags=())
+    if isinstance(backend, str) and backend not in valid:
+        raise CompileError(f"backend={backend!r} is none of torch.compile's: {', '.join(valid)}")
+    if backend == "inductor" and not torch.cuda.is_initialized():
+        compilerapi.check_cpp_compiler()
 
 
 def _rehearse(settings: Sequence[CompileRounds]) -> tuple[Any, ...]:
@@ -247,9 +282,8 @@ def _rehearse(settings: Sequence[CompileRounds]) -> tuple[Any, ...]:
         graph_break = compilerapi.break_of(error)
         if graph_break is None:
             raise
-        raise CompileError(
-            f"fullgraph=True, and there is a graph break at {GraphBreak(*graph_break)}"
-        ) from None
+        place = GraphBreak(*graph_break)
+        raise CompileError(f"fullgraph=True, and there is a graph break at {place}") from None
     wait_for((first, others))
     return first
 

@@ -1,14 +1,65 @@
-"""What compiling a function did, and what that gave: graphs, breaks, guards, recompiles, rows."""
+"""What is compiled, what compiling it did, and what that gave: graphs, breaks, guards, recompiles, rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.preconditions import Setup
+
+
+@dataclass(frozen=True)
+class CompilePlan:
+    """How much is compiled, and by what, where a test does not say.
+
+    Args:
+        backend: of torch.compile.
+        rounds: cold compiles, and as many warm ones.
+        calls: of the compiled function in each round, and of the uncompiled one.
+        fake_tensor_cache: settings that are compared; empty to keep torch's own.
+        sampler: reads each call; where all read alike there are no warm compiles.
+    """
+
+    backend: str = "inductor"
+    rounds: int = 5
+    calls: int = 40
+    fake_tensor_cache: tuple[bool, ...] = ()
+    sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What is compiled, and how.
+
+    Args:
+        fn: the function.
+        args: of its first call.
+        others: arguments of further calls, a tuple each.
+        setup: called before each call; what it returns, if anything, are the arguments.
+        backend: of torch.compile: a name, or a function that compiles a graph; empty for the plan's.
+        dynamic: as torch.compile takes it.
+        fullgraph: as torch.compile takes it.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    others: Sequence[tuple[Any, ...]] = ()
+    setup: Setup | None = None
+    backend: str | Callable[..., Any] = ""
+    dynamic: bool | None = None
+    fullgraph: bool = True
+
+    def call_all(self, *args: Any) -> tuple[Any, ...]:
+        """Make the first call, with these arguments, and every further one, uncompiled."""
+        __tracebackhide__ = True
+        return (self.fn(*args), *(self.fn(*other) for other in self.others))
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,12 @@ class PassRows:
     def add(self, found: Iterable[TestResults]) -> None:
         """Add what was found in the pass that just ended."""
         for results in found:
-            for measurement in results.measurements():
-                for samples in measurement.times():
-                    name = f"{results.test}::{measurement.label}::{samples.state}"
-                    first = {"medians_ns": [], "quietest_ns": math.inf, "samples": 0}
-                    row = self._rows.setdefault(name, first)
-                    row["medians_ns"].append(statistics.median(samples.ns))
-                    row["quietest_ns"] = min(row["quietest_ns"], quietest_block(samples.ns))
-                    row["samples"] += len(samples.ns)
+            for name, _, samples in results.times():
+                first = {"medians_ns": [], "quietest_ns": math.inf, "samples": 0}
+                row = self._rows.setdefault(name, first)
+                row["medians_ns"].append(samples.median_ns)
+                row["quietest_ns"] = min(row["quietest_ns"], quietest_block(samples.ns))
+                row["samples"] += len(samples.ns)
             for steps in results.counts():
                 self._misses[f"{results.test}::{steps.name}"] = float(steps.misses_per_step)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
-from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, State
+from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 
 # Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
@@ -192,6 +192,12 @@ class TestResults:
         others = [of_kind for kind, of_kind in self._found.items() if kind != NamedCall.kind]
         found = (result for of_kind in (calls, *others) for result in of_kind.values())
         return (*ops, *(row for result in found for row in result.rows()))
+
+    def times(self) -> Iterator[tuple[str, Measurement, Samples]]:
+        """Every state with latencies of every row, by a name that is the same from run to run."""
+        for row in self.measurements():
+            for samples in row.times():
+                yield f"{self.test}::{row.label}::{samples.state}", row, samples
 
     def metrics(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
         """Name every number of the test: those of its rows, then those of results of these kinds."""

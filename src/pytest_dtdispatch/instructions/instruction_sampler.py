@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS
 from pytest_dtdispatch.errors import MeterError
@@ -24,13 +23,7 @@ FEWEST, MOST = 1, 1_000  # instructions that Python takes for a turn of an empty
 
 
 def check(meter: Meter, name: str) -> None:
-    """Count two loops, of which one is longer by 10,000 turns.
-
-    Example:
-        >>> check(Meter(lambda: 0, lambda: 2**64 - 1), "the hardware counter")
-        Traceback (most recent call last):
-        pytest_dtdispatch.errors.MeterError: the hardware counter reads 18446744073709551615
-    """
+    """Count two loops, of which one is longer by 10,000 turns."""
     for turns in (SHORT, LONG):  # the first calls of a function specialise its byte code
         count_loop(meter, turns)
     short, long = count_loop(meter, SHORT), count_loop(meter, LONG)
@@ -66,10 +59,6 @@ class MethodCache:
     Source: ``PyType_Modified`` of CPython's stable interface, "Invalidate the internal lookup cache for the
     type and all of its subtypes". It tells CPython that ``object`` has changed, which it has not: every type
     then gets another version as soon as it is asked for a method.
-
-    Example:
-        >>> MethodCache().forget()
-        True
     """
 
     def __init__(self, most_layouts: int = MOST_LAYOUTS) -> None:
@@ -86,41 +75,29 @@ class MethodCache:
         return True
 
 
-@dataclass(frozen=True)
-class Counter:
-    """What counts instructions in this process.
-
-    Args:
-        meter: counts them.
-        profiler: tells where the instructions of one call more went, if that was asked for.
-    """
-
-    meter: Meter
-    profiler: Profiler | None = None
-
-
 class InstructionSampler(Sampler):
     """Instructions of this process; every round is taken, however long it lasts.
 
     Args:
-        make_counter: begins to count; called once, as late as it can be.
+        make_meter: begins to count; called once, as late as it can be. It returns what counts, and what tells
+            where the instructions of one call more went, if that was asked for.
         forget_methods: makes CPython fill its method cache anew, in other slots; false where it cannot.
     """
 
     name, unit, is_exact = "instructions", INSTRUCTIONS, True
 
     def __init__(
-        self, make_counter: Callable[[], Counter], forget_methods: Callable[[], bool] | None = None
+        self,
+        make_meter: Callable[[], tuple[Meter, Profiler | None]],
+        forget_methods: Callable[[], bool] | None = None,
     ) -> None:
-        self._make_counter = make_counter
+        self._make_meter = make_meter
         self._forget_methods = forget_methods or MethodCache().forget
         self._has_layouts = True
 
     def start(self) -> None:
         """Begin to count."""
-        counter = self._make_counter()
-        self.begin, self.end = counter.meter
-        self.profiler = counter.profiler
+        (self.begin, self.end), self.profiler = self._make_meter()
 
     def refresh(self) -> None:
         """Let calls that follow have other slots of the method cache."""

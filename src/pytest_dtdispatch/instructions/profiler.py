@@ -11,9 +11,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Profile, Share
-from pytest_dtdispatch.instructions.callgrind import Callgrind
+from pytest_dtdispatch.instructions.meters import Callgrind
 
-Prepare = Callable[[], "tuple[Any, ...]"]
 LISTED = 20  # functions of each kind
 RECURSION = re.compile(r"'\d+$")
 OUTSIDE = "what is called directly"
@@ -25,15 +24,17 @@ class CallProfiler:
     def __init__(self, callgrind: Callgrind) -> None:
         self._callgrind = callgrind
         self._cost_of_event = 0
-        _, of_nothing, _ = self._by_python_function(lambda: _calls_nothing(100))
+        of_nothing = self._by_python_function(lambda: _calls_nothing(100))
         self._cost_of_event = of_nothing[_code_name(_nothing.__code__)] // 100
 
-    def __call__(self, fn: Callable[..., Any], prepare: Prepare, kwargs: dict[str, Any]) -> Profile:
+    def __call__(
+        self, fn: Callable[..., Any], prepare: Callable[[], tuple[Any, ...]], kwargs: dict[str, Any]
+    ) -> Profile:
         """Make a call twice: once for functions of machine code, and once for those of Python."""
         machine = self._by_machine_function(fn, prepare(), kwargs)
         args = prepare()
-        total, python, _ = self._by_python_function(lambda: fn(*args, **kwargs))
-        return Profile(greatest(machine), sum(machine.values()), greatest(python), total)
+        python = self._by_python_function(lambda: fn(*args, **kwargs))
+        return Profile(greatest(machine), sum(machine.values()), greatest(python), sum(python.values()))
 
     def _by_machine_function(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -50,18 +51,16 @@ class CallProfiler:
         dump.unlink()
         return costs
 
-    def _by_python_function(self, call: Callable[[], Any]) -> tuple[int, dict[str, int], int]:
+    def _by_python_function(self, call: Callable[[], Any]) -> dict[str, int]:
         """Read the meter wherever Python enters or leaves a function, its own part of the count left out."""
         toggle, total = self._callgrind.toggle, self._callgrind.total
         costs: Counter[str] = Counter()
         stack = [OUTSIDE]
-        events = 0
         last = total()
 
         def on_event(frame: FrameType, event: str, argument: Any) -> None:
-            nonlocal last, events
+            nonlocal last
             toggle()
-            events += 1
             costs[stack[-1]] -= self._cost_of_event
             if event in ("call", "return"):
                 now = total()
@@ -82,7 +81,7 @@ class CallProfiler:
         finally:
             sys.setprofile(outer)
         del result
-        return sum(costs.values()), dict(costs), events
+        return costs
 
 
 def _calls_nothing(times: int) -> None:
@@ -101,12 +100,7 @@ def _code_name(code: CodeType) -> str:
 
 
 def greatest(costs: Mapping[str, int]) -> tuple[Share, ...]:
-    """Pick the functions with most instructions, the greatest first.
-
-    Example:
-        >>> greatest({"f": 1, "g": 3, "h": 0})
-        (Share(function='g', instructions=3), Share(function='f', instructions=1))
-    """
+    """Pick the functions with most instructions, the greatest first."""
     shares = [Share(function, count) for function, count in costs.items() if count > 0]
     return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:LISTED])
 

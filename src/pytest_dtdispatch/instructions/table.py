@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, Share, State
-from pytest_dtdispatch.report.document import (
-    Block,
-    Column,
-    Document,
-    Listing,
-    Span,
-    Tone,
-    View,
-    one_line,
-)
-from pytest_dtdispatch.report.measurements import lay_out
+from pytest_dtdispatch.report.document import Block, Column, Document, Listing, Span, Tone, View, one_line
+from pytest_dtdispatch.report.measurements import lay_out, recorded
 
 MACHINE = "machine code, without what it calls"
 PYTHON = "Python, with the machine code that it calls"
@@ -43,7 +34,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
 
     def cells(measurement: Measurement) -> list[str]:
         counts = [_text(of(measurement)) for _, of in columns]
-        return [*counts, _ratio(measurement), _samples(measurement)]
+        return [*counts, _ratio(measurement), recorded(measurement)]
 
     titles = [*(title for title, _ in columns), "miss/hit", "samples"]
     table = lay_out([*map(Column, titles)], measured, cells, EXPENDABLE, view)
@@ -80,8 +71,3 @@ def _text(count: float | None) -> str:
 def _ratio(measurement: Measurement) -> str:
     miss, hit = measurement.figure(State.MISS), measurement.figure(State.HIT)
     return f"{miss / hit:,.1f}" if miss and hit else "-"
-
-
-def _samples(measurement: Measurement) -> str:
-    misses, steady = measurement.of(State.MISS), measurement.steady
-    return f"{len(misses.values) if misses else 0}+{len(steady.values) if steady else 0}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import place_text
@@ -17,21 +18,17 @@ from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Setup, given_arguments
-from pytest_dtdispatch.measuring.repeating import Repetitions, synchronizer
+from pytest_dtdispatch.measuring.proof import nothing_to_do
+from pytest_dtdispatch.measuring.repeating import Repetitions, left_as_it_was, synchronizer
 from pytest_dtdispatch.measuring.replay import CallReplay
-from pytest_dtdispatch.measuring.rounds import Rounds
+from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.state import NoCopyError
-from pytest_dtdispatch.measuring.timing import Subject
 from pytest_dtdispatch.torchapi.ops import is_op, returns_alias, tree_leaves, without_outer_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of
 
 # Is told how many calls will be made, and how many seconds they may take.
 Foretell = Callable[[int, float], None]
-
-
-def nobody_waits(*_: float) -> None:
-    """Stand in for who is told how long the repetitions of a call may take."""
 
 
 class WriteWatch(UnnoticedMode):
@@ -41,15 +38,9 @@ class WriteWatch(UnnoticedMode):
         super().__init__()
         self.once = ""
         self._save = save
-        self._created: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._created = WeakTensorKeyDictionary()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
@@ -58,32 +49,25 @@ class WriteWatch(UnnoticedMode):
         with without_outer_modes():
             self._before(call, tensors)
         result = call.run()
-        if not returns_alias(func) or all(map(self._is_created, tensors)):
-            self._note_created(result)
+        if not returns_alias(func) or all(tensor in self._created for tensor in tensors):
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    self._created[leaf] = True
         return result
 
     def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
         """Look at an op that is about to run."""
         for tensor in call.written():
-            if not self._is_created(tensor):
+            if tensor not in self._created:
                 self.once = self.once or call.once_because() or ""
                 self._save(tensor)
-
-    def _is_created(self, tensor: torch.Tensor) -> bool:
-        known = self._created.get(id(tensor))
-        return known is not None and known() is tensor
-
-    def _note_created(self, result: Any) -> None:
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._created[id(leaf)] = weakref.ref(leaf)
 
 
 class CallWatch(WriteWatch):
     """Save what the program's own call is about to change, as it comes by; see which mesh it runs on."""
 
     def __init__(self, replay: CallReplay) -> None:
-        super().__init__(lambda tensor: replay.tensors.save(tensor))
+        super().__init__(lambda tensor: replay.save(tensor))
         self.mesh: Any = None
         self._replay = replay
 
@@ -108,17 +92,13 @@ class RanCall:
 
     @contextmanager
     def repeating(self) -> Iterator[Callable[[], tuple[Any, ...]]]:
-        """Give what prepares each repetition of the call, and leave behind what the program's call left.
-
-        The call must be one that can be repeated.
-        """
-        with Signals() as signals, without_outer_modes():
+        """Give what prepares each repetition, of a call that can be repeated; then put everything back."""
+        with Signals() as signals, left_as_it_was(self._replay.restore, self._replay.masks):
             try:
                 signals.let_in()
                 yield self._subject.prepare
             finally:
                 signals.is_open = False
-                self._replay.restore()
 
     def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
         """Repeat the call, and leave behind what the program's own call left behind."""
@@ -126,15 +106,11 @@ class RanCall:
         if self.once:
             return Figures(notes=(self.once,))
 
-        def once_more() -> None:
-            args = self._subject.prepare()
-            caches.clear()
-            self._subject.drop(self._subject.fn(*args))
-
-        with Repetitions(self._replay, None if plan.agreement else once_more) as repetitions:
-            signals = repetitions.signals
-            rounds = Rounds(self._subject, caches, plan, None, synchronizer(), signals)
-            repetitions.figures = rounds.take().figures()
+        once_more = partial(_repeat, self._subject, caches.clear)
+        replay = self._replay
+        with Repetitions(replay.restore, replay.masks, None if plan.agreement else once_more) as repetitions:
+            rounds = Rounds(self._subject, caches, plan, None, synchronizer(), repetitions.signals)
+            repetitions.figures = rounds.take()
         return repetitions.figures
 
 
@@ -144,7 +120,7 @@ def run_and_measure_call(
     setup: Setup | None,
     caches: ShardingCaches,
     plan: Plan,
-    foretell: Foretell = nobody_waits,
+    foretell: Foretell = lambda calls, seconds: None,
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
 
@@ -163,15 +139,12 @@ def run_and_measure_call(
 def run_call(
     fn: Callable[..., Any], args: tuple[Any, ...] = (), setup: Setup | None = None
 ) -> tuple[Any, RanCall]:
-    """Call a function for the program, and once more to see what it keeps from one call to the next.
-
-    Arguments are those of :func:`run_and_measure_call`.
-    """
+    """Call a function for the program, and once more to see what it keeps from one call to the next."""
     __tracebackhide__ = True
     with without_outer_modes():
         replay = CallReplay(tree_leaves(args))
     first_args = given_arguments(args, setup)
-    with replay.watching(), CallWatch(replay) as watch:
+    with replay.masks.watching(), CallWatch(replay) as watch:
         began = time.perf_counter_ns()
         try:
             result = fn(*first_args)
@@ -197,7 +170,7 @@ def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
         once = replay.settle() or watch.once
     if once:
         return once
-    with Repetitions(replay, lambda: subject.drop(subject.fn(*subject.prepare()))) as repetitions:
+    with Repetitions(replay.restore, replay.masks, partial(_repeat, subject)) as repetitions:
         once = _watched_repetition(replay, subject, repetitions.signals)
     return once or next(iter(repetitions.figures.notes), "")
 
@@ -205,7 +178,7 @@ def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
 def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) -> str:
     """Repeat a call, saving what it writes to that it kept before; say why it must not be repeated again."""
     args = subject.prepare()
-    with WriteWatch(replay.tensors.save_kept) as watch:
+    with WriteWatch(replay.save_kept) as watch:
         try:
             signals.let_in()
             result = subject.fn(*args)
@@ -213,5 +186,15 @@ def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) 
             return str(error)
         finally:
             signals.is_open = False
-    subject.drop(result)
+    if subject.release is not None:
+        subject.release(result)
     return watch.once
+
+
+def _repeat(subject: Subject, clear: Callable[[], None] = nothing_to_do) -> None:
+    """Repeat a call that is not timed."""
+    args = subject.prepare()
+    clear()
+    result = subject.fn(*args)
+    if subject.release is not None:
+        subject.release(result)

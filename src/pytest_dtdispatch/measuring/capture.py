@@ -18,10 +18,10 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, signature_of
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewhere
-from pytest_dtdispatch.measuring.repeating import has_dtensor, run_and_measure_op
+from pytest_dtdispatch.measuring.repeating import run_and_measure_op
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
 from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 class DispatchCapture(UnnoticedMode):
     """A dispatch mode that is asked for every op, and hands those on DTensors to :meth:`on_op`.
 
-    It starts below autograd, where torch asks dispatch modes. It is an infra mode, so that compiled code
-    stays compiled under it.
+    It starts below autograd, where torch asks dispatch modes.
     """
 
     def __init__(self, ops: Sequence[str] = ()) -> None:
@@ -57,7 +56,7 @@ class DispatchCapture(UnnoticedMode):
             with Signals():
                 warn_of_debug_logging()
                 self._measuring.__enter__()
-                self._measuring.hold(self._others.watched())
+                self._measuring.held.enter_context(self._others.watched())
                 super().__enter__()
                 self._hiding.note()
         except BaseException:
@@ -76,7 +75,9 @@ class DispatchCapture(UnnoticedMode):
         if exception[0] is not None:
             return
         if not self._measuring.is_of_this_thread():
-            raise CaptureError(f"the capture was opened in thread {self._measuring.thread!r}: close it there")
+            raise CaptureError(
+                f"the capture was opened in thread {self._measuring.thread.name!r}: close it there"
+            )
         self._others.warn()
         self._hiding.warn()
         if left_open:
@@ -88,13 +89,7 @@ class DispatchCapture(UnnoticedMode):
         finally:
             self._measuring.__exit__()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         leaves = call.leaves()
@@ -104,16 +99,15 @@ class DispatchCapture(UnnoticedMode):
         if not on_dtensors:
             self._hiding.look()
         try:
-            return self.on_op(call) if on_dtensors and self._wants(func) else call.run()
+            if on_dtensors and (not self._ops or any(fnmatchcase(op_name(func), op) for op in self._ops)):
+                return self.on_op(call)
+            return call.run()
         finally:
             self._hiding.note()
 
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
         """Make the call for the program, once, and return its result."""
-
-    def _wants(self, func: Any) -> bool:
-        return not self._ops or any(fnmatchcase(op_name(func), glob) for glob in self._ops)
 
 
 class Timing(NamedTuple):
@@ -209,15 +203,14 @@ class SignatureCapture(DispatchCapture):
 
 def warn_of_debug_logging() -> None:
     """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
-    for logger in dispatch_loggers():
-        if logger.isEnabledFor(DEBUG):
-            warnings.warn(
-                f"logger {logger.name} is at DEBUG, which makes every hit several times slower: "
-                "set it to INFO to measure what users have",
-                DtDispatchWarning,
-                stacklevel=4,
-            )
-            return
+    at_debug = [logger.name for logger in dispatch_loggers() if logger.isEnabledFor(DEBUG)]
+    if at_debug:
+        warnings.warn(
+            f"logger {at_debug[0]} is at DEBUG, which makes every hit several times slower: "
+            "set it to INFO to measure what users have",
+            DtDispatchWarning,
+            stacklevel=4,
+        )
 
 
 def _median_us(ns: Sequence[int]) -> float:

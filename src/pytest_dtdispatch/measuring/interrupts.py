@@ -1,15 +1,19 @@
-"""Signals while an op is repeated: let in where the op runs, held back where state is put back.
+"""Signals and warnings while an op is repeated, which the program must see only as if it were not.
 
-A handler that raises must reach the program, at the place of its own call: never as a failure of a
-repetition, and never between two things that are put back.
+Signals are let in where the op runs, and held back where state is put back. A handler that raises must reach
+the program, at the place of its own call: never as a failure of a repetition, and never between two things
+that are put back.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterable
-from types import FrameType
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 
@@ -85,3 +89,41 @@ class Signals:
     def _give_back(self, number: int) -> None:
         if signal.getsignal(number) == self._on_signal:  # else the program has set another
             signal.signal(number, self._handlers[number])
+
+
+@contextmanager
+def nothing_warned() -> Iterator[None]:
+    """Ignore every warning of this thread, and leave what Python knows of warnings as it was.
+
+    The program's own call has given them already.
+
+    ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown.
+    """
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list; others may hold it
+    this_thread = threading.get_ident()
+    in_this_thread = SimpleNamespace(match=lambda message: threading.get_ident() == this_thread)
+    ours = ("ignore", in_this_thread, Warning, None, 0)
+    modules = list(sys.modules.values())
+    shown = [getattr(module, "__dict__", {}).get("__warningregistry__") for module in modules]
+    seen = [(registry, dict(registry)) for registry in shown if isinstance(registry, dict)]
+    filters.insert(0, ours)
+    version = _version()
+    try:
+        yield
+    finally:
+        now = _version()
+        for registry, before in seen:
+            if registry != before or version != now:
+                registry.clear()
+                registry.update(before)
+                if before.get("version") == version:
+                    registry["version"] = now
+        if ours in filters:
+            filters.remove(ours)
+
+
+def _version() -> int:
+    """Number of times that filters were changed; a record with another number is void."""
+    registry: dict[Any, Any] = {}
+    warnings.warn_explicit("", Warning, "", 0, registry=registry)
+    return int(registry["version"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -46,8 +47,7 @@ class OpCall(NamedTuple):
 
     def written(self) -> list[torch.Tensor]:
         """Tensors that the op's schema says it writes to."""
-        arguments = arguments_of(self.func, self.args, self.kwargs)
-        values = [argument.value for argument in arguments if argument.is_written]
+        values = [each.value for each in arguments_of(*self) if each.is_written]
         return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
     def once_because(self) -> str | None:
@@ -59,6 +59,11 @@ class OpCall(NamedTuple):
         if returns_nothing(self.func) and not self.written():
             return "runs once: its effect is outside its tensors"
         return None
+
+
+def has_dtensor(leaves: list[Any]) -> bool:
+    """Tell whether there is a DTensor among the arguments of a call."""
+    return any(isinstance(leaf, DTensor) for leaf in leaves)
 
 
 class UnnoticedMode(TorchDispatchMode):
@@ -117,13 +122,7 @@ class LocalOps(UnnoticedMode):
         super().__init__()
         self.calls: list[OpCall] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         call = OpCall(func, args, kwargs or {})
@@ -161,13 +160,9 @@ def local_call_of(call: OpCall, rewind: Callable[[], None], signals: Signals) ->
 def _same_tensors(call: OpCall, local: OpCall) -> bool:
     shards = [local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
     used = [leaf for leaf in local.leaves() if isinstance(leaf, torch.Tensor)]
-    plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
-    same = len(shards) == len(used) and all(a is b for a, b in zip(shards, used, strict=True))
-    return plain and same
+    is_same = all(shard is tensor for shard, tensor in zip_longest(shards, used))
+    return is_same and all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
 
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # How signatures write dtypes.
 DTYPES = {
@@ -245,7 +240,7 @@ def tensor_text(tensor: TensorTraits) -> str:
 
 def shape_text(shape: Sequence[Any]) -> str:
     """Write a shape or a stride: ``[512,512]``."""
-    return "[" + ",".join(str(extent) for extent in shape) + "]"
+    return f"[{','.join(map(str, shape))}]"
 
 
 def placements_text(placements: Sequence[Any]) -> str:

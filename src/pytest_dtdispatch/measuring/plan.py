@@ -7,10 +7,10 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from pytest_dtdispatch.measuring.proof import Propagation
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 
 CONFIDENCE = 0.95
@@ -18,7 +18,7 @@ WITHIN = 0.1  # of the median, on both sides
 ENOUGH_TO_TRY = 8  # samples; gates judge no row of fewer
 
 
-def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Give the interval between two samples that holds the median of what they were drawn from.
 
     It supposes nothing of the distribution: of n independent samples, those below the median are as many as
@@ -35,9 +35,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
         >>> median_interval([1, 2, 3, 4, 5]) is None
         True
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"a confidence lies between 0 and 1, not at {confidence}")
-    left_out = _left_out(len(values), confidence)
+    left_out = _left_out(len(values))
     if left_out < 0:
         return None
     ordered = sorted(values)
@@ -59,9 +57,9 @@ def is_enough(values: Sequence[float], within: float) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _left_out(count: int, confidence: float) -> int:
+def _left_out(count: int) -> int:
     """How many samples are outside the interval at each end; -1 where all of them are too few."""
-    most = (1 - confidence) / 2 * 2**count  # ways to throw the coins, at each end
+    most = (1 - CONFIDENCE) / 2 * 2**count  # ways to throw the coins, at each end
     ways = 0
     for heads in range(count // 2 + 1):
         ways += math.comb(count, heads)
@@ -129,14 +127,6 @@ def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: 
     repeat = max(1, min(asked.repeat, int(for_hits / (least * hit_ns))))
     rounds = max(least, min(asked.rounds, int(left_ns / (miss_ns + repeat * hit_ns))))
     return Effort(rounds, min(asked.in_a_row, rounds), repeat, warmup, is_paced=True)
-
-
-class Propagation(Enum):
-    """How a subject uses the sharding propagator, as its rehearsal showed."""
-
-    CACHED = "cached"
-    NEVER_CACHED = "never cached"
-    NONE = "none"
 
 
 class Agreement(Protocol):
@@ -216,12 +206,8 @@ class Schedule:
         self._has_local = has_local
         self._affordable = self._planned = plan.rounds
         self._miss_ns = self._hit_ns = 0  # of the rehearsal, with all that is done around a call
-        self._began = 0
-        self._deadline = 0.0
-
-    def begin(self) -> None:
-        """Start the time that there is."""
-        self._deadline = self.clock() + self.plan.max_time_s * 1e9
+        self._began = self.clock()
+        self._deadline = self._began + self.plan.max_time_s * 1e9
 
     def rehearsed_miss(self, began: int) -> None:
         """Note how long the first miss took."""
@@ -251,12 +237,15 @@ class Schedule:
 
     def settle(self, propagation: Propagation) -> None:
         """Cut what is planned where it would not end in time; with other ranks take what all can."""
-        self._fit(propagation)
-        agreement = self.plan.agreement
-        if agreement is not None:
-            rounds = self._affordable if self.within is None else min(self._affordable, ROUNDS_TOGETHER)
-            _, in_a_row, repeat, warmup, _ = self.effort
-            settled = agreement.rounds((rounds, in_a_row, repeat, warmup), propagation.value)
+        has_miss, has_hit = propagation is not Propagation.NONE, propagation is not Propagation.NEVER_CACHED
+        miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
+        hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
+        left_ns, budget_ns = self._deadline - self.clock(), self.plan.max_time_s * 1e9
+        self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
+        affordable = min(self._affordable, self.effort.rounds)
+        if self.plan.agreement is not None:
+            rounds = affordable if self.within is None else min(affordable, ROUNDS_TOGETHER)
+            settled = self.plan.agreement.rounds((rounds, *self.effort[1:4]), propagation.value)
             if settled is not None:
                 self._planned, in_a_row, repeat, warmup = settled
                 self.effort, self.within = Effort(self._planned, in_a_row, repeat, warmup), None
@@ -287,11 +276,3 @@ class Schedule:
     def is_enough(self, samples: Sequence[int]) -> bool:
         """Whether the median of a state is known closely enough, where that ends the rounds."""
         return self.within is not None and is_enough(samples, self.within)
-
-    def _fit(self, propagation: Propagation) -> None:
-        has_miss, has_hit = propagation is not Propagation.NONE, propagation is not Propagation.NEVER_CACHED
-        miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
-        hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
-        left_ns, budget_ns = self._deadline - self.clock(), self.plan.max_time_s * 1e9
-        self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
-        self._affordable = min(self._affordable, self.effort.rounds)

@@ -10,12 +10,12 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Any
 
 from pytest_dtdispatch.errors import CaptureError, ScalingError
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _open: list[Measuring] = []
 
 
@@ -24,60 +24,50 @@ class Measuring:
 
     In the thread and the task that opened it, others may be opened inside. One whose thread has died, or
     whose task is done, keeps nobody away; what a dead thread had put in place is taken out then.
+
+    Attributes:
+        thread: that opened it.
+        held: what must not outlive it.
     """
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self._thread = threading.current_thread()
+        self.thread = threading.current_thread()
+        self.held = ExitStack()
         self._task: Any = None
-        self._held = ExitStack()
 
     def __enter__(self) -> Measuring:
         __tracebackhide__ = True
-        thread, task = threading.current_thread(), _current_task()
         with _lock:
-            _refuse(task)
-            self._thread, self._task = thread, task
+            refuse_elsewhere()
+            self.thread, self._task = threading.current_thread(), _current_task()
             _open.append(self)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         try:
-            self.clear_away()  # first: nobody may find it in place
+            self.held.close()  # first: nobody may find it in place
         finally:
             with _lock:
                 if self in _open:
                     _open.remove(self)
 
-    def hold(self, manager: AbstractContextManager[Any]) -> None:
-        """Enter what must not outlive this."""
-        self._held.enter_context(manager)
-
-    def clear_away(self) -> None:
-        """Leave what is held."""
-        self._held.close()
-
     def is_of_this_thread(self) -> bool:
         """Tell whether the calling thread is the one that opened it."""
-        return self._thread is threading.current_thread()
-
-    @property
-    def thread(self) -> str:
-        """Name of the thread that opened it."""
-        return self._thread.name
+        return self.thread is threading.current_thread()
 
     def is_void(self) -> bool:
         """Tell whether it was left open by a thread that has died since."""
-        if self._thread is threading.main_thread():
+        if self.thread is threading.main_thread():
             return False
         # The threading module does not see a thread die that it did not start.
-        return not self._thread.is_alive() or self._thread.ident not in sys._current_frames()
+        return not self.thread.is_alive() or self.thread.ident not in sys._current_frames()
 
     def against(self, task: Any) -> str:
         """Say what keeps the calling thread, and the task that it runs, from measuring; empty if nothing."""
         if not self.is_of_this_thread():
             return (
-                f"{self.what} in thread {self.thread!r}: two threads would measure each other, "
+                f"{self.what} in thread {self.thread.name!r}: two threads would measure each other, "
                 "so let that one end first"
             )
         if self._task is None or task is None or self._task is task or self._task.done():
@@ -92,17 +82,12 @@ def refuse_elsewhere() -> None:
     """Refuse to measure while another thread or another asyncio task does."""
     __tracebackhide__ = True
     with _lock:
-        _refuse(_current_task())
-
-
-def _refuse(task: Any) -> None:
-    __tracebackhide__ = True
-    for each in [each for each in _open if each.is_void()]:
-        _open.remove(each)
-        each.clear_away()
-    for each in _open:
-        if against := each.against(task):
-            raise CaptureError(against)
+        for void in [each for each in _open if each.is_void()]:
+            _open.remove(void)
+            void.held.close()
+        for each in _open:
+            if against := each.against(_current_task()):
+                raise CaptureError(against)
 
 
 def _current_task() -> Any:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from traceback import clear_frames
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.errors import RanksError, first_line
-from pytest_dtdispatch.measuring.interrupts import Signals
+from pytest_dtdispatch.measuring.interrupts import Signals, nothing_warned
 from pytest_dtdispatch.measuring.op_call import OpCall, local_call_of
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.replay import CallReplay, OpReplay
-from pytest_dtdispatch.measuring.rounds import Rounds
-from pytest_dtdispatch.measuring.timing import Subject, nothing_to_do
+from pytest_dtdispatch.measuring.proof import nothing_to_do
+from pytest_dtdispatch.measuring.rounds import Rounds, Subject
+from pytest_dtdispatch.measuring.state import (
+    Copy,
+    Masks,
+    NoCopyError,
+    RandomState,
+    Specs,
+    copy_in_layout,
+    in_turn,
+    layout_of,
+    why_no_copy,
+)
 from pytest_dtdispatch.torchapi.ops import (
     close_modes_opened_since,
     open_modes,
@@ -29,7 +36,62 @@ from pytest_dtdispatch.torchapi.ops import (
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-REGISTRY = "__warningregistry__"
+
+class OpReplay:
+    """What a program could notice of an op that is made again: noted before, put back after.
+
+    Of what the op writes to one copy is held, and taken after the call: each repetition starts from what the
+    program's call left behind, as dispatch does not depend on what tensors hold.
+    """
+
+    def __init__(self, call: OpCall) -> None:
+        self.masks = Masks()
+        self._leaves = call.leaves()
+        self._random = RandomState(self._leaves)
+        self._specs = Specs()
+        self._copies: list[Copy] = []
+        written = call.written()
+        self._why_once = next(filter(None, map(why_no_copy, written)), "")
+        self._layouts = {} if self._why_once else {id(each): (each, layout_of(each)) for each in written}
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether anything must be put back before each repetition; random states need not be."""
+        return bool(self._copies) or bool(self.masks)
+
+    def settle(self) -> str:
+        """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
+        for leaf in self._leaves:
+            self._specs.note(leaf)
+        self._random.settle()
+        self.masks.settle()
+        try:
+            copies = (copy_in_layout(tensor, layout) for tensor, layout in self._layouts.values())
+            self._copies = [copy for copy in copies if copy]
+        except NoCopyError as error:
+            return str(error)
+        return self._why_once
+
+    def rewind(self) -> None:
+        """Put back what a repetition must find; no plan of propagation depends on a random draw."""
+        self.masks.rewind()
+        for copy in self._copies:
+            copy.put_back()
+
+    def restore(self) -> None:
+        """Leave behind what the program's own call left behind."""
+        copies = (copy.put_back for copy in self._copies)
+        in_turn(self.masks.restore, self._random.restore, *copies, self._specs.restore)
+
+
+@contextmanager
+def left_as_it_was(restore: Callable[[], None], masks: Masks) -> Iterator[None]:
+    """Repeat a call below the modes of the program; then close what it left open, and put all back."""
+    with without_outer_modes(), ExitStack() as afterwards:
+        afterwards.callback(restore)
+        afterwards.enter_context(masks.repeating())
+        afterwards.callback(close_modes_opened_since, open_modes())
+        yield
 
 
 class Repetitions:
@@ -47,10 +109,13 @@ class Repetitions:
         signals: let them in while the call runs.
     """
 
-    def __init__(self, replay: OpReplay | CallReplay, once_more: Callable[[], Any] | None) -> None:
+    def __init__(
+        self, restore: Callable[[], None], masks: Masks, once_more: Callable[[], Any] | None
+    ) -> None:
         self.figures = Figures()
         self.signals = Signals()
-        self._replay = replay
+        self._restore = restore
+        self._masks = masks
         self._once_more = once_more
         self._entered = ExitStack()
 
@@ -58,10 +123,7 @@ class Repetitions:
         with ExitStack() as entered:
             entered.enter_context(self.signals)
             entered.enter_context(nothing_warned())
-            entered.enter_context(without_outer_modes())
-            entered.callback(self._replay.restore)
-            entered.enter_context(self._replay.repeating())
-            entered.callback(close_modes_opened_since, open_modes())
+            entered.enter_context(left_as_it_was(self._restore, self._masks))
             self._entered = entered.pop_all()
         return self
 
@@ -89,62 +151,6 @@ def is_from_elsewhere(error: Exception, once_more: Callable[[], Any]) -> bool:
     return True
 
 
-@contextmanager
-def nothing_warned() -> Iterator[None]:
-    """Ignore every warning of this thread, and leave what Python knows of warnings as it was.
-
-    The program's own call has given them already.
-
-    ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown.
-    """
-    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list; others may hold it
-    ours = ("ignore", _OfThisThread(), Warning, None, 0)
-    seen = [(registry, dict(registry)) for registry in _registries()]
-    filters.insert(0, ours)
-    version = _version()
-    try:
-        yield
-    finally:
-        now = _version()
-        _put_back(seen, version, now)
-        if ours in filters:
-            filters.remove(ours)
-
-
-class _OfThisThread:
-    """Matches each message in one thread, and none in another."""
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-
-    def match(self, _message: str) -> bool:
-        return threading.get_ident() == self._thread
-
-
-def _registries() -> Iterator[dict[Any, Any]]:
-    """Every module's record of the warnings that were shown from it."""
-    for module in list(sys.modules.values()):
-        registry = getattr(module, "__dict__", {}).get(REGISTRY)
-        if isinstance(registry, dict):
-            yield registry
-
-
-def _version() -> int:
-    """Number of times that filters were changed; a record with another number is void."""
-    registry: dict[Any, Any] = {}
-    warnings.warn_explicit("", Warning, "", 0, registry=registry)
-    return int(registry["version"])
-
-
-def _put_back(seen: list[tuple[dict[Any, Any], dict[Any, Any]]], version: int, now: int) -> None:
-    for registry, before in seen:
-        if registry != before or version != now:
-            registry.clear()
-            registry.update(before)
-            if before.get("version") == version:
-                registry["version"] = now
-
-
 def synchronizer() -> Any:
     """Return what waits for the device, where this process uses one."""
     return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_do
@@ -162,7 +168,7 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
         return call.run(), Figures(notes=(once,))
     with without_outer_modes():
         replay = OpReplay(call)
-    with replay.watching():
+    with replay.masks.watching():
         try:
             result = call.run()
         except BaseException:
@@ -178,28 +184,21 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
         caches.clear()
         return call.run()
 
-    with Repetitions(replay, None if plan.agreement else once_more) as repetitions:
+    with Repetitions(replay.restore, replay.masks, None if plan.agreement else once_more) as repetitions:
         signals = repetitions.signals
         local, why_no_local = with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
         local_subject = _subject(local, replay) if local else None
         rounds = Rounds(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
-        taken = with_own_warnings(rounds.take)
-        repetitions.figures = taken.figures(*(() if local else (f"no local row: {why_no_local}",)))
+        figures = with_own_warnings(rounds.take)
+        remarks = () if local else (f"no local row: {why_no_local}",)
+        repetitions.figures = replace(figures, remarks=(*remarks, *figures.remarks))
     return result, repetitions.figures
 
 
 def _subject(call: OpCall, replay: OpReplay) -> Subject:
-    args = call.args
-    if not replay.rewinds:
-        return Subject(call.func, lambda: args, call.kwargs)
-
     def rewound() -> tuple[Any, ...]:
         replay.rewind()
-        return args
+        return call.args
 
-    return Subject(call.func, rewound, call.kwargs)
-
-
-def has_dtensor(leaves: list[Any]) -> bool:
-    """Tell whether there is a DTensor among the arguments of a call."""
-    return any(isinstance(leaf, DTensor) for leaf in leaves)
+    args = call.args
+    return Subject(call.func, rewound if replay.rewinds else lambda: args, call.kwargs)

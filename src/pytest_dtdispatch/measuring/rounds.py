@@ -1,59 +1,105 @@
-"""Rounds: clear and miss, warm-up, hits; and what the counters prove of each sample. Without torch."""
+"""Rounds: clear and miss, warm-up, hits; each call timed with next to nothing around it. Without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtdispatch.core.measurement import Figures, Samples, State
+from pytest_dtdispatch.core.measurement import Figures, Profile, Samples, State
 from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.plan import Plan, Propagation, Schedule
-from pytest_dtdispatch.measuring.sampler import Meter
-from pytest_dtdispatch.measuring.timing import (
+from pytest_dtdispatch.measuring.plan import Plan, Schedule
+from pytest_dtdispatch.measuring.proof import (
     NO_COUNTER_MOVED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
-    Caches,
-    CallBlock,
+    Propagation,
     ProvedCall,
     Reader,
     SampleRecorder,
-    Subject,
+    TimedCalls,
     gc_paused,
     moved,
     nothing_to_do,
-    time_row,
+    proved,
 )
+from pytest_dtdispatch.measuring.sampler import Meter
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 WARMUP_LOCALS = 2
 REHEARSAL_CALLS = 3
 UNREAD = Meter(int, int)  # to read callgrind takes as long as 10 to 50 calls
 
 T = TypeVar("T")
-# Asks for rows to be timed, is sent what that gave, and returns something at its end.
-Blocks = Generator[CallBlock, "list[tuple[int, Sequence[Any], Sequence[Any]]] | None", T]
+Prepare = Callable[[], "tuple[Any, ...]"]
+# Asks for rows to be timed, by arguments of :func:`time_row`, is sent what that gave, and returns something.
+Blocks = Generator["tuple[Subject, Meter, Prepare, Reader, int]", TimedCalls, T]
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What the rounds gave."""
+class Subject:
+    """What is measured.
 
-    propagation: Propagation
-    rounds: int
-    samples: tuple[Samples, ...] = ()
-    remarks: tuple[str, ...] = ()
+    Args:
+        fn: the callable.
+        prepare: called before each call, untimed; returns the positional arguments.
+        kwargs: keyword arguments.
+        prepare_propagates: whether ``prepare`` may itself ask the caches.
+        release: is given each result before it is dropped, untimed, where results are not just dropped.
+    """
 
-    def figures(self, *remarks: str) -> Figures:
-        """Say beside the samples how their subject uses the sharding propagator, where that is unusual."""
-        notes: tuple[str, ...] = ()
-        remarks = (*remarks, *self.remarks)
-        if self.propagation is Propagation.NEVER_CACHED:
-            notes = ("never hits: propagation runs on every call",)
-        if self.propagation is Propagation.NONE:
-            remarks = (*remarks, "unpropagated: it never asks the sharding propagator, so it has no miss")
-        return Figures(self.rounds, self.samples, notes, remarks)
+    fn: Callable[..., Any]
+    prepare: Prepare
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    prepare_propagates: bool = False
+    release: Callable[[Any], object] | None = None
+
+
+def _time_row(subject: Subject, meter: Meter, prepare: Prepare, read: Reader, calls: int) -> TimedCalls:
+    """Time calls of a subject one after the other, each prepared as is said here.
+
+    Nothing but the call stands between two readings, and next to nothing between two calls: what
+    runs there makes the next call slower. What the counters said is looked at when all are done.
+    """
+    fn, kwargs, release = subject.fn, subject.kwargs, subject.release
+    begin_call, end_call = meter
+    timed = []
+    for _ in range(calls):
+        args = prepare()
+        before = read()
+        start = begin_call()
+        result = fn(*args, **kwargs)
+        end = end_call()
+        after = read()
+        if release is not None:
+            release(result)
+        del result  # its release is not part of the call
+        timed.append((end - start, before, after))
+    return timed
+
+
+# CPython keeps frames in chunks of 16 KiB. Where a chunk ends, every call maps a new one and frees it on
+# return, and a hit there takes two to three times as long as one a few frames above or below. This function
+# asks for a frame of 32 KiB: it gets a chunk of its own, with as much room again for what it calls.
+time_row: Callable[[Subject, Meter, Prepare, Reader, int], TimedCalls] = FunctionType(
+    _time_row.__code__.replace(co_stacksize=4200), {"__builtins__": __builtins__}, "time_row"
+)
+
+
+def samples_of(
+    recorder: SampleRecorder, profile: Callable[[State], Profile | None] = lambda state: None
+) -> tuple[Samples, ...]:
+    """Give what was tried, state by state; with a profile of each state that was recorded."""
+    return tuple(
+        Samples(state, tuple(taken), refused, recorder.unit, profile(state) if taken else None)
+        for state in State
+        for taken, refused in [(recorder.recorded(state), recorder.refused(state))]
+        if taken or refused
+    )
 
 
 class Rounds:
@@ -62,7 +108,7 @@ class Rounds:
     def __init__(
         self,
         subject: Subject,
-        caches: Caches,
+        caches: ShardingCaches,
         plan: Plan,
         local: Subject | None = None,
         synchronize: Callable[[], None] = nothing_to_do,
@@ -81,27 +127,26 @@ class Rounds:
         self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
         self._why_no_miss = NOT_PROPAGATED
 
-    def take(self) -> Taken:
+    def take(self) -> Figures:
         """Run the rounds."""
         # Blocks are timed here and not where they are planned: a propagation walks the Python stack, and each
         # frame that stands between the program and its op makes a miss 0.3 % slower.
-        raw = None
+        raw: Any = None
         with closing(self._rows()) as rows:
             while True:
                 try:
                     row = rows.send(raw)
                 except StopIteration as end:
-                    taken: Taken = end.value
-                    return taken
+                    figures: Figures = end.value
+                    return figures
                 try:
                     self._signals.let_in()
-                    raw = time_row(row)
+                    raw = time_row(*row)
                 finally:
                     self._signals.is_open = False
 
-    def _rows(self) -> Blocks[Taken]:
+    def _rows(self) -> Blocks[Figures]:
         self._sampler.refresh()
-        self._schedule.begin()
         with gc_paused():
             propagation = yield from self._rehearse()
         self._schedule.settle(propagation)
@@ -112,152 +157,128 @@ class Rounds:
             done += taken
             if taken < count:  # they are enough
                 break
-        return Taken(propagation, done, self._profiled(), self._sampler.remarks())
+        samples = samples_of(self._recorder, self._profile)
+        return Figures(done, samples, propagation.notes, (*self._sampler.remarks(), *propagation.remarks))
 
-    def _profiled(self) -> tuple[Samples, ...]:
-        """Give the samples, each state that was recorded with a profile of one call more, if asked for."""
-        samples, profiler, subject = self._recorder.samples(), self._sampler.profiler, self._subject
-        if profiler is None:
-            return samples
+    def _profile(self, state: State) -> Profile | None:
+        """Profile one call more, if that was asked for."""
+        profiler = self._sampler.profiler
+        if profiler is None or state not in (State.MISS, State.HIT, State.CALL):
+            return None
 
         def cleared() -> tuple[Any, ...]:
-            args = subject.prepare()
-            self._clear()
+            args = self._subject.prepare()
+            self._caches.clear()
             return args
 
-        prepares = {State.MISS: cleared, State.HIT: subject.prepare, State.CALL: subject.prepare}
         with gc_paused():
-            return tuple(
-                replace(one, profile=profiler(subject.fn, prepares[one.state], subject.kwargs))
-                if one.values and one.state in prepares
-                else one
-                for one in samples
-            )
+            prepare = cleared if state is State.MISS else self._subject.prepare
+            return profiler(self._subject.fn, prepare, self._subject.kwargs)
 
     def _rehearse(self) -> Blocks[Propagation]:
         """Discard a first round, and learn from it which cache answers."""
-        subject, caches = self._subject, self._caches
-        before: list[int] = []
+        subject, caches, schedule = self._subject, self._caches, self._schedule
         with caches.counting_uncached() as uncached:
-
-            def miss() -> tuple[Any, ...]:
-                args = subject.prepare()
-                caches.clear()
-                uncached[0] = 0
-                return args
 
             def hit() -> tuple[Any, ...]:
                 args = subject.prepare()
                 uncached[0] = 0
-                before[:] = [reader()[0] for reader in self._readers]
                 return args
 
-            began = self._schedule.clock()
-            [first] = yield from self._read(subject.row(self._meter, miss, self._read_all, 1))
-            self._schedule.rehearsed_miss(began)
+            def miss() -> tuple[Any, ...]:
+                args = hit()
+                caches.clear()
+                return args
+
+            began = schedule.clock()
+            [first] = proved((yield subject, self._meter, miss, self._read_all, 1))
+            schedule.rehearsed_miss(began)
             asked_at_first = first.hits or first.misses or uncached[0]
-            row = subject.row(self._meter, hit, self._read_all, 1)
-            last = yield from self._rehearse_hits(row, uncached)
-            after = [reader()[0] for reader in self._readers]
-        self._schedule.rehearsed(first.sample, last.sample)
+            for _ in range(REHEARSAL_CALLS):
+                began = schedule.clock()
+                raw = yield subject, self._meter, hit, self._read_all, 1
+                [last] = proved(raw)
+                if not (schedule.has_time_to_rehearse(began) or last.misses or uncached[0]):
+                    break  # at the first that is a hit
+        schedule.rehearsed(first.sample, last.sample)
         if not (asked_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
-            self._recorder.refuse(State.HIT, PROPAGATED_AGAIN)
+            self._recorder.record(State.HIT, last.sample, PROPAGATED_AGAIN)
             if not last.misses:  # it propagates, and asks no cache that could count it
                 self._why_no_miss = NO_COUNTER_MOVED
             return Propagation.NEVER_CACHED
         if not subject.prepare_propagates:
-            for reader, old, new in zip(self._readers, before, after, strict=True):
-                if new > old:
-                    self._hit_reader = reader
+            each = zip(self._readers, *raw[0][1:], strict=True)
+            answering = [reader for reader, before, after in each if after[0] > before[0]]
+            self._hit_reader = answering[-1] if answering else None
         return Propagation.CACHED
-
-    def _rehearse_hits(self, row: CallBlock, uncached: Sequence[int]) -> Blocks[ProvedCall]:
-        """Make a few hits; where there is no time for them, end at the first that is one."""
-        for _ in range(REHEARSAL_CALLS):
-            began = self._schedule.clock()
-            [last] = yield from self._read(row)
-            if not (self._schedule.has_time_to_rehearse(began) or last.misses or uncached[0]):
-                break
-        return last
 
     def _some_rounds(self, propagation: Propagation, count: int) -> Blocks[int]:
         """Take so many rounds, or fewer that are enough; give how many."""
         if propagation is Propagation.NONE:
             taken = self._schedule.at_first(count, len(self._recorder.recorded(State.CALL)))
         else:
-            taken = yield from self._propagating_calls(count)
+            if self._schedule.plan.cold:
+                yield from self._after_clearing(State.COLD, count)
+            taken = yield from self._after_clearing(State.MISS, count)
         with gc_paused():
             if propagation is Propagation.CACHED:
-                yield from self._steady_rounds(State.HIT, self._hits, taken, count)
+                yield from self._steady_rounds(State.HIT, taken, count)
             elif propagation is Propagation.NONE:
-                taken = yield from self._steady_rounds(State.CALL, self._unpropagated_calls, taken, count)
-            yield from self._locals(taken)
+                taken = yield from self._steady_rounds(State.CALL, taken, count)
+            if self._local is not None:
+                meter, calls = self._sampler.local_meter, taken * self._schedule.effort.repeat
+                yield from self._calls(self._local, meter, WARMUP_LOCALS)
+                for call in (yield from self._calls(self._local, meter, calls)):
+                    self._recorder.record(State.LOCAL, call.sample)
         return taken
 
-    def _steady_rounds(
-        self, state: State, take: Callable[[int], Blocks[None]], taken: int, most: int
-    ) -> Blocks[int]:
+    def _steady_rounds(self, state: State, taken: int, most: int) -> Blocks[int]:
         """Take the calls of so many rounds in the steady state, and more where they are not enough."""
-        effort, pace = self._schedule.effort, self._schedule.pace
+        effort, pace, recorded = self._schedule.effort, self._schedule.pace, self._recorder.recorded(state)
         if pace is None:
             yield from self._calls(self._subject, self._meter, effort.warmup)
-            yield from take(taken * effort.repeat)
+            yield from self._steady_calls(state, taken * effort.repeat)
         else:
             for block in range(pace.blocks):
                 if block:
                     self._sampler.refresh()
                 yield from self._calls(self._subject, UNREAD, pace.warmup)
-                yield from take(pace.repeat)
-        while self._schedule.within is not None and taken < most and not self._is_enough(state):
-            yield from take(effort.repeat)
+                yield from self._steady_calls(state, pace.repeat)
+        while self._schedule.within is not None and taken < most and not self._schedule.is_enough(recorded):
+            yield from self._steady_calls(state, effort.repeat)
             taken += 1
         return taken
 
-    def _is_enough(self, state: State) -> bool:
-        return self._schedule.is_enough(self._recorder.recorded(state))
-
-    def _propagating_calls(self, count: int) -> Blocks[int]:
-        if self._schedule.plan.cold:
-            yield from self._after_clearing(State.COLD, self._clear_all, count)
-        return (yield from self._after_clearing(State.MISS, self._clear, count))
-
-    def _after_clearing(self, state: State, clear: Callable[[], bool], count: int) -> Blocks[int]:
+    def _after_clearing(self, state: State, count: int) -> Blocks[int]:
         """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
-        subject, schedule = self._subject, self._schedule
-        taken = 0
+        subject, schedule, caches = self._subject, self._schedule, self._caches
+        taken, recorded = 0, self._recorder.recorded(state)
         is_clear: list[bool] = []
         with gc_paused() as collect:
 
             def prepare() -> tuple[Any, ...]:
                 args = subject.prepare()
                 collect()
-                is_clear.append(clear())
+                caches.clear()
+                if state is State.COLD:
+                    caches.clear_cold()
+                is_clear.append(state is State.MISS or not caches.cold_entries())
                 return args
 
-            while taken < count and not (taken and self._is_enough(state)):
-                more = schedule.at_first(count - taken, len(self._recorder.recorded(state)))
+            while taken < count and not (taken and schedule.is_enough(recorded)):
+                more = schedule.at_first(count - taken, len(recorded))
                 warmup = 0 if taken else schedule.warmup_misses(more)
-                row = subject.row(self._meter, prepare, self._read_all, warmup + more)
-                calls = yield from self._read(row)
+                calls = proved((yield subject, self._meter, prepare, self._read_all, warmup + more))
                 for call, was_clear in zip(calls[warmup:], is_clear[warmup:], strict=True):
                     self._recorder.record(state, call.sample, call.why_no_miss(was_clear, self._why_no_miss))
                 is_clear.clear()
                 taken += more
         return taken
 
-    def _clear(self) -> bool:
-        self._caches.clear()
-        return True
-
-    def _clear_all(self) -> bool:
-        self._caches.clear()
-        self._caches.clear_cold()
-        return not self._caches.cold_entries()
-
-    def _hits(self, count: int) -> Blocks[None]:
-        """Time a block of hits.
+    def _steady_calls(self, state: State, count: int) -> Blocks[None]:
+        """Time a block of hits, or of calls that ask no propagator.
 
         The counters of the cache that answers are read around every call. The others would cost a
         hit 2 % if they were read as often: they are read around the block, and can only refuse it whole.
@@ -267,27 +288,11 @@ class Rounds:
         misses = moved(before, self._read_all())[1]
         others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
         for call in calls:
-            self._recorder.record(State.HIT, call.sample, call.why_no_hit(others_missed))
-
-    def _unpropagated_calls(self, count: int) -> Blocks[None]:
-        for call in (yield from self._calls(self._subject, self._meter, count)):
-            self._recorder.record(State.CALL, call.sample, call.why_not_unpropagated())
-
-    def _locals(self, rounds: int) -> Blocks[None]:
-        if self._local is None:
-            return
-        meter, count = self._sampler.local_meter, rounds * self._schedule.effort.repeat
-        yield from self._calls(self._local, meter, WARMUP_LOCALS)
-        for call in (yield from self._calls(self._local, meter, count)):
-            self._recorder.record(State.LOCAL, call.sample)
+            why_not = call.why_no_hit(others_missed) if state is State.HIT else call.why_not_unpropagated()
+            self._recorder.record(state, call.sample, why_not)
 
     def _calls(self, subject: Subject, meter: Meter, count: int) -> Blocks[list[ProvedCall]]:
-        read = self._hit_reader or self._read_all
-        return (yield from self._read(subject.row(meter, subject.prepare, read, count)))
-
-    def _read(self, row: CallBlock) -> Blocks[list[ProvedCall]]:
-        raw = yield row
-        return [ProvedCall(sample, *moved(before, after)) for sample, before, after in raw or ()]
+        return proved((yield subject, meter, subject.prepare, self._hit_reader or self._read_all, count))
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]

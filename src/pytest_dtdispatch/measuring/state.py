@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +14,10 @@ from torch.optim import Optimizer
 
 from pytest_dtdispatch.torchapi.tensor_state import (
     cuda_generator,
+    mask_hook,
+    mask_of,
     random_tracker_states,
+    set_mask,
     set_spec,
     set_versions,
     spec_of,
@@ -46,11 +50,10 @@ class Copy:
 def why_no_copy(tensor: torch.Tensor) -> str:
     """Say why a call that writes to a tensor runs once, judged without copying; empty where it does not."""
     for plain in storages_of(tensor):
-        if plain.layout is not torch.strided:
-            kind = str(plain.layout).removeprefix("torch.").lstrip("_")
+        if plain.layout is not torch.strided or plain.is_nested:
+            layout = str(plain.layout).removeprefix("torch.").lstrip("_")
+            kind = "nested" if layout == "strided" else layout
             return f"runs once: it writes to a {kind} tensor, whose contents cannot be put back"
-        if plain.is_nested:
-            return "runs once: it writes to a nested tensor, whose contents cannot be put back"
     return ""
 
 
@@ -127,13 +130,13 @@ class Noted:
 
     def rewind(self) -> None:
         """Put it back to what it was when it was noted."""
-        for owner, value in self._before.values():
+        for owner, value in reversed(self._before.values()):  # a later view has the version of its base
             self._write(owner, value)
 
     def restore(self) -> None:
         """Put it back to what the program's call left behind, of objects met later to what it was then."""
         self.rewind()
-        for owner, value in self._after:
+        for owner, value in reversed(self._after):
             self._write(owner, value)
 
 
@@ -149,6 +152,34 @@ class Specs(Noted):
             super().note(owner)
 
 
+class Masks(Noted):
+    """Masks that cached plans keep, which the program's call may change and no op tells of."""
+
+    def __init__(self) -> None:
+        super().__init__(mask_of, set_mask)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Note every mask that is about to change."""
+        return mask_hook.telling(self.note)
+
+    def repeating(self) -> AbstractContextManager[None]:
+        """Note the masks of new plans too, where the call itself changed one; else cost nothing."""
+        return self.watching() if self else nullcontext()
+
+
+class Versions(Noted):
+    """How often tensors were written to, as autograd counts: a repetition must not add to it."""
+
+    def __init__(self) -> None:
+        super().__init__(version_of, lambda tensor, version: set_versions([tensor], [version]))
+
+    def note(self, owner: torch.Tensor) -> None:
+        """Note the versions of a tensor, and of what holds its contents, before it is written to."""
+        for each in (owner, *storages_of(owner)):
+            if version_of(each) is not None:
+                super().note(each)
+
+
 class RandomState:
     """Every state that random ops advance: of devices, of given generators, of DTensor's tracker."""
 
@@ -156,8 +187,7 @@ class RandomState:
         self._generators: dict[int, torch.Generator] = {}
         self._before = self._after = self._read()
         self._advanced = False
-        self._watch(torch.default_generator)
-        self.watch(leaves)
+        self.watch((torch.default_generator, *leaves))
 
     def watch(self, leaves: Sequence[Any]) -> None:
         """Note the states of generators and devices that were not met before."""
@@ -202,41 +232,6 @@ class RandomState:
                 tracked[name] = state.clone()
 
 
-class Versions:
-    """How often tensors were written to, as autograd counts: a repetition must not add to it."""
-
-    def __init__(self) -> None:
-        self._tensors: dict[int, torch.Tensor] = {}
-        self._before: list[int] = []
-        self._after: list[int] = []
-
-    def save(self, tensor: torch.Tensor) -> None:
-        """Save the versions of a tensor, and of what holds its contents, before it is written to."""
-        for each in (tensor, *storages_of(tensor)):
-            version = version_of(each)
-            if version is not None and id(each) not in self._tensors:
-                self._tensors[id(each)] = each
-                self._before.append(version)
-
-    def settle(self) -> None:
-        """Note the versions that the program's call left behind; those that are saved later count as such."""
-        self._after = [version_of(each) or 0 for each in self._tensors.values()]
-
-    def rewind(self) -> None:
-        """Put versions back to what they were before the call."""
-        self._set(self._before)
-
-    def restore(self) -> None:
-        """Put versions back to what the program's call left behind."""
-        later = self._before[len(self._after) :]
-        self._set([*self._after, *later])
-
-    def _set(self, versions: list[int]) -> None:
-        """Set versions, the first saved last: a view that was saved later has the version of its base."""
-        if versions:
-            set_versions(list(self._tensors.values())[::-1], versions[::-1])
-
-
 class Gradients(Noted):
     """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
 
@@ -270,22 +265,30 @@ class Gradients(Noted):
         super().settle()
 
 
-class OptimizerStates:
+class OptimizerStates(Noted):
     """Entries of every live optimizer's state, as the program's call left them.
 
     Tensors among the entries are the same objects after; what they hold is put back as that of any tensor.
     """
 
     def __init__(self) -> None:
-        self._entries: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        super().__init__(dict, dict.update)
 
     def settle(self) -> None:
         """Note the entries of every optimizer that is alive."""
         optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
-        states = [state for optimizer in optimizers for state in optimizer.state.values()]
-        self._entries = [(state, dict(state)) for state in states if isinstance(state, dict)]
+        for state in (state for optimizer in optimizers for state in optimizer.state.values()):
+            if isinstance(state, dict):
+                self.note(state)
 
-    def restore(self) -> None:
-        """Put the entries back."""
-        for state, entries in self._entries:
-            state.update(entries)
+
+def in_turn(*put_back: Callable[[], object]) -> None:
+    """Call each, whatever another raises; then raise the first error, if there was one."""
+    errors = []
+    for each in put_back:
+        try:
+            each()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

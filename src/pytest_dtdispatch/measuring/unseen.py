@@ -56,14 +56,9 @@ class OtherThreads:
 
     def _note(self, looked_up: str) -> None:
         ident = threading.get_ident()
-        if ident != self._home and not self._is_captured():
+        # In this thread too the capture may be open, or be handling an op of it right now.
+        if ident != self._home and all(one is not self._capture for one in (*open_modes(), *_dispatching())):
             self._noted[ident, threading.current_thread().name][looked_up] += 1
-
-    def _is_captured(self) -> bool:
-        """Tell whether the capture is open in this thread too, or is just handling an op of it."""
-        if any(mode is self._capture for mode in open_modes()):
-            return True
-        return any(owner is self._capture for owner in _dispatching())
 
 
 class HidingModes:

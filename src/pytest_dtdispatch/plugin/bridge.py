@@ -62,13 +62,12 @@ class Bridge:
         self._numbers[results.test] = tuple(results.numbers(KINDS))
         from pytest_benchmark.stats import Metadata
 
-        for measurement in results.measurements():
-            for samples in measurement.times():
-                row = _row(item, results.test, measurement, samples)
-                entry = Metadata(row, iterations=1, options=self._options(measurement))
-                for ns in samples.ns:
-                    entry.update(ns / 1e9)
-                session.benchmarks.append(entry)
+        for name, measurement, samples in results.times():
+            row = _row(item, name, measurement, samples)
+            entry = Metadata(row, iterations=1, options=self._options(measurement))
+            for ns in samples.ns:
+                entry.update(ns / 1e9)
+            session.benchmarks.append(entry)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-benchmark's own look at the items
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
@@ -153,12 +152,7 @@ def saved_run(config: pytest.Config) -> Path | None:
     return Path(files[-1]) if files else None
 
 
-def full_name(test: str, measurement: Measurement, samples: Samples) -> str:
-    """Name a row: unique in a run, the same from run to run."""
-    return f"{test}::{measurement.label}::{samples.state}"
-
-
-def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Samples) -> SimpleNamespace:
+def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Samples) -> SimpleNamespace:
     """Describe one signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
@@ -167,7 +161,7 @@ def _row(item: pytest.Item, test: str, measurement: Measurement, samples: Sample
         cprofile_stats=None,
         has_error=False,
         name=f"{item.name}::{short}::{samples.state}",
-        fullname=full_name(test, measurement, samples),
+        fullname=name,
         group=f"dtdispatch {samples.state}",
         param=f"{measurement.label}::{samples.state}",
         params={**{name: _plain(value) for name, value in own.items()}, **ours},

@@ -20,11 +20,11 @@ from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.run import measuring_settings, refuse_questions, same_command, uncaptured
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.instructions.instruction_sampler import Counter
+    from pytest_dtdispatch.measuring.sampler import Meter, Profiler
 
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
 HARDWARE, CALLGRIND = "hardware counter", "callgrind"
-HARDWARE_PROBE = "pytest_dtdispatch.instructions.hardware"
+HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
 PROBE_TIMEOUT_S = 120
 NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not tell"
 INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
@@ -46,19 +46,14 @@ class Choice:
 
     @property
     def summary(self) -> str:
-        """One line for a reader of figures.
-
-        Example:
-            >>> Choice("callgrind", "valgrind-3.19.0; no hardware counter").summary
-            'instructions are counted by callgrind (valgrind-3.19.0; no hardware counter)'
-        """
+        """One line for a reader of figures."""
         return f"instructions are counted by {self.meter} ({self.why})"
 
 
 def rerun(config: pytest.Config) -> int | None:
     """Run the command line again in a process whose instructions can be counted, and wait for it."""
-    from pytest_dtdispatch.instructions.callgrind import command
     from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
+    from pytest_dtdispatch.instructions.meters import command
     from pytest_dtdispatch.measuring.sampler import register
 
     settings = measuring_settings(config)
@@ -66,7 +61,7 @@ def rerun(config: pytest.Config) -> int | None:
         choice = Choice(**json.loads(Path(folder, "choice.json").read_text()))
         config.pluginmanager.register(choice, "dtdispatch-meter")
         profile = settings is not None and settings.profile
-        register(InstructionSampler(lambda: _counter(choice, Path(folder), profile)))
+        register(InstructionSampler(lambda: _meter(choice, Path(folder), profile)))
         return None
     if settings is None or settings.metric != "instructions":
         return None
@@ -106,24 +101,20 @@ def why_no_hardware_counter() -> str:
 
 def find_callgrind() -> tuple[str, str]:
     """Find valgrind: its path, and why it cannot be used."""
-    from pytest_dtdispatch.instructions.callgrind import why_no_requests
+    from pytest_dtdispatch.instructions.meters import why_no_requests
 
     path = shutil.which("valgrind") or ""
     return path, why_no_requests() or ("" if path else f"valgrind is not on PATH: {INSTALL}")
 
 
-def _counter(choice: Choice, folder: Path, profile: bool) -> Counter:
-    from pytest_dtdispatch.instructions.instruction_sampler import Counter
-
-    if choice.meter == HARDWARE:
-        from pytest_dtdispatch.instructions.hardware import hardware_meter
-
-        return Counter(hardware_meter())
-    from pytest_dtdispatch.instructions.callgrind import Callgrind
+def _meter(choice: Choice, folder: Path, profile: bool) -> tuple[Meter, Profiler | None]:
+    from pytest_dtdispatch.instructions.meters import Callgrind, hardware_meter
     from pytest_dtdispatch.instructions.profiler import CallProfiler
 
+    if choice.meter == HARDWARE:
+        return hardware_meter(), None
     callgrind = Callgrind(folder)
-    return Counter(callgrind.meter, CallProfiler(callgrind) if profile else None)
+    return callgrind.meter, CallProfiler(callgrind) if profile else None
 
 
 def _environment(given: Mapping[str, str], folder: Path) -> dict[str, str]:

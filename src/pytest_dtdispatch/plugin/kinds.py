@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.compiled.table import KIND as COMPILED
+from pytest_dtdispatch.compiled.judge import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import UNITS, Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
 from pytest_dtdispatch.core.results import NamedCall, TestResults
@@ -12,7 +12,7 @@ from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
 from pytest_dtdispatch.report.document import Document, Kind, View, one_line, paragraph
 from pytest_dtdispatch.report.measurements import document as of_times
-from pytest_dtdispatch.scaling.table import KIND as SCALING
+from pytest_dtdispatch.scaling.judge import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
-from pytest_dtdispatch.compiled.model import Compiled, CompiledVariant, variant_name
+from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions, place_of_caller
+from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions
 from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import fit_scaling, merge
 from pytest_dtdispatch.scaling.model import Scaling, row_name
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
     from pytest_dtdispatch.measuring.plan import Plan
     from pytest_dtdispatch.measuring.preconditions import Measuring, Setup
     from pytest_dtdispatch.measuring.sampler import Sampler
@@ -65,7 +64,7 @@ class MeasuringDtDispatch(api.DtDispatch):
         self._open.refuse("a capture")
         self.waiting.begin_capture()
         capture = SignatureCapture(self.results, self._plan, self._ops, self.waiting.measured)
-        return OpenCapture(capture, self.results, place_of_caller(), self._open)
+        return OpenCapture(capture, self.results, self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -106,53 +105,35 @@ class MeasuringDtDispatch(api.DtDispatch):
         self.record(counted)
         return counted
 
-    def scaling(
-        self,
-        make: api.Make,
-        sizes: Iterable[int] = api.SIZES,
-        *,
-        name: str | None = None,
-        max_exponent: float | None = None,
+    def _scaling(
+        self, make: api.Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
-        """See :meth:`DtDispatch.scaling`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        checked, limit = api.checked_sizes(sizes, max_exponent)
         name = self._row_name("scaling(make, name=...)", make, name)
         foretell = partial(self.waiting.begin_call, name)
-        with self._measuring("scaling", name, *(row_name(name, size) for size in checked)):
-            taken = run_and_measure_sizes(make, checked, ShardingCaches(), self._plan, foretell)
+        with self._measuring("scaling", name, *(row_name(name, size) for size in sizes)):
+            taken = run_and_measure_sizes(make, sizes, ShardingCaches(), self._plan, foretell)
         for size, at_size in taken.items():
             self.results.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
-        scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, limit)
+        scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, max_exponent)
         self.record(scaling)
         return scaling
 
-    def compile(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        backend: str | Callable[..., Any] | None = None,
-        dynamic: bool | None = None,
-        fullgraph: bool = True,
-        fake_tensor_cache: api.CacheSettings = None,
-        name: str | None = None,
-        setup: Setup | None = None,
-        others: Sequence[tuple[Any, ...]] = (),
+    def _compile(
+        self, compilation: Compilation, fake_tensor_cache: tuple[bool, ...] | None, name: str | None
     ) -> Compiled:
-        """See :meth:`DtDispatch.compile`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.compiled.measure import Compilation, run_and_measure_compile
+        from pytest_dtdispatch.compiled.measure import run_and_measure_compile
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        settings = api.checked_cache_settings(fake_tensor_cache)
         plan = self._compile_plan
-        plan = plan if settings is None else replace(plan, fake_tensor_cache=settings)
-        name = self._row_name("compile(fn, name=...)", fn, name)
+        if fake_tensor_cache is not None:
+            plan = replace(plan, fake_tensor_cache=fake_tensor_cache)
+        name = self._row_name("compile(fn, name=...)", compilation.fn, name)
         variants = (variant_name(name, is_on) for is_on in plan.fake_tensor_cache)
-        compilation = Compilation(fn, args, tuple(others), setup, backend or plan.backend, dynamic, fullgraph)
         with self._measuring("compile", name, *variants):
             compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
         self.record(*map(self._kept, compiled.variants))
@@ -212,17 +193,12 @@ class MeasuringDtDispatch(api.DtDispatch):
 class UntimedDtDispatch(MeasuringDtDispatch):
     """Measure counts, such as instructions, in place of times."""
 
-    def scaling(
-        self,
-        make: api.Make,
-        sizes: Iterable[int] = api.SIZES,
-        *,
-        name: str | None = None,
-        max_exponent: float | None = None,
+    def _scaling(
+        self, make: api.Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
-        """See :meth:`DtDispatch.scaling`; nothing is timed, and a limit that cannot be judged fails."""
+        """Run each size once: nothing is timed, and a limit that cannot be judged fails."""
         __tracebackhide__ = True
-        scaling = api.DtDispatch.scaling(self, make, sizes, name=name, max_exponent=max_exponent)
+        scaling = api.run_sizes(make, sizes, name)
         if max_exponent is not None:
             raise GateError(
                 f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
@@ -242,8 +218,13 @@ class CountingDtDispatch(UntimedDtDispatch):
             "a capture", "a capture is open already: captures cannot be nested, close the outer one"
         )
         name = f"capture {len(self.results.counts()) + 1}"
-        region = CountedRegion(lambda counts: self._judge_region(name, counts))
-        return OpenCapture(region, self.results, place_of_caller(), self._open)
+
+        def keep(counts: StepCounts) -> None:
+            __tracebackhide__ = True
+            if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
+                self.record(Steps(name, (), (counts,)))
+
+        return OpenCapture(CountedRegion(keep), self.results, self._open)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -263,17 +244,11 @@ class CountingDtDispatch(UntimedDtDispatch):
         kept = Figures(variant.measurement.rounds, notes=variant.measurement.notes)
         return replace(variant, measurement=replace(variant.measurement, figures=kept))
 
-    def _judge_region(self, name: str, counts: StepCounts) -> None:
-        __tracebackhide__ = True
-        if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
-            self.record(Steps(name, (), (counts,)))
-
 
 def make_measurer(
     settings: Settings, sampler: Sampler, agreement: Lockstep | None, waiting: Waiting, test: str
 ) -> MeasuringDtDispatch:
     """Make what is behind the fixture in a test that is measured, and plan how much it measures."""
-    from pytest_dtdispatch.compiled.compile_rounds import CompilePlan
     from pytest_dtdispatch.measuring.plan import WITHIN, Plan
 
     rounds, repeat = settings.most_rounds, settings.repeat

@@ -50,10 +50,9 @@ class OpenRegions:
 class OpenCapture(AbstractContextManager[TestResults]):
     """A dispatch mode, or a counted region, that is open between enter and exit."""
 
-    def __init__(
-        self, mode: AbstractContextManager[Any], results: TestResults, where: str, regions: OpenRegions
-    ) -> None:
-        self.where = where
+    def __init__(self, mode: AbstractContextManager[Any], results: TestResults, regions: OpenRegions) -> None:
+        caller = sys._getframe(2)  # who called what makes this
+        self.where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         self._mode = mode
         self._results = results
         self._regions = regions
@@ -68,9 +67,3 @@ class OpenCapture(AbstractContextManager[TestResults]):
         __tracebackhide__ = True
         self._regions.captures.remove(self)
         self._mode.__exit__(*raised)
-
-
-def place_of_caller() -> str:
-    """Name the line that called what calls this."""
-    caller = sys._getframe(2)
-    return f"{caller.f_code.co_filename}:{caller.f_lineno}"

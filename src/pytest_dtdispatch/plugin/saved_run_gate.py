@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
+from pytest_dtdispatch.report.document import Document
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.options import Settings
 
 PLUGIN = "dtdispatch-saved-run"
-NOT_NAMED = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
 ANOTHER_METRIC = "save a run with the same --dtdispatch-metric"
 SAVE_ONE = "save one with --benchmark-save=NAME or --benchmark-autosave"
@@ -37,7 +36,7 @@ def prepare(config: pytest.Config) -> None:
     is_asked = config.getoption(options.SAVED_RUN_GATE.dest) is not None
     if is_asked and (why := _why_idle(config, settings)):
         raise pytest.UsageError(f"{options.SAVED_RUN_GATE.flag}: {why}")
-    if settings.measure:
+    if settings.measure and config.getoption("benchmark_compare", None):
         config.pluginmanager.register(SavedRunGate(config, settings), PLUGIN)
 
 
@@ -57,26 +56,19 @@ class SavedRunGate:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._is_named = bool(config.getoption("benchmark_compare", None))
         self._rows: list[StateRow] = []
         self._held: dict[str, tuple[Threshold, ...]] = {}
         self._left_out: set[str] = set()
         self._base: SavedRun | None = None
         self._why_no_base = ""
-        if self._is_named:
-            self._read()
+        self._read()
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter what was measured in a test."""
         from pytest_dtdispatch.gates.saved_run import StateRow
-        from pytest_dtdispatch.plugin.bridge import full_name
 
         self._held[results.test] = options.test_settings(item).threshold or ()
-        self._rows.extend(
-            StateRow(full_name(results.test, measurement, samples), samples.state, samples.ns)
-            for measurement in results.measurements()
-            for samples in measurement.times()
-        )
+        self._rows.extend(StateRow(name, samples.state, samples.ns) for name, _, samples in results.times())
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
@@ -91,18 +83,15 @@ class SavedRunGate:
         """Say what was judged, if there are thresholds."""
         from pytest_dtdispatch.report.judgements import saved_run_document
 
-        if self._judgement is not None:
-            return saved_run_document(self._judgement, self._base.where if self._base else "no saved run")
-        return Document((one_line(Span(f"gate: {NOT_NAMED}", Tone.NOTICE)),) * self._has_thresholds)
-
-    @property
-    def _has_thresholds(self) -> bool:
-        return bool(self._settings.threshold) or any(self._held.values())
+        if self._judgement is None:
+            return Document()
+        return saved_run_document(self._judgement, self._base.where if self._base else "no saved run")
 
     @functools.cached_property
     def _judgement(self) -> Judgement | None:
         """Judge when all is measured, where anything was asked for."""
-        if not self._is_named or not self._has_thresholds or self._config.getoption("collectonly"):
+        has_thresholds = self._settings.threshold or any(self._held.values())
+        if not has_thresholds or self._config.getoption("collectonly"):
             return None
         from pytest_dtdispatch.core.environment import machine_differences, machine_of
         from pytest_dtdispatch.core.verdicts import Verdict

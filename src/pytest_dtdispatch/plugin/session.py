@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
 
 NAMED_RESULTS = "dtdispatch-results"
-GATES = ("dtdispatch-saved-run", NAMED_RESULTS)
+SAVED_RUN = "dtdispatch-saved-run"
+GATES = (SAVED_RUN, NAMED_RESULTS)
 # Plugins that have a method ``enter``, for the results of each test; those of a later run of it replace them.
 SINKS = ("dtdispatch-bridge", *GATES)
+NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 
 class Session:
@@ -47,6 +49,7 @@ class Session:
         self.why_not = options.why_not_measured(config)
         self._config = config
         self._settings = settings
+        self._has_thresholds = bool(settings.threshold)
         self.results: dict[str, TestResults] = {}
 
     def pytest_report_header(self) -> list[str]:
@@ -91,6 +94,7 @@ class Session:
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         settings, test = options.test_settings(item), options.row_nodeid(item)
+        self._has_thresholds |= bool(settings.threshold)
         waiting = waiting_for(self._config, item.nodeid, settings)
         try:
             agreement = self._ranks.agreement() if self._ranks else None
@@ -203,6 +207,8 @@ class Session:
                 yield legends(shown, self._summaries())
         if self._ranks is not None:
             yield self._ranks.document()
+        if self._has_thresholds and not self._plugins(SAVED_RUN):
+            yield Document((one_line(Span(f"gate: {NO_SAVED_RUN}", Tone.NOTICE)),))
         yield from (gate.document() for gate in self._gates())
         if idle := self._idle_gates():
             yield Document((one_line(Span(f"failed: {idle}", Tone.BAD)),))

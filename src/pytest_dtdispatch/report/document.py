@@ -166,11 +166,6 @@ class Table:
     expendable: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
 
-    @property
-    def lines(self) -> tuple[Line, ...]:
-        """The lines of all groups."""
-        return tuple(line for group in self.groups for line in group.lines)
-
 
 @dataclass(frozen=True)
 class Listing:

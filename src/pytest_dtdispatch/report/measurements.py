@@ -67,7 +67,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
 
     def cells(measurement: Measurement) -> list[str]:
         texts = [scale.text(times[title](measurement)) for title, scale in scales.items()]
-        return [*texts, _ratio(measurement), _counts(measurement)]
+        return [*texts, _ratio(measurement), recorded(measurement)]
 
     columns = [*(Column(title, scale.name) for title, scale in scales.items()), Column("miss/hit")]
     return Document((lay_out([*columns, Column("samples")], measured, cells, EXPENDABLE, view),), LEGEND)
@@ -109,6 +109,7 @@ def _ratio(measurement: Measurement) -> str:
     return "-" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
 
 
-def _counts(measurement: Measurement) -> str:
+def recorded(measurement: Measurement) -> str:
+    """Write how many samples there are: misses + hits."""
     misses, hits = measurement.of(State.MISS), measurement.steady
-    return f"{len(misses.ns) if misses else 0}+{len(hits.ns) if hits else 0}"
+    return f"{len(misses.values) if misses else 0}+{len(hits.values) if hits else 0}"

@@ -17,6 +17,7 @@ from pytest_dtdispatch.report.document import (
     Folded,
     Group,
     Heading,
+    Line,
     Listing,
     Paragraph,
     Span,
@@ -139,8 +140,12 @@ def _columns_that_fit(table: Table, width: int) -> list[int]:
     return keep
 
 
+def _lines_of(table: Table) -> Iterator[Line]:
+    return (line for group in table.groups for line in group.lines)
+
+
 def _longest_label(table: Table) -> int:
-    return max(map(len, (table.label_title, *(line.label for line in table.lines))))
+    return max(map(len, (table.label_title, *(line.label for line in _lines_of(table)))))
 
 
 def _least_label(table: Table, width: int) -> int:
@@ -149,13 +154,13 @@ def _least_label(table: Table, width: int) -> int:
 
 
 def _column_width(table: Table, index: int) -> int:
-    cells = (plain(line.cells[index]) for line in table.lines)
+    cells = (plain(line.cells[index]) for line in _lines_of(table))
     return 2 + max(map(len, (table.columns[index].head, *cells)))
 
 
 def _proof_width(table: Table) -> int:
     """Width of the last column; a long refusal may run over the edge."""
-    return 2 + min(max((len(line.proof) for line in table.lines), default=0), len("unpropagated"))
+    return 2 + min(max((len(line.proof) for line in _lines_of(table)), default=0), len("unpropagated"))
 
 
 def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Text, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.measuring.calls import Foretell, RanCall, nobody_waits, run_call
+from pytest_dtdispatch.measuring.calls import Foretell, RanCall, run_call
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import callable_at
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -31,7 +31,7 @@ def run_and_measure_sizes(
     sizes: Sequence[int],
     caches: ShardingCaches,
     plan: Plan,
-    foretell: Foretell = nobody_waits,
+    foretell: Foretell = lambda calls, seconds: None,
 ) -> dict[int, AtSize]:
     """Make and run a callable at each size for the program, the largest first; then measure them in turn.
 

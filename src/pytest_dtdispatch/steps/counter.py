@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.measuring.op_call import dtype_text, placement_text, shape_text, signature_of
 from pytest_dtdispatch.measuring.preconditions import Measuring
-from pytest_dtdispatch.steps.growth import Held, older_objects_frozen
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts
-from pytest_dtdispatch.steps.reasons import Seen, Traits
-from pytest_dtdispatch.steps.traits import Describer
-from pytest_dtdispatch.torchapi.dispatcher import Run, watching
+from pytest_dtdispatch.steps.reasons import Called, Describer, Seen
+from pytest_dtdispatch.torchapi.dispatcher import watching
 from pytest_dtdispatch.torchapi.ops import op_name, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import tensor_traits
+from pytest_dtdispatch.torchapi.tensors import spec_type, tensor_traits
 
-
-class _Called(NamedTuple):
-    """A call that was seen, whether it propagated or not."""
-
-    op: str
-    traits: Traits
-    clears: int
+STATM = Path("/proc/self/statm")
+Function = Callable[..., Any]
 
 
 class _Propagated(NamedTuple):
@@ -55,6 +53,25 @@ class _Thread(threading.local):
     python_entries = 0
 
 
+class Held(NamedTuple):
+    """What there is at one moment; objects up to a constant: each holds a reference to its class."""
+
+    entries: dict[str, int]
+    specs: int
+    dtensors: int
+    host_memory_bytes: int | None
+
+    @classmethod
+    def by(cls, caches: ShardingCaches) -> Held:
+        """Look what there is."""
+        return cls(caches.entries(), sys.getrefcount(spec_type()), sys.getrefcount(DTensor), resident_bytes())
+
+    def memory_since(self, earlier: Held) -> int | None:
+        """Say how many bytes of resident memory were gained; None where the system does not tell."""
+        now, before = self.host_memory_bytes, earlier.host_memory_bytes
+        return None if now is None or before is None else now - before
+
+
 class StepCounter:
     """Count hits, propagations, redistributions, collectives and growth, from one lap to the next.
 
@@ -75,8 +92,9 @@ class StepCounter:
     def __enter__(self) -> StepCounter:
         with ExitStack() as entered:
             measuring = entered.enter_context(Measuring("steps are counted"))
-            measuring.hold(older_objects_frozen())
-            measuring.hold(watching(self))
+            gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
+            measuring.held.callback(gc.unfreeze)
+            measuring.held.enter_context(watching(self))
             self._open = entered.pop_all()
         self._held = Held.by(self._caches)
         self._begin()
@@ -87,8 +105,7 @@ class StepCounter:
 
     def note_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Note a call that was made, so that it is known what a later miss has that no call had before."""
-        traits = self._describer.traits_of(func, args, kwargs)
-        self._log.append(_Called(op_name(func), traits, self._clears))
+        self._log.append(self._describer.called(func, args, kwargs, self._clears))
 
     def lap(self) -> StepCounts:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
@@ -121,7 +138,7 @@ class StepCounter:
         return counts
 
     def _begin(self) -> None:
-        self._log: list[_Called | _Propagated] = []
+        self._log: list[Called | _Propagated] = []
         self._python_hits = 0
         self._python_misses = 0
         self._unpropagated = 0
@@ -130,76 +147,69 @@ class StepCounter:
         self._native_before_clear = (0, 0)
         self._native = self._caches.native_stats()
 
-    # What a Watcher is asked: each makes the call that it is told of.
+    # What a watcher is told of: each method is given a function of torch, and calls it.
 
-    def on_native_miss(self, run: Run) -> Any:
+    def on_native_miss(self, slow_path: Function, *args: Any) -> Any:
         """Note which cache was asked; what propagates is told of inside."""
-        before, self._thread.asked = self._thread.asked, Asked.NATIVE
-        try:
-            return run()
-        finally:
-            self._thread.asked = before
+        with patch.object(self._thread, "asked", Asked.NATIVE):
+            return slow_path(*args)
 
-    def on_propagation(self, schema: Any, run: Run) -> Any:
+    def on_propagation(self, propagate: Function, schema: Any) -> Any:
         """Count a propagation for which the Python cache was not asked."""
-        return self._asking(schema, self._thread.asked, run, lambda: True)
+        return self._asking(propagate, schema, self._thread.asked, lambda: True)
 
-    def on_python_cache(self, schema: Any, cache: Any) -> Any:
+    def on_python_cache(self, cache: Any, schema: Any) -> Any:
         """Count a hit or a miss of the Python cache."""
         info = cache.cache.cache_info
         before = info()
         if before.currsize < self._thread.python_entries:
             self._clears += 1
         try:
-            return self._asking(
-                schema, Asked.PYTHON, lambda: cache(schema), lambda: info().misses > before.misses
-            )
+            return self._asking(cache, schema, Asked.PYTHON, lambda: info().misses > before.misses)
         finally:
             self._thread.python_entries = info().currsize
 
-    def on_custom_handler(self, run: Run) -> Any:
-        """Count an op that asks no cache."""
+    def on_custom_handler(self, handler: Function, *args: Any, **kwargs: Any) -> Any:
+        """Count an op whose handler asks no cache."""
         before = self._asked_so_far()
-        result = run()
+        result = handler(*args, **kwargs)
         self._unpropagated += self._asked_so_far() == before
         return result
 
-    def on_native_clear(self, run: Run) -> Any:
+    def on_native_clear(self, clear: Function) -> None:
         """Keep what the counters show, which go with the cache."""
         if threading.get_ident() == self._home:
             self._native_before_clear = self._native_since()
             self._native = (0, 0)
         self._clears += 1
-        return run()
+        clear()
 
-    def on_implied(self, schema: Any, run: Run) -> Any:
+    def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Note the op whose arguments are redistributed."""
-        before, self._thread.implied_by = self._thread.implied_by, op_name(schema.op)
-        try:
-            return run()
-        finally:
-            self._thread.implied_by = before
+        with patch.object(self._thread, "implied_by", op_name(schema.op)):
+            return redistribute(info, schema, *args, **kwargs)
 
-    def on_redistribution(self, source: Any, target: Any, run: Run) -> Any:
+    def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
         """Count a redistribution that changes placements, with the bytes that its collectives handle."""
+        _, source, target, *_ = args
         outer, self._thread.collective_bytes = self._thread.collective_bytes, 0
-        result = run()
+        result = redistribute(*args, **kwargs)
         handled, self._thread.collective_bytes = self._thread.collective_bytes, outer
         if tuple(source.placements) != tuple(target.placements):
             self._redistributions.append(self._redistribution(source, target, handled))
         return result
 
-    def on_collective(self, kind: str, args: tuple[Any, ...], run: Run) -> Any:
+    def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
         """Count a collective."""
         self._collectives[kind] += 1
-        self._thread.collective_bytes += max(map(_bytes, args), default=0)
-        return run()
+        self._thread.collective_bytes += max(map(_bytes, (*args, *kwargs.values())), default=0)
+        return collective(*args, **kwargs)
 
-    def _asking(self, schema: Any, asked: Asked, run: Run, has_propagated: Callable[[], bool]) -> Any:
+    def _asking(self, ask: Function, schema: Any, asked: Asked, has_propagated: Callable[[], bool]) -> Any:
         thread, error = self._thread, ""
         thread.depth += 1
         try:
-            return run()
+            return ask(schema)
         except Exception as raised:
             error = type(raised).__name__
             raise
@@ -248,9 +258,9 @@ class StepCounter:
             self._seen.note(*entry)
         return tuple(missed)
 
-    def _explain(self, one: _Propagated) -> tuple[Miss, _Called]:
+    def _explain(self, one: _Propagated) -> tuple[Miss, Called]:
         call = one.schema.op, one.schema.args_schema, one.schema.kwargs_schema
-        called = _Called(op_name(one.schema.op), self._describer.traits_of(*call), one.clears)
+        called = self._describer.called(*call, one.clears)
         if one.error:
             reason = f"propagation raised {one.error}, and that is not kept"
         elif one.asked is Asked.NONE:
@@ -274,3 +284,11 @@ def _bytes(argument: Any) -> int:
     """Bytes of the tensors of an argument."""
     tensors = [leaf for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def resident_bytes() -> int | None:
+    """Read the resident memory of this process; None where the system does not tell."""
+    try:
+        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None

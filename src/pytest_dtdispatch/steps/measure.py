@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode
-from pytest_dtdispatch.measuring.repeating import has_dtensor
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.torchapi.tensors import wait_for
@@ -19,13 +18,7 @@ class CallNotes(UnnoticedMode):
         super().__init__()
         self._counter = counter
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         result = call.run()
@@ -51,22 +44,18 @@ def run_and_count_steps(step: Callable[[], object], warmup: int, steps: int, nam
     return Steps(name, tuple(warm), tuple(counted))
 
 
-class CountedRegion:
+class CountedRegion(StepCounter):
     """Count a region as one step, from the ``with`` to its end."""
 
     def __init__(self, enter: Callable[[StepCounts], None]) -> None:
-        self._counter = StepCounter()
+        super().__init__()
         self._enter = enter
-
-    def __enter__(self) -> CountedRegion:
-        self._counter.__enter__()
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         __tracebackhide__ = True
         try:
-            counts = self._counter.lap()
+            counts = self.lap()
         finally:
-            self._counter.__exit__(*exception)
+            super().__exit__(*exception)
         if exception[0] is None:
             self._enter(counts)

@@ -1,9 +1,15 @@
-"""Why a call missed: what in it was not seen before. Without torch."""
+"""Why a call missed: what the caches may tell calls apart by, and what in one was not seen before."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from pytest_dtdispatch.core.results import mesh_text
+from pytest_dtdispatch.measuring.op_call import dtype_text, placements_text, shape_text
+from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
+from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
 MOST_SHOWN = 3
 
@@ -24,6 +30,69 @@ class Trait(NamedTuple):
 Traits = Mapping[Trait, str]
 # These follow from others, or need not be part of a cache's key: named where nothing else differs.
 WEAK = ("stride", "value")
+
+
+class Called(NamedTuple):
+    """A call, whether it propagated or not, and how often the caches had been cleared by then."""
+
+    op: str
+    traits: Traits
+    clears: int
+
+
+class Describer:
+    """Describe calls; meshes are described once, as one may have many ranks."""
+
+    def __init__(self) -> None:
+        # By id: the mesh is held, so its id stays its own.
+        self._meshes: dict[int, tuple[Any, dict[Trait, str]]] = {}
+
+    def called(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], clears: int) -> Called:
+        """Describe a call on DTensors, or on the specs that stand for them in propagation."""
+        traits: dict[Trait, str] = {}
+        mesh = mesh_among(leaves_of(args, kwargs))
+        if mesh is not None:
+            traits.update(self._mesh_traits(mesh))
+        for argument in arguments_of(func, args, kwargs):
+            self._add(traits, argument.name, argument.value, mesh)
+        return Called(op_name(func), traits, clears)
+
+    def _add(self, traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
+        tensor = tensor_traits(value)
+        if tensor is not None:
+            traits[Trait(of, "kind")] = "a tensor"
+            replicated = "R" * (mesh.ndim if mesh is not None else 1)  # as torch takes a plain tensor
+            traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
+            traits[Trait(of, "shape")] = shape_text(tensor.shape)
+            traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
+            traits[Trait(of, "stride")] = shape_text(stride_of(value))
+        elif isinstance(value, (list, tuple)):
+            traits[Trait(of, "kind")] = "a list"
+            traits[Trait(of, "length")] = str(len(value))
+            for i, item in enumerate(value):
+                self._add(traits, f"{of}[{i}]", item, mesh)
+        else:
+            traits[Trait(of, "kind")] = "no tensor"
+            traits[Trait(of, "type")] = type(value).__name__
+            traits[Trait(of, "value")] = str(value)
+
+    def _mesh_traits(self, mesh: Any) -> dict[Trait, str]:
+        if id(mesh) not in self._meshes:
+            ranks = ",".join(map(str, mesh.mesh.flatten().tolist()))
+            traits = {
+                Trait("mesh", "shape"): mesh_text(tuple(mesh.shape)),
+                Trait("mesh", "device"): str(mesh.device_type),
+                Trait("mesh", "dim_names"): str(mesh.mesh_dim_names),
+                Trait("mesh", "ranks"): _shortened(ranks),
+            }
+            self._meshes[id(mesh)] = (mesh, traits)
+        return self._meshes[id(mesh)][1]
+
+
+def _shortened(ranks: str) -> str:
+    if len(ranks) <= 20:
+        return ranks
+    return f"{ranks[:8]}...#{hashlib.sha256(ranks.encode()).hexdigest()[:8]}"
 
 
 class Seen:
@@ -60,9 +129,7 @@ class _Differences(NamedTuple):
 
     @property
     def text(self) -> str:
-        shown = [*self.kinds, *self.strong] or self.weak
-        more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
-        return ", ".join(shown[:MOST_SHOWN]) + more
+        return _joined([*self.kinds, *self.strong] or self.weak, ", ")
 
 
 def _differences(traits: Traits, other: Traits) -> _Differences:
@@ -76,8 +143,8 @@ def _differences(traits: Traits, other: Traits) -> _Differences:
             changed.setdefault((trait.what, new, other[trait]), []).append(trait.of)
     for (what, new, old), of in changed.items():
         text = f"{new}, {'were' if what.endswith('s') else 'was'} {old}"
-        told = f"another mesh: {what} {text}" if of == ["mesh"] else f"{what} of {_joined(of)} {text}"
-        (weak if what in WEAK else strong).append(told)
+        subject = f"another mesh: {what}" if of == ["mesh"] else f"{what} of {_joined(of, ' and ')}"
+        (weak if what in WEAK else strong).append(f"{subject} {text}")
     return _Differences([f"{of} {text}" for of, text in kinds.items()], strong, weak)
 
 
@@ -99,7 +166,7 @@ def _change_of_kind(new: str | None, old: str | None) -> str:
     return "is not given, and was" if new is None else f"is {new}, and was {old}"
 
 
-def _joined(names: Sequence[str]) -> str:
-    if len(names) > MOST_SHOWN:
-        return f"{', '.join(names[:MOST_SHOWN])} and {len(names) - MOST_SHOWN} more"
-    return " and ".join(names)
+def _joined(texts: Sequence[str], joint: str) -> str:
+    if len(texts) > MOST_SHOWN:
+        return f"{', '.join(texts[:MOST_SHOWN])} and {len(texts) - MOST_SHOWN} more"
+    return joint.join(texts)

@@ -1,12 +1,12 @@
-"""The table of what was counted: a line for each step that was run several times."""
+"""The table of what was counted, a line for each step, and the limits of a step: exact, without noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from pytest_dtdispatch.core.metrics import repeated
+from pytest_dtdispatch.core.metrics import listed, repeated
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
-from pytest_dtdispatch.steps.judge import LIMITS, complaint
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
@@ -40,12 +40,7 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
 
 
 def state_of(steps: Steps) -> str:
-    """Say in a word or two whether a step is steady: no misses, no growth, as many calls each time.
-
-    Example:
-        >>> state_of(Steps("train", (), (StepCounts(hits=3), StepCounts(hits=4))))
-        'unsteady'
-    """
+    """Say in a word or two whether a step is steady: no misses, no growth, as many calls each time."""
     if not steps.warmup and len(steps.steps) == 1:
         return "counted"
     trouble = {
@@ -88,6 +83,38 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
 def _range(counts: Sequence[int]) -> str:
     least, most = min(counts), max(counts)
     return f"{least:,}" if least == most else f"{least:,}-{most:,}"
+
+
+def _named(counts: Sequence[tuple[str, int]], unit: str) -> list[str]:
+    return [f"{name}: {count:,}{unit}" for name, count in counts if count]
+
+
+# The most that any one step may have: what is counted, and what it consists of.
+_LIMITED: dict[str, tuple[Callable[[StepCounts], int], Callable[[StepCounts], Sequence[str]]]] = {
+    "max_misses_per_step": (lambda step: step.misses, lambda step: repeated(step.missed)),
+    "max_cache_growth": (
+        lambda step: step.most_cache_growth,
+        lambda step: _named(step.cache_growth, " entries"),
+    ),
+    "max_spec_growth": (lambda step: step.spec_growth, lambda step: ()),
+    "max_redistributes": (lambda step: step.redistributes, lambda step: repeated(step.redistributions)),
+    "max_collectives": (lambda step: step.collective_calls, lambda step: _named(step.collectives, "x")),
+}
+LIMITS = tuple(_LIMITED)
+
+
+def complaint(steps: Steps, limits: Mapping[str, Any]) -> str:
+    """Say which limits some step exceeds, each by its worst step; empty where none is exceeded."""
+    against = list(_complaints(steps.steps, limits)) if steps.steps else []
+    return "\n".join([f"{steps.name}: over its limits", *against]) if against else ""
+
+
+def _complaints(steps: Sequence[StepCounts], limits: Mapping[str, Any]) -> Iterator[str]:
+    for limit, (count, details) in _LIMITED.items():
+        allowed, worst = limits.get(limit), max(steps, key=count)
+        if allowed is not None and count(worst) > allowed:
+            yield f"{limit}={allowed}, and step {steps.index(worst) + 1} has {count(worst):,}"
+            yield from listed(details(worst))
 
 
 KIND = Kind(

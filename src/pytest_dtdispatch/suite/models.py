@@ -1,19 +1,21 @@
-"""Small models that use DTensor as training does, and functions that are compiled, held against eager ones.
+"""What the suite measures: small models, functions to compile, paths through the dispatcher.
 
 The AOT cases are those of ``benchmarks/dynamo/pr_time_benchmarks/benchmarks/aotdispatcher.py`` in the
-PyTorch repository; the embedding is that of ``test/distributed/tensor/test_dynamic.py``.
+PyTorch repository; the embedding is that of ``test/distributed/tensor/test_dynamic.py``. The paths through
+the dispatcher are those of ``dtensor.py`` beside the first, under its names, which counts their instructions
+on a hit. There, too, the work includes autograd's part: it is measured end to end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.torchapi.ops import tree_leaves
@@ -26,6 +28,8 @@ AOT_BACKEND = "aot_eager_decomp_partition"
 INPUTS, LENGTH = 100, 100
 TABLE_ROWS = {"cpu": 2_048, "cuda": 202_048}  # a CPU would copy those of the GPU for seconds
 TABLE_WIDTH = 256
+WORLD_SIZE = 256  # of the paths
+Work = Callable[[], Any]
 
 
 def rows_split(mesh: DeviceMesh, *shape: int) -> DTensor:
@@ -34,7 +38,7 @@ def rows_split(mesh: DeviceMesh, *shape: int) -> DTensor:
     return distribute_tensor(torch.rand(*shape, device=mesh.device_type), mesh, placements)
 
 
-def tensor_parallel_step(mesh: DeviceMesh) -> Callable[[], Any]:
+def tensor_parallel_step(mesh: DeviceMesh) -> Work:
     """Prepare forward and backward of an MLP block whose weights are split over the second mesh dimension.
 
     The batch is split over the first one. The first weight is split by rows and the second by columns, so
@@ -83,7 +87,7 @@ def mlp_loss(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Ten
     return loss
 
 
-def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
+def fsdp_training_step(mesh: DeviceMesh) -> Work:
     """Prepare a training step of four linear layers under FSDP2 with AdamW, and take the first one.
 
     The first step makes the optimizer's state; those after it are what training repeats.
@@ -107,7 +111,7 @@ def fsdp_training_step(mesh: DeviceMesh) -> Callable[[], Any]:
     return step
 
 
-def fsdp_step_or_skip(mesh: DeviceMesh) -> Callable[[], Any]:
+def fsdp_step_or_skip(mesh: DeviceMesh) -> Work:
     """Prepare the same step; skip the test where this torch runs FSDP2 on no CPU."""
     try:
         return fsdp_training_step(mesh)
@@ -173,3 +177,66 @@ def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
         yield from (tensor.a, tensor.b)
     else:
         yield from shards_of_simulated_ranks(local_of(tensor))
+
+
+def _ones(mesh: DeviceMesh, placement: Placement, *local_shape: int, grad: bool = False) -> DTensor:
+    local = torch.ones(local_shape or (10, 10), device=mesh.device_type, requires_grad=grad)
+    return DTensor.from_local(local, mesh, [placement])
+
+
+def _to_from_local(mesh: DeviceMesh) -> Work:
+    a = _ones(mesh, Replicate())
+    return lambda: DTensor.from_local(a.to_local(), mesh, [Replicate()])
+
+
+def _collectives(mesh: DeviceMesh) -> Work:
+    replicated, partial = _ones(mesh, Replicate()), _ones(mesh, Partial())
+
+    def work() -> None:
+        sharded = replicated.redistribute(placements=[Shard(0)])
+        other = sharded.redistribute(placements=[Shard(1)])
+        other.redistribute(placements=[Replicate()])
+        partial.redistribute(placements=[Replicate()])
+        partial.redistribute(placements=[Shard(0)])
+
+    return work
+
+
+def _add_backward(mesh: DeviceMesh) -> Work:
+    rows = 512 // mesh.size()
+    a = _ones(mesh, Shard(0), rows, 512, grad=True)
+    b = _ones(mesh, Shard(1), 512, rows, grad=True)
+
+    def work() -> None:
+        total: Any = (a + b).sum()
+        total.backward()
+
+    return work
+
+
+def _inplace(mesh: DeviceMesh) -> Work:
+    a, b = _ones(mesh, Replicate()), _ones(mesh, Replicate())
+    return lambda: a.add_(b)
+
+
+def _view(mesh: DeviceMesh) -> Work:
+    a = _ones(mesh, Replicate())
+    return lambda: a.view(100)
+
+
+def _custom_handler(mesh: DeviceMesh) -> Work:
+    a, b = _ones(mesh, Replicate()), _ones(mesh, Replicate())
+    return lambda: torch.ops.aten.is_same_size(a, b)
+
+
+# By the name of their rows: each prepares tensors on a mesh, and returns the work that is measured.
+PATHS: Mapping[str, Callable[[DeviceMesh], Work]] = {
+    "dtensor_dispatch_detach": lambda mesh: _ones(mesh, Replicate()).detach,
+    "dtensor_dispatch_to_from_local": _to_from_local,
+    "dtensor_dispatch_collectives": _collectives,
+    "dtensor_dispatch_add_backward": _add_backward,
+    "dtensor_dispatch_inplace": _inplace,
+    "dtensor_dispatch_view": _view,
+    "dtensor_dispatch_random": lambda mesh: _ones(mesh, Replicate()).uniform_,
+    "dtensor_dispatch_custom_handler": _custom_handler,
+}

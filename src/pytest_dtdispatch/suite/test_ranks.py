@@ -16,8 +16,7 @@ from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
-from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, mlp_loss, split_parameter
-from pytest_dtdispatch.suite.paths import PATHS
+from pytest_dtdispatch.suite.models import BATCH, HIDDEN, PATHS, WIDTH, mlp_loss, split_parameter
 from pytest_dtdispatch.torchapi.optional import sharded_tensors, split_over_ranks
 
 RANKS = read_world(os.environ).size

@@ -9,8 +9,8 @@ import functools
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,17 +47,6 @@ class FakeTensorCounts(NamedTuple):
     bypasses: int
 
 
-def backends() -> list[str]:
-    """Return the names of every backend that torch.compile takes."""
-    found: list[str] = torch.compiler.list_backends(exclude_tags=())
-    return found
-
-
-def reset() -> None:
-    """Forget every compiled program of this process."""
-    torch.compiler.reset()
-
-
 def look_ups() -> LookUps:
     """Read torch's counters of graphs and of caches of compiled code."""
     counters = _utils().counters
@@ -70,9 +59,9 @@ def look_ups() -> LookUps:
     return LookUps(graphs, hits, misses)
 
 
-def graphs_compiled() -> int:
+def graphs_compiled() -> tuple[int]:
     """Read the counter of compiled graphs alone: it is read around every call."""
-    return int(_utils().counters["stats"]["unique_graphs"])
+    return (int(_utils().counters["stats"]["unique_graphs"]),)
 
 
 def graph_breaks() -> list[tuple[str, str]] | None:
@@ -85,7 +74,7 @@ def graph_breaks() -> list[tuple[str, str]] | None:
 
 def break_of(error: BaseException) -> tuple[str, str] | None:
     """Return reason and place of the graph break that an error is about, if it is about one."""
-    if not isinstance(error, _exceptions().Unsupported):
+    if not isinstance(error, importlib.import_module("torch._dynamo.exc").Unsupported):
         return None
     return _one_line(getattr(error, "msg", str(error))), _place(getattr(error, "real_stack", ()))
 
@@ -149,24 +138,29 @@ def fake_tensor_cache(is_on: bool | None) -> AbstractContextManager[Any]:
 def caches_disabled() -> Iterator[None]:
     """Switch off every cache of compiled code that torch can switch off, on disk and elsewhere."""
     config = importlib.import_module("torch._inductor.config")
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
+    can_disable = hasattr(config, "force_disable_caches")
+    with warnings.catch_warnings(), config.patch(force_disable_caches=True) if can_disable else nullcontext():
         warnings.filterwarnings("ignore", message=PGO_WARNING)
-        if hasattr(config, "force_disable_caches"):
-            stack.enter_context(config.patch(force_disable_caches=True))
         yield
 
 
 @contextmanager
 def cache_folder(path: Path) -> Iterator[None]:
     """Keep caches of compiled code in a folder, and nothing of them in memory, neither before nor after."""
-    clear = _inductor_clear()
-    with _environment(TORCHINDUCTOR_CACHE_DIR=str(path), TRITON_CACHE_DIR=str(path / "triton")):
+    utils = importlib.import_module("torch._inductor.utils")
+    clear = getattr(utils, "clear_caches", None) or utils.clear_inductor_caches
+    folders = {"TORCHINDUCTOR_CACHE_DIR": str(path), "TRITON_CACHE_DIR": str(path / "triton")}
+    before = {name: os.environ.pop(name, None) for name in folders}
+    os.environ.update(folders)
+    try:
         clear()
-        try:
-            yield
-        finally:
-            clear()
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        clear()
 
 
 def check_cpp_compiler() -> None:
@@ -184,30 +178,6 @@ def check_cpp_compiler() -> None:
 @functools.cache
 def _utils() -> Any:
     return importlib.import_module("torch._dynamo.utils")
-
-
-def _exceptions() -> Any:
-    return importlib.import_module("torch._dynamo.exc")
-
-
-def _inductor_clear() -> Callable[[], None]:
-    utils = importlib.import_module("torch._inductor.utils")
-    clear: Callable[[], None] = getattr(utils, "clear_caches", None) or utils.clear_inductor_caches
-    return clear
-
-
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _one_line(text: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -16,7 +16,6 @@ from pytest_dtdispatch.errors import UnsupportedTorchError
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
 from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
-Run = Callable[[], Any]
 NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
 SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
 # Where torch has no native cache, what propagation asks for: by the name of newer ones and of old ones.
@@ -32,46 +31,20 @@ SPELLED_APART = {
 NO_COLLECTIVES = ("check_for_nan",)
 
 
-class Watcher(Protocol):
-    """Who is told. Each method makes the call that it is told of, and returns its result."""
-
-    def on_native_miss(self, run: Run) -> Any:
-        """The native cache was asked, and had no answer."""
-
-    def on_propagation(self, schema: Any, run: Run) -> Any:
-        """Propagation runs, without the Python cache having been asked."""
-
-    def on_python_cache(self, schema: Any, cache: Any) -> Any:
-        """The Python cache is asked: call ``cache(schema)``."""
-
-    def on_custom_handler(self, run: Run) -> Any:
-        """An op is handled by a function of its own, which asks the propagator or does not."""
-
-    def on_native_clear(self, run: Run) -> Any:
-        """The native cache is emptied, and its counters with it."""
-
-    def on_implied(self, schema: Any, run: Run) -> Any:
-        """Arguments of an op are redistributed."""
-
-    def on_redistribution(self, source: Any, target: Any, run: Run) -> Any:
-        """A local tensor goes from one spec to another."""
-
-    def on_collective(self, kind: str, args: tuple[Any, ...], run: Run) -> Any:
-        """A collective runs."""
-
-
 @contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def watching(watcher: Any) -> Iterator[None]:
     """Tell a watcher what DTensor's dispatcher does, in every thread.
 
-    A hit of the native cache passes none of these hooks: it costs what it costs unwatched.
+    Functions that torch calls are replaced by methods of the watcher, ``on_`` and what happens: each is given
+    the function, and what it is called with. A hit of the native cache passes none of these hooks: it costs
+    what it costs unwatched.
     """
     dispatcher = DTensor._op_dispatcher
     with ExitStack() as hooks:
         for hook in (
             *_native_hooks(dispatcher, watcher),
             *_propagator_hooks(dispatcher.sharding_propagator, watcher),
-            *_handler_hooks(dispatcher, watcher),
+            _handler_hook(dispatcher._custom_op_handlers, watcher),
             *_redistribution_hooks(dispatcher, watcher),
             _collective_hook(watcher),
         ):
@@ -93,7 +66,7 @@ def noticing_propagations(note: Callable[[str], None]) -> Iterator[None]:
         places = [(propagator, name) for name in TENSOR_META if name in vars(propagator)]
     with ExitStack() as hooks:
         for owner, name in places:
-            wrap = functools.partial(_LookedUp, functools.partial(note, name))
+            wrap = partial(_LookedUp, partial(note, name))
             hooks.enter_context(SharedHook(owner, name, wrap).in_place())
         yield
 
@@ -111,7 +84,7 @@ class _LookedUp:
         return self._method.__get__(instance, owner)
 
 
-def _native_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
+def _native_hooks(dispatcher: Any, watcher: Any) -> Iterator[AbstractContextManager[Any]]:
     slow_path, clear = getattr(dispatcher, SLOW_PATH, None), getattr(torch._C, NATIVE_CLEAR, None)
     if clear is None:
         return
@@ -122,28 +95,23 @@ def _native_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContext
         *_, try_python_cache = args  # because the native cache could make no key, and was not asked
         if try_python_cache:
             return slow_path(*args)
-        return watcher.on_native_miss(lambda: slow_path(*args))
+        return watcher.on_native_miss(slow_path, *args)
 
     yield patch.object(dispatcher, SLOW_PATH, missed)
-    yield patch.object(torch._C, NATIVE_CLEAR, lambda: watcher.on_native_clear(clear))
+    yield patch.object(torch._C, NATIVE_CLEAR, partial(watcher.on_native_clear, clear))
 
 
-def _propagator_hooks(propagator: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
-    propagate = propagator.propagate_op_sharding_non_cached
-
-    def propagated(schema: Any) -> Any:
-        return watcher.on_propagation(schema, lambda: propagate(schema))
-
+def _propagator_hooks(propagator: Any, watcher: Any) -> Iterator[AbstractContextManager[Any]]:
+    propagate, cache = propagator.propagate_op_sharding_non_cached, propagator.propagate_op_sharding
+    propagated = partial(watcher.on_propagation, propagate)
     yield patch.object(propagator, "propagate_op_sharding_non_cached", propagated)
-    yield patch.object(
-        propagator, "propagate_op_sharding", _WatchedCache(propagator.propagate_op_sharding, watcher)
-    )
+    yield patch.object(propagator, "propagate_op_sharding", _WatchedCache(cache, watcher))
 
 
 class _WatchedCache:
     """Stands in for the propagator's Python cache."""
 
-    def __init__(self, cache: Any, watcher: Watcher) -> None:
+    def __init__(self, cache: Any, watcher: Any) -> None:
         self._cache = cache
         self._watcher = watcher
 
@@ -151,41 +119,32 @@ class _WatchedCache:
         return getattr(self._cache, name)
 
     def __call__(self, schema: Any) -> Any:
-        return self._watcher.on_python_cache(schema, self._cache)
+        return self._watcher.on_python_cache(self._cache, schema)
 
 
-def _handler_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
-    handlers = dispatcher._custom_op_handlers
+@contextmanager
+def _handler_hook(handlers: dict[Any, Any], watcher: Any) -> Iterator[None]:
+    before = dict(handlers)
+    handlers.update({op: partial(watcher.on_custom_handler, handler) for op, handler in before.items()})
+    try:
+        yield
+    finally:
+        handlers.update(before)
 
-    def watched(handler: Any) -> Any:
-        return lambda *args, **kwargs: watcher.on_custom_handler(lambda: handler(*args, **kwargs))
 
-    yield _items_replaced(handlers, {op: watched(handler) for op, handler in handlers.items()})
-
-
-def _redistribution_hooks(dispatcher: Any, watcher: Watcher) -> Iterator[AbstractContextManager[Any]]:
-    imply = dispatcher.redistribute_local_args
-
-    def implied(op_info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
-        return watcher.on_implied(schema, lambda: imply(op_info, schema, *args, **kwargs))
-
+def _redistribution_hooks(dispatcher: Any, watcher: Any) -> Iterator[AbstractContextManager[Any]]:
+    implied = partial(watcher.on_implied, dispatcher.redistribute_local_args)
     yield patch.object(dispatcher, "redistribute_local_args", implied)
     name = "redistribute_local_tensor"
-    home = redistribute_module()
-    redistribute = getattr(home, name)
-
-    def redistributed(local: Any, source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        return watcher.on_redistribution(
-            source, target, lambda: redistribute(local, source, target, *args, **kwargs)
-        )
-
+    redistribute = getattr(redistribute_module(), name)
+    redistributed = partial(watcher.on_redistribution, redistribute)
     for module in list(sys.modules.values()):  # those that import it by name hold it themselves
-        if vars(module).get(name) is redistribute if hasattr(module, "__dict__") else False:
+        if getattr(module, "__dict__", {}).get(name) is redistribute:
             yield patch.object(module, name, redistributed)
 
 
 @contextmanager
-def _collective_hook(watcher: Watcher) -> Iterator[None]:
+def _collective_hook(watcher: Any) -> Iterator[None]:
     """Watch the ops that every collective of torch comes down to, whichever function it was called by.
 
     Their kernels are reached from the key that selects a backend, at which these ops have none.
@@ -205,13 +164,11 @@ def _collective_ops() -> Iterator[Any]:
             yield getattr(getattr(torch.ops.c10d, base), overload or "default")
 
 
-def _watched_op(op: Any, below: Any, watcher: Watcher) -> Callable[..., Any]:
+def _watched_op(op: Any, below: Any, watcher: Any) -> Callable[..., Any]:
     kind = collective_kind(op.name())
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return watcher.on_collective(
-            kind, (*args, *kwargs.values()), lambda: op.redispatch(keys & below, *args, **kwargs)
-        )
+        return watcher.on_collective(kind, partial(op.redispatch, keys & below), *args, **kwargs)
 
     return kernel
 
@@ -222,13 +179,3 @@ def collective_kind(op: str) -> str:
     for variant in VARIANTS:
         name = name.replace(variant, "")
     return SPELLED_APART.get(name, name)
-
-
-@contextmanager
-def _items_replaced(table: dict[Any, Any], items: dict[Any, Any]) -> Iterator[None]:
-    before = {key: table[key] for key in items}
-    table.update(items)
-    try:
-        yield
-    finally:
-        table.update(before)

@@ -41,31 +41,13 @@ class Argument(NamedTuple):
 
 def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Argument]:
     """Pair the arguments of a call with the op's schema, those given and no others."""
-    paired = []
-    for position, (name, kind, default, is_written) in enumerate(_declared(func)):
-        if position < len(args):
-            value = args[position]
-        elif name in kwargs:
-            value = kwargs[name]
-        else:
-            continue
-        paired.append(Argument(name, kind, value, default, is_written))
-    return paired
-
-
-@functools.lru_cache(maxsize=1024)  # asked for every captured op, and slow to read
-def _declared(func: Any) -> tuple[tuple[str, str, Any, bool], ...]:
-    """Read the arguments that an op declares: name, type, default, whether it is written to."""
-    return tuple(
-        (
-            argument.name,
-            str(argument.type),
-            argument.default_value,
-            (argument.alias_info is not None and argument.alias_info.is_write)
-            or argument.name in UNDECLARED_WRITES,
-        )
-        for argument in func._schema.arguments
-    )
+    declared = schema_of(func)
+    given = {**kwargs, **dict(zip((each.name for each in declared), args, strict=False))}
+    return [
+        Argument(each.name, each.type, given[each.name], each.default, each.is_written)
+        for each in declared
+        if each.name in given
+    ]
 
 
 def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -87,6 +69,8 @@ class SchemaArgument:
         is_keyword: whether it can be given by name alone.
         is_output: whether it is a tensor that results are written to.
         length: of a list, where the schema fixes it; else 0.
+        default: None where it has none.
+        is_written: whether the op writes to it, also where the schema does not say so.
     """
 
     name: str
@@ -95,11 +79,14 @@ class SchemaArgument:
     is_keyword: bool
     is_output: bool
     length: int
+    default: Any = None
+    is_written: bool = False
 
 
-def schema_of(func: Any) -> list[SchemaArgument]:
+@functools.lru_cache(maxsize=1024)  # asked for every captured op, and slow to read
+def schema_of(func: Any) -> tuple[SchemaArgument, ...]:
     """Return the arguments that an op's schema declares."""
-    return [
+    return tuple(
         SchemaArgument(
             argument.name,
             str(argument.type),
@@ -107,9 +94,12 @@ def schema_of(func: Any) -> list[SchemaArgument]:
             argument.kwarg_only,
             argument.is_out,
             argument.N or 0,
+            argument.default_value,
+            (argument.alias_info is not None and argument.alias_info.is_write)
+            or argument.name in UNDECLARED_WRITES,
         )
         for argument in func._schema.arguments
-    ]
+    )
 
 
 def ops_with_a_rule() -> dict[str, Any]:

@@ -33,8 +33,7 @@ def has_local_mode() -> bool:
 
 def local_mode(world_size: int) -> AbstractContextManager[Any]:
     """Return the mode in which every tensor of a fake process group has the values of every rank."""
-    kind = _local_mode_type()
-    mode: AbstractContextManager[Any] = kind(world_size)
+    mode: AbstractContextManager[Any] = _local_mode_type()(world_size)
     return mode
 
 

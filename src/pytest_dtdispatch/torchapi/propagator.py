@@ -6,7 +6,7 @@ import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,9 +94,20 @@ class ShardingCaches:
         python = self._python.cache.cache_info
         return (self._native_stats, python) if self._native_stats else (python,)
 
-    def counting_uncached(self) -> AbstractContextManager[list[int]]:
-        """Count propagations that ask no cache."""
-        return counting_uncached(self._propagator)
+    @contextmanager
+    def counting_uncached(self) -> Iterator[list[int]]:
+        """Count this thread's calls of the propagator's uncached entry, in the one element of the list.
+
+        Tracing and some modes propagate on every call without asking a cache, and no counter shows it.
+        The propagator's own cache holds the entry as it was bound at start, and does not pass here.
+        """
+        count = [0]
+
+        def add(schema: Any) -> None:
+            count[0] += 1
+
+        with _uncached_hook(self._propagator).telling(add):
+            yield count
 
 
 def _python_cache(propagator: Any) -> Any:
@@ -124,18 +135,19 @@ def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, 
 
 def _tensor_meta_cache(propagator: Any) -> NamedCache | None:
     """Find the tensor-meta cache, which old dispatchers ask on a miss, where torch has one."""
-    for name in ("_propagate_tensor_meta_cached", "_propagate_tensor_meta"):
-        cache = _follow(type(propagator), name)
-        if _follow(cache, "cache_clear") is not MISSING:
-            return NamedCache("tensor meta", cache.cache_clear, _lru_size(cache))
-    return None
+    names = ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
+    return next(filter(None, (_lru_cache("tensor meta", type(propagator), name) for name in names)), None)
 
 
 def _transform_plans() -> NamedCache | None:
-    cache = _follow(redistribute_module(), "_gen_transform_infos")
+    return _lru_cache("transform plans", redistribute_module(), "_gen_transform_infos")
+
+
+def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
+    cache = _follow(owner, path)
     if _follow(cache, "cache_clear") is MISSING:
         return None
-    return NamedCache("transform plans", cache.cache_clear, _lru_size(cache))
+    return NamedCache(name, cache.cache_clear, lambda: int(cache.cache_info().currsize))
 
 
 @functools.cache
@@ -149,37 +161,17 @@ def _masks_are_confused() -> bool:
 def cold_caches() -> tuple[NamedCache, ...]:
     """Find the caches that feed propagation: FakeTensor results, redistribution plans, mesh topology."""
     fake_tensor = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
-    redistribute = redistribute_module()
     collectives = importlib.import_module("torch.distributed.tensor._collective_utils")
     found = [
         NamedCache("FakeTensor", fake_tensor.cache_clear, lambda: len(fake_tensor.cache)),
+        _transform_plans(),
+        _lru_cache("mesh topology", collectives, "MeshTopoInfo.build_from_mesh"),
     ]
-    if (plans := _transform_plans()) is not None:
-        found.append(plans)
-    topology = _follow(collectives, "MeshTopoInfo.build_from_mesh")
-    if _follow(topology, "cache_clear") is not MISSING:
-        found.append(NamedCache("mesh topology", topology.cache_clear, _lru_size(topology)))
-    planner_clear = _follow(redistribute, "clear_redistribute_planner_cache")
-    planners = _follow(redistribute, "_planner_cache")
+    planner_clear = _follow(redistribute_module(), "clear_redistribute_planner_cache")
+    planners = _follow(redistribute_module(), "_planner_cache")
     if planner_clear is not MISSING and planners is not MISSING:
         found.append(NamedCache("redistribution planners", planner_clear, lambda: len(planners)))
-    return tuple(found)
-
-
-@contextmanager
-def counting_uncached(propagator: Any) -> Iterator[list[int]]:
-    """Count this thread's calls of the propagator's uncached entry, in the one element of the list.
-
-    Tracing and some modes propagate on every call without asking a cache, and no counter shows it.
-    The propagator's own cache holds the entry as it was bound at start, and does not pass here.
-    """
-    count = [0]
-
-    def add(schema: Any) -> None:
-        count[0] += 1
-
-    with _uncached_hook(propagator).telling(add):
-        yield count
+    return tuple(cache for cache in found if cache)
 
 
 @functools.cache
@@ -201,10 +193,6 @@ def _follow(owner: Any, path: str) -> Any:
     for name in path.split("."):
         owner = getattr(owner, name, MISSING)
     return owner
-
-
-def _lru_size(cache: Any) -> Callable[[], int]:
-    return lambda: int(cache.cache_info().currsize)
 
 
 def _unsupported(what: str) -> UnsupportedTorchError:

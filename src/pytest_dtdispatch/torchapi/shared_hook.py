@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-
-_ABSENT = object()
+from unittest.mock import patch
 
 
 class SharedHook:
@@ -23,8 +22,8 @@ class SharedHook:
         self._wrap = wrap
         self._lock = threading.Lock()
         self._users = 0
-        self._own: Any = _ABSENT
         self._wrapper: Any = None
+        self._patch: Any = None
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -42,19 +41,16 @@ class SharedHook:
                     self._take_out()
 
     def _put_in(self) -> None:
-        self._own = vars(self._owner).get(self._name, _ABSENT)
-        inner = self._own if isinstance(self._owner, type) else getattr(self._owner, self._name)
+        is_class = isinstance(self._owner, type)
+        inner = vars(self._owner)[self._name] if is_class else getattr(self._owner, self._name)
         self._wrapper = self._wrap(inner)
-        setattr(self._owner, self._name, self._wrapper)
+        self._patch = patch.object(self._owner, self._name, self._wrapper)
+        self._patch.__enter__()
 
     def _take_out(self) -> None:
-        wrapper, self._wrapper = self._wrapper, None
-        if vars(self._owner).get(self._name) is not wrapper:
-            return  # somebody has wrapped the wrapper since, and holds it
-        if self._own is _ABSENT:
-            delattr(self._owner, self._name)
-        else:
-            setattr(self._owner, self._name, self._own)
+        if vars(self._owner).get(self._name) is self._wrapper:  # else somebody wrapped it since, and holds it
+            self._patch.__exit__(None, None, None)
+        self._wrapper = self._patch = None
 
 
 class _Listeners(threading.local):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -87,12 +88,10 @@ def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
 def mask_buffer_type() -> type | None:
     """Find the class of what keeps a mask in a placement; None where this torch has none."""
     for home in MASK_HOMES:
-        try:
+        with suppress(ImportError):
             kind = getattr(importlib.import_module(home), "MaskBuffer", None)
-        except ImportError:
-            continue
-        if isinstance(kind, type):
-            return kind
+            if isinstance(kind, type):
+                return kind
     return None
 
 

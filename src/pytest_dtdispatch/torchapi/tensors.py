@@ -26,9 +26,11 @@ class TensorTraits(NamedTuple):
 
 def tensor_traits(value: Any) -> TensorTraits | None:
     """Describe a tensor, a DTensor, or the spec that stands for one in propagation; nothing else."""
+    if isinstance(value, DTensor):
+        is_async = isinstance(value._local_tensor, _async_type())
+        return TensorTraits(value.dtype, value.shape, value.placements, is_async)
     if isinstance(value, torch.Tensor):
-        placements = value.placements if isinstance(value, DTensor) else ()
-        return TensorTraits(value.dtype, value.shape, placements, is_async(value))
+        return TensorTraits(value.dtype, value.shape, ())
     meta = getattr(value, "tensor_meta", None) if isinstance(value, spec_type()) else None
     return None if meta is None else TensorTraits(meta.dtype, meta.shape, value.placements)
 
@@ -39,11 +41,6 @@ def stride_of(value: Any) -> Sequence[int]:
         return value.stride() if value.layout is torch.strided else ()
     stride: Sequence[int] = value.tensor_meta.stride
     return stride
-
-
-def is_async(tensor: torch.Tensor) -> bool:
-    """Tell whether a DTensor's local shard comes from a collective that torch waits for at its first use."""
-    return isinstance(tensor, DTensor) and isinstance(tensor._local_tensor, _async_type())
 
 
 @functools.cache
@@ -70,12 +67,6 @@ def mesh_among(leaves: Sequence[Any]) -> Any:
         if isinstance(leaf, spec_type()):
             return getattr(leaf.mesh, "real_obj", leaf.mesh)  # traced programs hold a stand-in for it
     return None
-
-
-def ranks_of(mesh: Any) -> list[int]:
-    """Return the ranks of a mesh, its last dimension running fastest."""
-    ranks: list[int] = mesh.mesh.flatten().tolist()
-    return ranks
 
 
 @functools.cache

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.atlas.arguments import find_arguments
-from pytest_dtdispatch.atlas.layouts import GRID, LINE
-from pytest_dtdispatch.atlas.survey import capture_case, cases_of
+from pytest_dtdispatch.atlas.inputs import GRID, LINE
+from pytest_dtdispatch.atlas.survey import cases_of
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 
@@ -31,4 +31,6 @@ def test_op(dtdispatch: DtDispatch, mesh_factory: MeshFactory, name: str) -> Non
         pytest.skip(f"torch does not support it: {refusals[0]}")
     for case in cases:
         if not case.refusal:
-            capture_case(case, meshes[case.layout.mesh], dtdispatch.capture())
+            call = case.on(meshes.__getitem__)
+            with dtdispatch.capture():
+                call.run()

@@ -1,8 +1,7 @@
-"""Instructions as callgrind counts them, of a process that runs under it.
+"""What counts the instructions of this process: callgrind, if it runs under that, or the processor.
 
-The process asks its valgrind by a sequence of instructions that does nothing elsewhere. C macros hold it;
-here it is written into memory and called, without a compiler and without root. Source: ``valgrind.h`` and
-``callgrind.h``, "client requests".
+Run as a module it says why the processor's counter cannot be used here, or nothing where it can: torch prints
+to the error stream where there is none, and a user need not see that.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.instruction_sampler import check
@@ -36,7 +36,10 @@ def why_no_requests() -> str:
 
 
 class ClientRequests:
-    """Requests of a process to its valgrind.
+    """Requests of a process to its valgrind, by instructions that do nothing elsewhere.
+
+    C macros hold them; here they are written into memory and called, without a compiler and without root.
+    Source: ``valgrind.h`` and ``callgrind.h``, "client requests".
 
     Example:
         >>> ClientRequests().prepared(RUNNING_ON_VALGRIND)()
@@ -81,7 +84,7 @@ def _code(block: int) -> bytes:
     )
 
 
-NAME = "callgrind"
+CALLGRIND, HARDWARE = "callgrind", "the hardware counter"
 LOG, DUMP = "valgrind.log", "callgrind.out"
 EVENTS = re.compile(rb"^.*\bevents-\d+: *(\d+)", re.MULTILINE)  # of each thread, since the last dump
 
@@ -105,7 +108,7 @@ class Callgrind:
         self.toggle = requests.prepared(TOGGLE_COLLECT)
         self._at_last_end = self.total()
         self.meter = Meter(self.toggle, self._end)  # no function of Python's at the beginning: it would count
-        check(self.meter, NAME)
+        check(self.meter, CALLGRIND)
 
     def total(self) -> int:
         """Read how many instructions were collected since the last dump."""
@@ -114,7 +117,7 @@ class Callgrind:
         answer = self._log.read()
         found = EVENTS.findall(answer)
         if not found:
-            raise MeterError(f"{NAME} did not tell what it counted: {answer[:80]!r}")
+            raise MeterError(f"{CALLGRIND} did not tell what it counted: {answer[:80]!r}")
         return sum(map(int, found))
 
     def dump(self) -> Path:
@@ -139,3 +142,31 @@ def command(valgrind: str, folder: Path) -> list[str]:
         f"--callgrind-out-file={folder / DUMP}",
         f"--log-file={folder / LOG}",
     ]
+
+
+def hardware_meter(counter: Any = None) -> Meter:
+    """Count instructions of this thread by the processor's counter."""
+    from pytest_dtdispatch.torchapi.optional import instruction_counter
+
+    counter = counter or instruction_counter()
+    if counter is None:
+        raise MeterError(f"this torch has no access to {HARDWARE}")
+    running = [0]
+
+    def begin() -> int:
+        running[0] = counter.start()
+        return 0
+
+    def end() -> int:
+        return int(counter.end(running[0]))
+
+    meter = Meter(begin, end)
+    check(meter, HARDWARE)
+    return meter
+
+
+if __name__ == "__main__":
+    try:
+        hardware_meter()
+    except MeterError as error:
+        print(error)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.ab.model import BASE, HEAD, Request, abba, dealt
-from pytest_dtdispatch.ab.pool import TRIPPED, count_runs, count_screens
+from pytest_dtdispatch.ab.runs import TRIPPED, count_runs, count_screens
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.verdicts import Verdict
 from tests.ab.fakes import calls, fake_python, processes_in

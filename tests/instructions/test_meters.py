@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_dtdispatch.errors import MeterError
-from pytest_dtdispatch.instructions.hardware import hardware_meter
+from pytest_dtdispatch.instructions.meters import hardware_meter
 
 pytestmark = pytest.mark.torch
 
