@@ -35,7 +35,7 @@ from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-BLOCKS = 50  # of each, in turn
+BLOCKS = 120  # of each, in turn
 # In a block: few misses, which are slow, and for each so many hits that it has those of a default capture.
 ROUNDS, REPEAT = 5, 40
 HIT_BOUND, MISS_BOUND = 0.03, 0.05

@@ -110,7 +110,7 @@ def capture() -> Capture:
 
     def run(body: Callable[[], Any], rounds: int = 2, repeat: int = 3) -> dict[str, Measurement]:
         book = TestResults()
-        with SignatureCapture(book, Plan(rounds, repeat)):
+        with SignatureCapture(book, Plan(rounds, repeat, quick_warmup=0)):
             body()
         return {measurement.op: measurement for measurement in book.measurements()}
 

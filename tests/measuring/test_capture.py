@@ -110,7 +110,7 @@ def test_a_second_call_that_misses_is_refused_as_a_hit(
 ) -> None:
     a = shard(8, 8)
     # The rehearsal and the first round are sound; then every call propagates.
-    Forgetful(monkeypatch, after=80)
+    Forgetful(monkeypatch, after=55)
     add = capture(lambda: a + a, rounds=6, repeat=5)["add.Tensor"]
     hits, misses = add.of(State.HIT), add.of(State.MISS)
     assert hits is not None

@@ -37,9 +37,14 @@ FIRST_MISS = REHEARSAL
 FIRST_HIT = REHEARSAL + 1 + WARMUP
 
 
+def scripted(*numbers: Any, **more: Any) -> Plan:
+    """Plan calls of a few nanoseconds, which would be the quickest of all."""
+    return Plan(*numbers, **{"quick_warmup": 0, **more})
+
+
 def plan(rounds: int, repeat: int, **more: Any) -> Plan:
     """Plan rounds that take their hits right after their miss."""
-    return Plan(rounds, repeat, in_a_row=1, **more)
+    return scripted(rounds, repeat, in_a_row=1, **more)
 
 
 @pytest.fixture
@@ -117,7 +122,7 @@ def test_a_cache_is_cleared_before_the_rehearsal_and_before_each_miss_only(bench
 
 
 def test_misses_are_taken_in_a_row_the_first_fifth_of_it_discarded(bench: Bench) -> None:
-    taken = bench.take(Plan(rounds=20, repeat=2))
+    taken = bench.take(scripted(rounds=20, repeat=2))
     warm_up = 5
     first = REHEARSAL + warm_up
     first_hit = first + 20 + WARMUP
@@ -126,13 +131,20 @@ def test_misses_are_taken_in_a_row_the_first_fifth_of_it_discarded(bench: Bench)
     assert bench.caches.log == ["clear"] * (1 + warm_up + 20)
 
 
+@pytest.mark.parametrize(("hit_ms", "discarded"), [(0.008, 200), (0.2, 10), (2.0, 10)])
+def test_more_quick_hits_are_discarded_but_not_for_longer(hit_ms: float, discarded: int) -> None:
+    bench = slow_bench(1, hit_ms)
+    assert bench.take(Plan(rounds=2, repeat=3)).rounds == 2
+    assert bench.op.calls == REHEARSAL + 2 + discarded + 2 * 3
+
+
 def test_rows_are_five_long_where_a_miss_takes_long(bench: Bench) -> None:
     def effect(number: int) -> None:
         bench.clock.passes(0 if bench.caches.native.is_filled else 10**7)
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    taken = bench.take(Plan(rounds=10, repeat=1, max_time_s=0.1))
+    taken = bench.take(scripted(rounds=10, repeat=1, max_time_s=0.1))
     row = list(range(REHEARSAL, REHEARSAL + 5))
     next_row = [number + 5 + WARMUP + 5 for number in row]
     assert [number % 10**7 for number in calls_of(taken, State.MISS)] == [*row, *next_row]
@@ -451,7 +463,7 @@ def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    bench.rounds(Subject(bench.op, tuple), Plan(rounds=6, repeat=2)).take()
+    bench.rounds(Subject(bench.op, tuple), scripted(rounds=6, repeat=2)).take()
     take, time_row, op, effect_itself = 1, 1, 1, 1
     assert depths == {len(inspect.stack(0)) + take + time_row + op + effect_itself}
 
@@ -523,7 +535,7 @@ def counts_of(taken: Figures) -> dict[State, int]:
 
 def test_of_calls_too_slow_for_the_time_five_misses_and_five_hits_are_taken_and_no_more() -> None:
     bench = slow_bench(145, 140)
-    taken = bench.take(Plan())
+    taken = bench.take(scripted())
     assert counts_of(taken) == {State.MISS: 5, State.HIT: 5}
     assert taken.rounds == 5
     assert bench.op.calls == 1 + 1 + 5 + 5, "the rehearsal is one of each"
@@ -538,7 +550,7 @@ def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
         effect(number)
 
     bench.op_that(second_propagates)
-    taken = bench.take(Plan())
+    taken = bench.take(scripted())
     assert propagation_of(taken) is Propagation.CACHED
     assert bench.op.calls == 1 + 2 + 5 + 5
 
@@ -546,14 +558,14 @@ def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
 @pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 4)])
 def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_ms: float) -> None:
     bench = slow_bench(miss_ms, hit_ms)
-    taken = bench.take(Plan())
+    taken = bench.take(scripted())
     assert bench.clock.now <= 1.05e9
     assert bench.clock.now >= 0.6e9 or counts_of(taken) == {State.MISS: 20, State.HIT: 200}
     assert taken.rounds >= 5
 
 
 def test_what_has_no_limit_is_taken_however_long_it_lasts() -> None:
-    taken = slow_bench(200, 200).take(Plan(1, 10, math.inf))
+    taken = slow_bench(200, 200).take(scripted(1, 10, math.inf))
     assert counts_of(taken) == {State.MISS: 1, State.HIT: 10}
 
 
@@ -563,18 +575,18 @@ def test_what_prepares_a_call_is_part_of_its_time(bench: Bench) -> None:
         return ()
 
     subject = Subject(bench.op, prepare)
-    taken = bench.rounds(subject, Plan()).take()
+    taken = bench.rounds(subject, scripted()).take()
     assert counts_of(taken) == {State.MISS: 5, State.HIT: 5}
 
 
 def test_slow_misses_leave_fast_hits_as_they_are() -> None:
-    taken = slow_bench(370, 0.02).take(Plan())
+    taken = slow_bench(370, 0.02).take(scripted())
     assert counts_of(taken) == {State.MISS: 5, State.HIT: 50}
 
 
 def test_a_slow_unpropagated_call_is_taken_five_times(bench: Bench) -> None:
     bench.op_that(lambda number: bench.clock.passes(300 * 10**6))
-    taken = bench.take(Plan())
+    taken = bench.take(scripted())
     assert counts_of(taken) == {State.CALL: 5}
     assert bench.op.calls == 2 + 5
 
@@ -582,7 +594,7 @@ def test_a_slow_unpropagated_call_is_taken_five_times(bench: Bench) -> None:
 def test_slow_local_calls_are_cut_with_the_hits() -> None:
     bench = slow_bench(30, 30)
     local = FakeOp(bench.clock, lambda number: bench.clock.passes(29 * 10**6))
-    taken = bench.take(Plan(), local=Subject(local, tuple))
+    taken = bench.take(scripted(), local=Subject(local, tuple))
     assert counts_of(taken) == {State.MISS: 5, State.HIT: 10, State.LOCAL: 10}
     assert bench.clock.now <= 1.1e9
 
@@ -590,7 +602,7 @@ def test_slow_local_calls_are_cut_with_the_hits() -> None:
 def test_ranks_rehearse_alike_and_settle_hits_and_warm_up_too() -> None:
     bench = slow_bench(145, 140)
     settled = Settled((6, 3, 2, 1))
-    taken = bench.take(Plan(agreement=settled))
+    taken = bench.take(scripted(agreement=settled))
     assert settled.proposed == [((5, 5, 1, 0), "cached")]
     assert counts_of(taken) == {State.MISS: 6, State.HIT: 12}
     assert bench.op.calls == REHEARSAL + 6 * (1 + 2) + 2 * 1
@@ -612,14 +624,14 @@ def noisy_bench(noise: Sequence[float]) -> Bench:
 
 
 def test_rounds_end_once_the_median_of_each_state_is_known_closely_enough() -> None:
-    taken = noisy_bench([0, 1, 2, 3]).take(Plan(within=0.05))
+    taken = noisy_bench([0, 1, 2, 3]).take(scripted(within=0.05))
     assert counts_of(taken) == {State.MISS: 8, State.HIT: 80}
     assert taken.rounds == 8
 
 
 def test_the_first_fifth_of_a_short_row_is_discarded_too() -> None:
     bench = noisy_bench([0])
-    bench.take(Plan(within=0.05))
+    bench.take(scripted(within=0.05))
     assert bench.op.calls == REHEARSAL + 2 + 8 + WARMUP + 80
 
 
@@ -627,47 +639,47 @@ def test_noisy_misses_are_added_one_by_one_in_their_row() -> None:
     bench = noisy_bench(
         [0, 0, 0, 0, 0, 0, 0, 0, 30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     )
-    taken = bench.take(Plan(within=0.05))
+    taken = bench.take(scripted(within=0.05))
     assert counts_of(taken) == {State.MISS: 9, State.HIT: 90}
     assert bench.caches.log == ["clear"] * (1 + 2 + 9)
 
 
 def test_rounds_that_are_never_enough_are_as_many_as_planned() -> None:
-    taken = noisy_bench([0, 50, 100]).take(Plan(within=0.05))
+    taken = noisy_bench([0, 50, 100]).take(scripted(within=0.05))
     assert counts_of(taken) == {State.MISS: 20, State.HIT: 200}
     assert taken.rounds == 20
 
 
 def test_rounds_that_are_to_be_enough_keep_to_the_time() -> None:
-    taken = slow_bench(370, 0.02).take(Plan(within=0.05))
+    taken = slow_bench(370, 0.02).take(scripted(within=0.05))
     assert counts_of(taken) == {State.MISS: 5, State.HIT: 50}
 
 
 def test_short_rows_end_at_eight_rounds_too() -> None:
-    taken = slow_bench(10, 0.02).take(Plan(within=0.05, max_time_s=0.5))
+    taken = slow_bench(10, 0.02).take(scripted(within=0.05, max_time_s=0.5))
     assert counts_of(taken) == {State.MISS: 8, State.HIT: 80}
 
 
 def test_unpropagated_calls_are_enough_or_more_are_made(bench: Bench) -> None:
     bench.op_that(lambda number: None)
-    taken = bench.take(Plan(within=0.5))
+    taken = bench.take(scripted(within=0.5))
     assert (counts_of(taken), taken.rounds) == ({State.CALL: 80}, 8)
     bench = Bench()
     bench.op_that(lambda number: bench.clock.passes(number % 2 * 10_000))
-    taken = bench.take(Plan(within=0.05))
+    taken = bench.take(scripted(within=0.05))
     assert (counts_of(taken), taken.rounds) == ({State.CALL: 200}, 20)
 
 
 def test_cold_and_local_calls_are_as_many_as_misses_and_hits() -> None:
     bench = noisy_bench([0])
     local = Subject(FakeOp(bench.clock, lambda number: None), tuple)
-    taken = bench.take(Plan(within=0.05, cold=True), local=local)
+    taken = bench.take(scripted(within=0.05, cold=True), local=local)
     assert counts_of(taken) == {State.MISS: 8, State.HIT: 80, State.COLD: 8, State.LOCAL: 80}
 
 
 def test_ranks_that_settle_take_ten_rounds_where_others_take_enough() -> None:
     settled = Settled((10, 20, 10, 10))
-    taken = noisy_bench([0]).take(Plan(within=0.05, agreement=settled))
+    taken = noisy_bench([0]).take(scripted(within=0.05, agreement=settled))
     assert settled.proposed == [((10, 20, 10, 10), "cached")]
     assert taken.rounds == 10
 
@@ -772,7 +784,7 @@ ANY = st.builds(Delta, *[st.integers(0, 2)] * 4, st.integers(0, 1))
 # Mostly hits: a script without two usual calls in a row would refuse everything.
 SCRIPTS = st.lists(st.one_of(st.just(Delta(native_hits=1)), USUAL, ANY), min_size=1, max_size=70)
 PLANS = st.builds(
-    Plan, in_a_row=st.just(1), rounds=st.integers(1, 4), repeat=st.integers(1, 4), cold=st.booleans()
+    scripted, in_a_row=st.just(1), rounds=st.integers(1, 4), repeat=st.integers(1, 4), cold=st.booleans()
 )
 
 
@@ -877,7 +889,7 @@ class Settled:
 def test_ranks_take_the_rounds_that_were_settled_whatever_their_own_time(max_time_s: float) -> None:
     settled = Settled((7, 3, 2, 4))
     bench = Bench()
-    taken = bench.take(Plan(20, 2, max_time_s, agreement=settled))
+    taken = bench.take(scripted(20, 2, max_time_s, agreement=settled))
     assert taken.rounds == 7
     assert {samples.state: len(samples.ns) for samples in taken.samples} == {State.MISS: 7, State.HIT: 14}
     rounds = 20 if max_time_s == 1e9 else 5
@@ -887,4 +899,4 @@ def test_ranks_take_the_rounds_that_were_settled_whatever_their_own_time(max_tim
 
 
 def test_a_rank_that_waits_for_none_keeps_its_own_time() -> None:
-    assert Bench().take(Plan(20, 2, 1e-9, agreement=Settled(None))).rounds == 5
+    assert Bench().take(scripted(20, 2, 1e-9, agreement=Settled(None))).rounds == 5

@@ -70,6 +70,8 @@ def _left_out(count: int) -> int:
 
 MIN_ROUNDS = 5
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
+# A hit of 8 us is 3 % slower until what reads the counters between calls is warm too, after some 200 calls.
+QUICK_WARMUP, QUICK_WARMUP_NS = 200, 2_000_000
 ROUNDS_TOGETHER = 10  # on ranks that repeat a collective, where rounds are to be enough: they stop as one
 SLOW_NS = 3_000_000  # hits of less are never cut: 20 rounds of them fit into a second
 # The first hit after a miss takes up to 0.5 ms more, however many ops it runs, and later ones do not: where
@@ -156,6 +158,7 @@ class Plan:
         agreement: settles rounds with other ranks, where there are any.
         within: share of the median; no round is added once the median of each state is known that closely.
         warmup: hits discarded before those of a row.
+        quick_warmup: the most that are discarded where they take no time.
     """
 
     rounds: int = 20
@@ -167,6 +170,7 @@ class Plan:
     agreement: Agreement | None = None
     within: float | None = None
     warmup: int = WARMUP_HITS
+    quick_warmup: int = QUICK_WARMUP
 
     @property
     def effort(self) -> Effort:
@@ -233,7 +237,8 @@ class Schedule:
         round_ns = (2 if plan.cold else 1) * miss + (plan.repeat + 1) * hit
         self._affordable = min(plan.rounds, max(int(budget_ns / max(round_ns, 1)), MIN_ROUNDS))
         in_a_row = max(int(budget_ns / 10 / max(miss, 1)), MIN_ROUNDS)
-        self.effort = self.effort._replace(in_a_row=min(plan.in_a_row, in_a_row))
+        warmup = max(plan.warmup, min(plan.quick_warmup, QUICK_WARMUP_NS // max(hit, 1)))
+        self.effort = self.effort._replace(in_a_row=min(plan.in_a_row, in_a_row), warmup=warmup)
 
     def settle(self, propagation: Propagation) -> None:
         """Cut what is planned where it would not end in time; with other ranks take what all can."""

@@ -68,9 +68,12 @@ def _time_row(subject: Subject, meter: Meter, prepare: Prepare, read: Reader, ca
     fn, kwargs, release = subject.fn, subject.kwargs, subject.release
     begin_call, end_call = meter
     timed = []
+    may_move = prepare is not subject.prepare or subject.prepare_propagates or release  # the counters
+    before = read()
     for _ in range(calls):
         args = prepare()
-        before = read()
+        if may_move:
+            before = read()
         start = begin_call()
         result = fn(*args, **kwargs)
         end = end_call()
@@ -79,6 +82,7 @@ def _time_row(subject: Subject, meter: Meter, prepare: Prepare, read: Reader, ca
             release(result)
         del result  # its release is not part of the call
         timed.append((end - start, before, after))
+        before = after
     return timed
 
 
@@ -117,10 +121,8 @@ class Rounds:
         self._subject = subject
         self._caches = caches
         self._local = local
-        self._synchronize = synchronize
-        self._signals = signals or Signals()
-        self._sampler = plan.sampler
-        self._meter = plan.sampler.meter
+        self._synchronize, self._signals = synchronize, signals or Signals()
+        self._sampler, self._meter = plan.sampler, plan.sampler.meter
         self._schedule = Schedule(plan, has_local=local is not None)
         self._recorder = SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
