@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
 from pytest_dtdispatch.ab.commands import add_parsers, obey
 from pytest_dtdispatch.core.files import checked_target
+from pytest_dtdispatch.core.forms import ATLAS
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
@@ -49,17 +50,21 @@ def _obey(words: list[str]) -> int:
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
     if given.command == "expected":
-        from pytest_dtdispatch.gates.expected import update_expected
-        from pytest_dtdispatch.plugin.kinds import metric_names
-
-        update = update_expected(given.file, given.results, given.reason, given.new_margin, metric_names())
-        print(f"{given.file}: {update}")
-        return 0
-    checked_target(given.output)
+        return _update_expected(given)
+    checked_target(given.output, ATLAS)
     from pytest_dtdispatch.atlas.survey import write_atlas
 
     atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
     print(f"{given.output}: {len(atlas.rows):,} rows of {atlas.ops:,} ops")
+    return 0
+
+
+def _update_expected(given: argparse.Namespace) -> int:
+    from pytest_dtdispatch.gates.expected import update_expected
+    from pytest_dtdispatch.plugin.kinds import metric_names
+
+    update = update_expected(given.file, given.results, given.reason, given.new_margin, metric_names())
+    print(f"{given.file}: {update}")
     return 0
 
 

@@ -196,6 +196,17 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     assert not calls(tmp_path)
 
 
+def test_a_file_of_something_else_is_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, saved = fake_python(tmp_path, "good"), tmp_path / "saved.json"
+    saved.write_text('{"machine_info": {}}')
+    text = said(["ab", "--base", str(good), "--head", str(good), "--json", str(saved)], 2, capsys)
+    assert "saved.json holds a saved run of pytest-benchmark, not a run of dtdispatch ab or aa: name" in text
+    assert saved.read_text() == '{"machine_info": {}}'
+    assert not calls(tmp_path)
+
+
 def test_a_pool_that_is_too_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(["aa", "--processes", "29"], 2, capsys)
     assert "29 processes are too few: one run of the rule takes 30" in text

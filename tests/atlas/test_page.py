@@ -10,6 +10,7 @@ import pytest
 from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Counts, Outcome
 from pytest_dtdispatch.atlas.page import FOLD_ABOVE, MOST_EXPENSIVE, atlas_document
 from pytest_dtdispatch.core.environment import Environment
+from pytest_dtdispatch.core.forms import ATLAS, form_of
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.report.markdown import document_text
 
@@ -54,6 +55,10 @@ EXAMPLE = (
     SPLIT,
     NO_ARGUMENTS,
 )
+
+
+def test_a_page_is_known_by_its_beginning() -> None:
+    assert form_of(page()) == ATLAS
 
 
 def test_the_page_says_how_much_it_covers_and_where_it_was_taken() -> None:

@@ -53,6 +53,10 @@ COUNTS = ("misses_per_step", "redistributes", "collectives")
 KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
 CSV = (*MEASURED, "--dtdispatch-csv=results.csv")
+EARLIER = {
+    "--dtdispatch-csv": f"{MUL},dispatch_hit_ns,1\n",
+    "--dtdispatch-oss-json": '[{"benchmark": {"name": "earlier"}}]',
+}
 GATE = (*CSV, "--dtdispatch-expected=expected.csv")
 
 
@@ -139,13 +143,13 @@ def test_an_ini_file_names_files_beside_it(
     assert (pytester.path / "out.csv").exists()
 
 
-@pytest.mark.parametrize("flag", ["--dtdispatch-csv", "--dtdispatch-oss-json"])
+@pytest.mark.parametrize("flag", EARLIER)
 @pytest.mark.parametrize("why", ["nothing ran", "nothing is measured"])
 def test_a_file_is_not_replaced_where_nothing_was_measured(
     pytester: pytest.Pytester, flag: str, why: str
 ) -> None:
     path = pytester.path / "kept"
-    path.write_text("kept")
+    path.write_text(EARLIER[flag])
     pytester.makepyfile(test_results="def test_nothing(): pass")
     disabled = ("--benchmark-disable",) if why == "nothing is measured" else ()
     failed(
@@ -153,7 +157,7 @@ def test_a_file_is_not_replaced_where_nothing_was_measured(
         "kept was not written: nothing was measured",
         tests=1,
     )
-    assert path.read_text() == "kept"
+    assert path.read_text() == EARLIER[flag]
 
 
 def test_a_full_disk_is_told_and_fails_the_run(
@@ -172,6 +176,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
 ) -> None:
     kept = pytester.path / "kept"
     kept.write_text("kept")
+    refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept holds something else, not re")
+    refused(
+        run(pytester, *MEASURED, f"{flag}=test_results.py"), "is a name of Python code: name another file"
+    )
     kept.chmod(0o444)
     refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept is read-only")
     refused(run(pytester, *MEASURED, f"{flag}=nowhere/file"), "there is no folder")

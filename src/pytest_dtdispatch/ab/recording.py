@@ -22,10 +22,11 @@ from pytest_dtdispatch.ab.model import (
     row_samples,
 )
 from pytest_dtdispatch.core.files import read_text, write_whole
+from pytest_dtdispatch.core.forms import AB_FORMAT
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
 
-FORMAT, VERSION = "pytest-dtdispatch ab", 1
+VERSION = 1
 MOST_BYTES = 256 * 2**20
 
 
@@ -56,7 +57,8 @@ class Recorder:
 
     def _write(self, verdicts: Iterable[Mapping[str, object]] = ()) -> None:
         if self.path is not None:
-            content = {"format": FORMAT, "version": VERSION, **asdict(self.run), "verdicts": list(verdicts)}
+            head = {"format": AB_FORMAT, "version": VERSION}
+            content = {**head, **asdict(self.run), "verdicts": list(verdicts)}
             write_whole(self.path, json.dumps(content, indent=1) + "\n")
 
 
@@ -107,8 +109,8 @@ def _read_json(text: str) -> Run:
         content = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("no JSON, or cut off") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{FORMAT}"')
+    if not isinstance(content, dict) or content.get("format") != AB_FORMAT:
+        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{AB_FORMAT}"')
     if content.get("version") != VERSION:
         raise ValueError(f"version {content.get('version')!r} of the format; this one reads {VERSION}")
     try:

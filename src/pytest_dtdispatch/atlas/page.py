@@ -17,6 +17,7 @@ from pytest_dtdispatch.atlas.model import (
     Outcome,
     count_ops,
 )
+from pytest_dtdispatch.core.forms import ATLAS_TITLE
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.report.document import (
     Block,
@@ -67,7 +68,7 @@ def _ns(row: AtlasRow, title: str) -> float | None:
 
 
 def _head(atlas: Atlas, measured: Sequence[AtlasRow]) -> Iterator[Block]:
-    yield Heading("Atlas of ops", level=1)
+    yield Heading(ATLAS_TITLE, level=1)
     yield paragraph(
         f"What every op costs that DTensor has a rule for: {len(measured):,} signatures of "
         f"{count_ops(measured):,} ops, of {atlas.ops:,} ops in the registries of this torch."

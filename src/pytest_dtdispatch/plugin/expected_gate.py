@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.forms import RECORDS, RESULTS
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.options import Settings
 
 PLUGIN = "dtdispatch-results"
-RESULTS = "RESULTS.csv"
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
@@ -52,7 +52,8 @@ class NamedResults:
             read_expected(settings.expected, metric_names()) if settings.expected else None
         )
         # A test may change the working directory.
-        self._csv, self._oss_json = map(_checked_target, (settings.csv, settings.oss_json))
+        self._csv = _checked_target(settings.csv, RESULTS)
+        self._oss_json = _checked_target(settings.oss_json, RECORDS)
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter every number that was found in a test."""
@@ -80,7 +81,7 @@ class NamedResults:
 
         judged = Document()
         if self._judgement is not None and self._expected is not None:
-            results = str(self._settings.csv or RESULTS)
+            results = str(self._settings.csv or "RESULTS.csv")
             judged = expected_document(self._judgement, self._expected.where, results)
         return Document((*judged.blocks, *map(one_line, self._notes)))
 
@@ -127,8 +128,8 @@ def _check_that_files_differ(settings: Settings) -> None:
             raise ValueError(f"{option.flag}: {path} is the file of {other} too: name another")
 
 
-def _checked_target(path: Path | None) -> Path | None:
+def _checked_target(path: Path | None, form: str) -> Path | None:
     if path is None:
         return None
-    checked_target(path)
+    checked_target(path, form)
     return path.absolute()
