@@ -160,6 +160,57 @@ def test_a_file_is_not_replaced_where_nothing_was_measured(
     assert path.read_text() == EARLIER[flag]
 
 
+USAGE_ERROR = """
+import pytest, sys
+
+is_over = False
+sys.modules["conftest"] = sys.modules[__name__]
+
+def pytest_runtest_protocol(item):
+    if is_over:
+        raise pytest.UsageError("not like this")
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "flag", "status"),
+    [
+        ("raise KeyboardInterrupt", "", None),
+        ("pytest.exit('enough', returncode=0)", "", 1),
+        ("assert False", "--exitfirst", 1),
+        ("conftest.is_over = True", "", 4),
+    ],
+)
+def test_a_run_that_was_stopped_replaces_no_file(
+    pytester: pytest.Pytester, stop: str, flag: str, status: int | None
+) -> None:
+    kept = dict(zip((pytester.path / "a.csv", pytester.path / "b.json"), EARLIER.values(), strict=True))
+    for path, text in kept.items():
+        path.write_text(text)
+    pytester.makeconftest(USAGE_ERROR)
+    pytester.makepyfile(
+        test_results=TESTS.replace("    def mul", f"    import conftest\n    {stop}\n\n    def mul")
+    )
+    args = (*MEASURED, "--dtdispatch-csv=a.csv", "--dtdispatch-oss-json=b.json", *filter(None, [flag]))
+    if status is None:
+        with pytest.raises(KeyboardInterrupt):
+            run(pytester, *args)
+    else:
+        result = run(pytester, *args)
+        assert result.ret == status
+        for path in kept:
+            says = f"failed: {path} was not written: the run stopped after"
+            assert says in text_of(result), text_of(result)
+    assert {path: path.read_text() for path in kept} == kept
+
+
+def test_a_run_with_a_test_that_failed_is_a_whole_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_results=f"{TESTS}\n    assert False\n")
+    result = run(pytester, *CSV, "--exitfirst")
+    result.assert_outcomes(passed=2, failed=1)
+    assert list(pytorch_reader.read_results(pytester.path / "results.csv")) == KEYS
+
+
 def test_a_full_disk_is_told_and_fails_the_run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

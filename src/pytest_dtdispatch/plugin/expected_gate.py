@@ -45,6 +45,7 @@ class NamedResults:
         self._settings = settings
         self._by_test: dict[str, tuple[MetricValue, ...]] = {}
         self._left_out: set[str] = set()
+        self._ended: set[str] = set()
         self._notes: list[Span] = []
         self._has_lost = False
         _check_that_files_differ(settings)
@@ -63,10 +64,17 @@ class NamedResults:
         """Remember what the user left out: its rows are not missing."""
         self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
 
-    def write(self, why_not: str = "") -> None:
-        """Write the files that were asked for, when all is measured."""
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Remember which tests came to their end, however that was."""
+        self._ended.add(nodeid)
+
+    def write(self, items: Sequence[pytest.Item], why_not: str = "") -> None:
+        """Write the files that were asked for, when all of a run is measured: a part replaces no whole."""
         if self._config.getoption("collectonly"):
             return
+        ended = sum(item.nodeid in self._ended for item in items)
+        if ended < len(items):
+            why_not = why_not or f"the run stopped after {ended:,} of {len(items):,} tests"
         self._write(self._csv, lambda: results_text(self._results), why_not)
         self._write(self._oss_json, self._json_text, why_not)
 

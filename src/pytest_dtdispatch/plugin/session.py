@@ -151,7 +151,7 @@ class Session:
         """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
         named_results: NamedResults
         for named_results in self._plugins(NAMED_RESULTS):
-            named_results.write(self._ranks.why_stopped if self._ranks else "")
+            named_results.write(session.items, self._ranks.why_stopped if self._ranks else "")
         has_failed = any(gate.has_failed for gate in self._gates())
         if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
