@@ -5,7 +5,7 @@ An improvement counts too: one that nobody recorded hides the next loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedFile,
     ExpectedRow,
+    as_it_is,
     checked_reason,
+    parse_expected,
     read_expected,
     read_margin,
     read_results,
@@ -28,6 +30,7 @@ REGRESSED = "find what made it grow, or update the expected file where the cost 
 IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
 GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
 NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
+CHECKER = "PyTorch's check_results.py"
 UNEXPECTED = "the expected file has no such row: add one to gate it"
 
 
@@ -66,6 +69,7 @@ class Update:
         added: rows that it did not have.
         unmeasured: rows that no result was given for; they stay.
         unknown: results that it has no row for.
+        left_out: lines that it does not have any more, as PyTorch cannot read them.
     """
 
     rows: int
@@ -73,16 +77,18 @@ class Update:
     added: int
     unmeasured: int
     unknown: int
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """One line for who typed the command."""
+        """One line for who typed the command, and one for each that was left out."""
         text = f"{self.changed:,} of {self.rows:,} rows changed"
         others = (
             (self.added, "added"),
             (self.unmeasured, "left alone, as the results do not have them"),
             (self.unknown, "results have no row: --new-margin adds them"),
         )
-        return "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
+        counts = "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
+        return "\n".join([counts, *(f"left out, as {CHECKER} ends at it: {line}" for line in self.left_out)])
 
 
 def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> ExpectedJudgement:
@@ -124,11 +130,16 @@ def shortened(value: int, noise_margin: float) -> int:
 
 
 def update_expected(
-    path: Path, results_path: Path, reason: str, new_margin: str | None, metrics: MetricNames
+    path: Path,
+    results_path: Path,
+    reason: str,
+    new_margin: str | None,
+    metrics: MetricNames,
+    form: Callable[[ExpectedFile], tuple[str, tuple[str, ...]]] = as_it_is,
 ) -> Update:
     """Write values that are off by more than a third of their margin anew, each with the reason.
 
-    Order, comments, blank lines and every other row stay as they are.
+    Order, comments, blank lines and every other row stay as they are, as far as the form has them.
     """
     checked_target(path)
     try:
@@ -145,21 +156,27 @@ def update_expected(
     if margin is None and not known & found:
         raise DtDispatchError(f"{results_path} has no result for any row of {path}")
     changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
-    added = []
-    if margin is not None:
-        for result in unknown:
-            room = 0.0 if result.metric in metrics.exact else margin
-            value = shortened(result.value, room)
-            added.append(ExpectedRow(result.name, result.metric, value, room, reason))
-    if changed or added:
-        write_whole(path, file.with_rows([*changed, *added]))
+    added = [] if margin is None else [_new_row(result, margin, reason, metrics) for result in unknown]
+    text = file.with_rows([*changed, *added]) if changed or added else file.text
+    try:
+        text, left_out = form(parse_expected(text, str(path), metrics))
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None
+    if text != file.text:
+        write_whole(path, text)
     return Update(
         rows=len(file.rows) + len(added),
         changed=len(changed),
         added=len(added),
         unmeasured=len(known - found),
         unknown=len(unknown) - len(added),
+        left_out=left_out,
     )
+
+
+def _new_row(result: MetricValue, margin: float, reason: str, metrics: MetricNames) -> ExpectedRow:
+    room = 0.0 if result.metric in metrics.exact else margin
+    return ExpectedRow(result.name, result.metric, shortened(result.value, room), room, reason)
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
