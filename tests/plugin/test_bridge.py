@@ -115,6 +115,31 @@ def test_the_machine_gains_what_figures_depend_on(pytester: pytest.Pytester) -> 
     assert machine["cache_interface"] in ("native+python", "python")
 
 
+THREADS = (
+    IMPORTS
+    + """
+torch.set_num_threads(3)
+
+def test_add(dtdispatch, device_mesh):
+    a = sharded(device_mesh, 8, 8)
+    dtdispatch.call(torch.add, a, a)
+    assert torch.get_num_threads() == 3
+"""
+)
+
+
+@pytest.mark.parametrize(("args", "threads", "said"), [((), 1, "1 thread"), (("program",), 3, "3 threads")])
+def test_the_machine_has_the_threads_that_figures_were_taken_in(
+    pytester: pytest.Pytester, args: tuple[str, ...], threads: int, said: str
+) -> None:
+    pytester.makepyfile(THREADS)
+    result, _ = rows(pytester, *(f"--dtdispatch-threads={arg}" for arg in args))
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"  torch *caches, {said}"])
+    machine = json.loads((pytester.path / "rows.json").read_text())["machine_info"]["dtdispatch"]
+    assert machine["threads"] == threads
+
+
 def test_a_run_that_does_not_measure_leaves_the_machine_alone(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(OTHERS)
     run(pytester, "--benchmark-json=rows.json")

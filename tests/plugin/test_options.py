@@ -30,6 +30,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "nproc": (["--dtdispatch", "--dtdispatch-nproc=2"], 2),
     "timeout": (["--dtdispatch-timeout=7.5"], 7.5),
     "rank_stat": (["--dtdispatch-rank-stat=max"], "max"),
+    "threads": (["--dtdispatch-threads=program"], "program"),
     "metric": (["--dtdispatch-metric=counts"], "counts"),
     "profile": (["--dtdispatch-profile"], True),
     "max_misses_per_step": (["--dtdispatch", "--dtdispatch-max-misses-per-step=0"], 0),
@@ -65,6 +66,7 @@ INI = {
     "nproc": "dtdispatch_nproc = 2",
     "timeout": "dtdispatch_timeout = 7.5",
     "rank_stat": "dtdispatch_rank_stat = max",
+    "threads": "dtdispatch_threads = program",
     "metric": "dtdispatch_metric = counts",
     "profile": "dtdispatch_profile = true",
     "max_misses_per_step": "dtdispatch_max_misses_per_step = 0",
@@ -109,6 +111,7 @@ MISTAKES = [
     ("backend", "mpi", "is not one of auto, fake, gloo, nccl, local"),
     ("timeout", "0", "is not a number of seconds above 0"),
     ("rank_stat", "mean", "is not one of median, max"),
+    ("threads", "2", "is not one of one, program"),
     ("device", "tpu", "is not one of auto, cpu, cuda"),
 ]
 BY_FIELD = {option.field: option for option in OPTIONS}

@@ -126,7 +126,7 @@ def test_help_lists_every_flag_and_every_ini_twin_with_its_default(pytester: pyt
     assert result.ret == pytest.ExitCode.OK
     words = result.stdout.str().split()
     text = " ".join(words)
-    assert len(WITH_FLAG) == 30
+    assert len(WITH_FLAG) == 31
     for option in WITH_FLAG:
         assert option.flag in {word.split("=")[0] for word in words}
         assert f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text

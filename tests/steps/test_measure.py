@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.futures import Future
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.errors import DtDispatchWarning
@@ -25,6 +26,7 @@ from pytest_dtdispatch.steps.model import Asked, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.dispatcher import collective_kind
 from pytest_dtdispatch.torchapi.ops import open_modes
+from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, redistribute_module
 from pytest_dtdispatch.torchapi.tensors import spec_type
 
@@ -409,6 +411,79 @@ def test_collectives_are_counted_by_kind_whoever_runs_them(mesh: DeviceMesh) -> 
     }
 
 
+c10d: Any = dist
+
+
+class GroupInPython(c10d.ProcessGroup):  # type: ignore[misc]
+    """Four ranks whose collectives do nothing, by the names of old torches and of new ones."""
+
+    def _done(self, tensors: Any, *_: Any) -> Any:
+        future: Future[Any] = Future()
+        future.set_result(tensors)
+        return vars(torch._C)["_distributed_c10d"]._create_work_from_future(future)
+
+    def allreduce(self, tensors: Any, *_: Any) -> Any:
+        return self._done(tensors)
+
+    def all_gather_single_coalesced(self, results: Any, *_: Any) -> Any:
+        return self.allgather(results)
+
+    def allgather(self, results: Any, *_: Any) -> Any:
+        return self._done(results)
+
+    def reduce_scatter_single_coalesced(self, results: Any, *_: Any) -> Any:
+        return self._done(results)
+
+    _allgather_base = all_gather_single = allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single = reduce_scatter_single_coalesced
+
+    def size(self) -> int:
+        return 4
+
+    @property
+    def group_name(self) -> str:
+        return c10d.distributed_c10d._world.pg_names[self]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def mesh_in_python() -> Iterator[DeviceMesh]:
+    def make(store: Any, rank: int, size: int, timeout: Any) -> GroupInPython:
+        return GroupInPython(rank, size)
+
+    c10d.Backend.register_backend("in_python", make, devices=["cpu"])
+    c10d.init_process_group("in_python", store=c10d.HashStore(), rank=0, world_size=4)
+    yield init_device_mesh("cpu", (4,))
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def simulated(group_owner: ProcessGroupOwner) -> DeviceMesh:
+    if not has_local_mode():
+        pytest.skip("this torch has no torch.distributed._local_tensor")
+    return group_owner.mesh(Place((4,), "cpu", "local"))
+
+
+@pytest.mark.parametrize("ranks", ["mesh", "simulated", "mesh_in_python"])
+def test_collectives_are_counted_with_their_bytes_whatever_runs_them(
+    ranks: str, request: pytest.FixtureRequest
+) -> None:
+    on: DeviceMesh = request.getfixturevalue(ranks)
+    shard = DTensor.from_local(torch.rand(2, 8), on, [Shard(0)])
+    partial = DTensor.from_local(torch.rand(8, 8), on, [Partial()])
+    plain = torch.rand(8)
+
+    def step() -> None:
+        shard.redistribute(placements=[Replicate()])
+        partial.redistribute(placements=[Replicate()])
+        partial.redistribute(placements=[Shard(0)])
+        dist.all_reduce(plain)
+
+    steps = count(step, warmup=1, steps=1)
+    assert steps.collectives == {"all_gather": 1, "all_reduce": 2, "reduce_scatter": 1}
+    assert [one.bytes for one in steps.redistributions] == [256, 256, 256]
+
+
 @pytest.mark.parametrize(
     ("op", "kind"),
     [
@@ -420,6 +495,9 @@ def test_collectives_are_counted_by_kind_whoever_runs_them(mesh: DeviceMesh) -> 
         ("c10d::alltoall_base_", "all_to_all"),
         ("c10d::recv_any_source_", "recv"),
         ("c10d::send", "send"),
+        ("all_gather_single_coalesced", "all_gather"),
+        ("recv_anysource", "recv"),
+        ("_dtensor::shard_dim_alltoall", "all_to_all"),
     ],
 )
 def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> None:

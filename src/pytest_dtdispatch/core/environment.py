@@ -24,7 +24,7 @@ class Environment:
         device_name: name of the GPU, empty on a CPU.
         backend: backend of the run's default process group.
         world_size: ranks in the run's default mesh.
-        threads: intra-op threads of torch.
+        threads: intra-op threads of torch that figures were taken in.
         cache_interface: which sharding-propagation caches this torch has.
         driver: newest CUDA version that the driver of the GPU takes, empty on a CPU.
         nccl: version of NCCL, empty on a CPU.

@@ -121,7 +121,7 @@ class TimeCaptureMode(DispatchCapture):
     """Time every DTensor op of a region, call by call: one proved miss, and the median of proved hits.
 
     Usable without pytest. The caches are cleared by the mode itself. An op that never asks the sharding
-    propagator has no miss; its latency stands where the hit does.
+    propagator has no miss; its latency stands where the hit does. What is timed runs local ops in one thread.
 
     Args:
         repeat_count: hits recorded for each call.

@@ -159,6 +159,7 @@ class Plan:
         within: share of the median; no round is added once the median of each state is known that closely.
         warmup: hits discarded before those of a row.
         quick_warmup: the most that are discarded where they take no time.
+        one_thread: run repetitions in one intra-op thread, and not in as many as the program has set.
     """
 
     rounds: int = 20
@@ -171,6 +172,7 @@ class Plan:
     within: float | None = None
     warmup: int = WARMUP_HITS
     quick_warmup: int = QUICK_WARMUP
+    one_thread: bool = True
 
     @property
     def effort(self) -> Effort:

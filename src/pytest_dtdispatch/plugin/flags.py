@@ -17,6 +17,7 @@ BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
 DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
 RANK_STATS = ("median", "max")
+THREADS = ("one", "program")
 # What an option is, where that matters.
 LIMIT, SAVED_RUN_GATE, FILE = "limit", "saved-run gate", "file"
 
@@ -102,6 +103,7 @@ OPTIONS = (
     Option("nproc", "count", "ranks to start on this machine", "1", "N", in_marker=False),
     Option("timeout", "seconds", "seconds that ranks wait for each other", "60.0", "S", in_marker=False),
     _choice("rank_stat", "what stands for all ranks in files and gates, of the medians of each", RANK_STATS),
+    _choice("threads", "intra-op threads that what is timed runs in, or as many as the program set", THREADS),
     Option(
         "metric",
         "metric",

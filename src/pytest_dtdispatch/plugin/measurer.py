@@ -253,13 +253,14 @@ def make_measurer(
 
     rounds, repeat = settings.most_rounds, settings.repeat
     within = WITHIN if settings.stops_when_enough else None
+    one_thread = settings.threads == "one"
     plan = Plan(rounds, repeat, settings.max_time, settings.cold, within=within)
-    plan = replace(plan, sampler=sampler, agreement=agreement)
+    plan = replace(plan, sampler=sampler, agreement=agreement, one_thread=one_thread)
     compile_rounds, calls = settings.compile_rounds, max(1, rounds * repeat // settings.compile_rounds)
     kind = MeasuringDtDispatch if sampler.unit.is_time else UntimedDtDispatch
     if settings.metric == "counts":
         kind, compile_rounds, calls = CountingDtDispatch, 1, 1
     cached = settings.fake_tensor_cache or ()
-    compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler)
+    compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler, one_thread)
     limits = {limit: getattr(settings, limit, None) for each in KINDS.values() for limit in each.limits}
     return kind(plan, settings.ops, limits, compile_plan, waiting, test)

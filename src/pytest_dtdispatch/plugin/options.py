@@ -47,6 +47,7 @@ class Settings:
     nproc: int = 1
     timeout: float = 60.0
     rank_stat: str = "median"
+    threads: str = "one"
     metric: str = "time"
     profile: bool = False
     max_misses_per_step: int | None = None
@@ -77,7 +78,8 @@ class Settings:
         """Describe what the figures stand on."""
         from pytest_dtdispatch.meshes.place import run_environment
 
-        return run_environment(self.mesh, self.device, self.backend, self.rank_stat)
+        one_thread = self.threads == "one" and self.metric != "counts"
+        return run_environment(self.mesh, self.device, self.backend, self.rank_stat, one_thread)
 
     @property
     def stops_when_enough(self) -> bool:

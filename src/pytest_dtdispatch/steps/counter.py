@@ -25,7 +25,7 @@ from pytest_dtdispatch.steps.reasons import Called, Describer, Seen
 from pytest_dtdispatch.torchapi.dispatcher import watching
 from pytest_dtdispatch.torchapi.ops import op_name, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import spec_type, tensor_traits
+from pytest_dtdispatch.torchapi.tensors import shards_of_simulated_ranks, spec_type, tensor_traits
 
 STATM = Path("/proc/self/statm")
 Function = Callable[..., Any]
@@ -50,6 +50,7 @@ class _Thread(threading.local):
     asked = Asked.NONE
     implied_by = ""
     collective_bytes = 0
+    is_in_collective = False
     python_entries = 0
 
 
@@ -200,10 +201,14 @@ class StepCounter:
         return result
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
-        """Count a collective."""
+        """Count a collective; one that runs inside another, by which that one is made, is part of it."""
+        if self._thread.is_in_collective:
+            return collective(*args, **kwargs)
         self._collectives[kind] += 1
-        self._thread.collective_bytes += max(map(_bytes, (*args, *kwargs.values())), default=0)
-        return collective(*args, **kwargs)
+        with patch.object(self._thread, "is_in_collective", True):
+            result = collective(*args, **kwargs)
+        self._thread.collective_bytes += max(map(_bytes, (*args, *kwargs.values(), result)))
+        return result
 
     def _asking(self, ask: Function, schema: Any, asked: Asked, has_propagated: Callable[[], bool]) -> Any:
         thread, error = self._thread, ""
@@ -281,8 +286,9 @@ class StepCounter:
 
 
 def _bytes(argument: Any) -> int:
-    """Bytes of the tensors of an argument."""
-    tensors = [leaf for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
+    """Bytes of the tensors of an argument, on the first rank where all are simulated."""
+    leaves = [leaf for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
+    tensors = [shards_of_simulated_ranks(leaf)[0] for leaf in leaves]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

@@ -28,23 +28,24 @@ def forget_group_that_failed() -> None:
 
 def has_local_mode() -> bool:
     """Tell whether this torch can simulate all ranks in one process, results included."""
-    return _local_mode_type() is not None
+    return local_mode_type() is not None
 
 
 def local_mode(world_size: int) -> AbstractContextManager[Any]:
     """Return the mode in which every tensor of a fake process group has the values of every rank."""
-    mode: AbstractContextManager[Any] = _local_mode_type()(world_size)
+    mode: AbstractContextManager[Any] = local_mode_type()(world_size)
     return mode
 
 
 def is_local_mode_open() -> bool:
     """Tell whether all ranks are simulated in this process now."""
-    kind = _local_mode_type()
+    kind = local_mode_type()
     return kind is not None and any(isinstance(mode, kind) for mode in open_modes())
 
 
 @functools.cache
-def _local_mode_type() -> Any:
+def local_mode_type() -> Any:
+    """Return the class of that mode; None where this torch has none."""
     try:
         module = importlib.import_module("torch.distributed._local_tensor")
     except ImportError:
