@@ -263,7 +263,8 @@ def test_a_place_is_found_again_behind_a_clear_and_behind_ops_of_every_cache(sha
         a + a
         clear_as_a_program_does()
         a + a
-        a.argmax(1)
+        if HAS_NATIVE:  # older ones have no rule for it
+            a.argmax(1)
         torch.is_same_size(a, a)
         b = shard(next(rows), 8)
         a.exp()

@@ -132,7 +132,8 @@ def test_calls_of_other_threads_are_not_compared_with_nor_clears_there() -> None
     assert why(seen, "add", BASE, CallPlace(thread=1)) == why(seen, "add", call, CallPlace(thread=1)) == first
     note(seen, "add", BASE, CallPlace(thread=1))
     assert why(seen, "add", call, CallPlace(thread=1)) == "shape of self [9,8], was [8,8]"
-    assert why(seen, "mul", BASE, CallPlace(thread=1)) == "first call of this op"
+    assert why(seen, "mul", BASE, CallPlace(thread=1)) == first
+    assert why(seen, "mul", BASE, CallPlace(thread=0)) == "first call of this op"
 
 
 def test_a_cause_is_the_reason_without_what_differs_from_step_to_step() -> None:

@@ -131,7 +131,7 @@ class Seen:
         op, traits, at = called
         known = self._clears.get((at.thread, op))
         if not known:
-            elsewhere = any(other == op for _, other in self._clears)
+            elsewhere = bool(at.thread) or any(other == op for _, other in self._clears)
             return Reason(f"first call of this op{' in this thread; caches are per thread' * elsewhere}")
         before = known.get(tuple(traits.items()))
         if before is not None and before < at.clears:

@@ -14,7 +14,7 @@ class CallPlace(NamedTuple):
     """Where a call was made.
 
     Args:
-        thread: its number; caches are per thread.
+        thread: its number, 0 for the one that runs the step; caches are per thread.
         call: how many calls the thread made before it in this step.
         clears: how often the caches of the thread had been cleared by then.
     """
