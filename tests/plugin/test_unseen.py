@@ -138,6 +138,19 @@ def test_a_test_that_simulates_its_ranks_is_measured(pytester: pytest.Pytester) 
 
 @needs_local_mode
 @pytest.mark.long
+def test_the_base_classes_of_torchs_own_tests_are_counted(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(BASE_CLASSES)
+    counted = pytester.runpytest_subprocess(*ALONE, "--dtdispatch-all", "--dtdispatch-metric=counts")
+    counted.assert_outcomes(passed=3)
+    for mesh in (2, 4):
+        assert f"missed mul.Tensor(f32[8,8]S0, f32[8,8]S0)@{mesh}: first call" in said(counted)
+    assert "process 1 2 2 " in said(counted)
+    assert "process 2" not in said(counted), "its counts are equal"
+    assert "not measured" not in said(counted)
+
+
+@needs_local_mode
+@pytest.mark.long
 def test_the_base_classes_of_torchs_own_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(BASE_CLASSES)
     result = pytester.runpytest_subprocess(*ALONE, *MEASURED, *WHOLE)

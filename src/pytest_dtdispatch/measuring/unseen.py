@@ -110,18 +110,13 @@ class HidingModes:
 
 
 @contextmanager
-def counting_processes(count: Callable[[], object]) -> Iterator[None]:
-    """Count every process that is started to run a function of the program."""
+def watching_processes(on_start: Callable[[Any, Callable[[Any], Any]], Any]) -> Iterator[None]:
+    """Hand over every process that is to run a function of the program, and what starts it."""
 
-    def counted(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @wraps(start)
-        def started(process: Any) -> Any:
-            count()
-            return start(process)
+    def watched(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return wraps(start)(lambda process: on_start(process, start))
 
-        return started
-
-    with SharedHook(BaseProcess, "start", counted).in_place():
+    with SharedHook(BaseProcess, "start", watched).in_place():
         yield
 
 

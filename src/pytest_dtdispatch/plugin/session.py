@@ -130,7 +130,7 @@ class Session:
         if self.why_not or measures_itself or not self._settings.measure_all:
             result = yield
         else:
-            with self.measuring(item) as measurer, _whole_test(measurer.capture(), measurer.results):
+            with self.measuring(item) as measurer, _whole_test(measurer.whole_test()):
                 result = yield
         self._require_results(item)
         return result
@@ -246,16 +246,11 @@ def _print(terminalreporter: Any, document: Document, view: View) -> None:
 
 
 @contextmanager
-def _whole_test(capture: AbstractContextManager[TestResults], results: TestResults) -> Iterator[None]:
+def _whole_test(capture: AbstractContextManager[None]) -> Iterator[None]:
     """Hold a capture open over a test; what it says of the test at its end is no traceback."""
-    from pytest_dtdispatch.measuring.unseen import counting_processes
-
-    def started() -> None:
-        results.unseen += Unseen(processes=1)
-
     is_over = False
     try:
-        with counting_processes(started), capture:
+        with capture:
             yield
             is_over = True
     except (CaptureError, GateError) as error:

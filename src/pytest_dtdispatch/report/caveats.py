@@ -30,7 +30,7 @@ def _lines(tests: list[Unseen]) -> Iterator[str]:
         processes = sum(test.processes for test in in_processes)
         yield (
             f"not measured: {_many(len(in_processes), 'test')} started {_many(processes, 'process', 'es')}, "
-            "and what ran in them was not seen; --dtdispatch-nproc N runs tests on N ranks that are measured"
+            "and what ran in them was not seen; --dtdispatch-metric counts counts in those that are spawned"
         )
     modes = list(dict.fromkeys(mode for test in tests for mode in test.modes))
     for mode in modes:
