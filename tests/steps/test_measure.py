@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.counter import StepCounter, resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.steps.model import Asked, Steps
@@ -157,7 +158,7 @@ def test_a_placement_a_dtype_and_a_keyword_that_are_new_are_told(mesh: DeviceMes
     of_sum = [miss.reason for miss in steps.missed if miss.signature.startswith("sum")]
     assert of_sum == [
         "placements of self R, were S0",
-        "dtype of self f64, was f32",
+        "dtype of self f64, was f32 in another place",
         "keepdim is given, and was not",
     ]
 
@@ -231,6 +232,67 @@ class watched_schema:  # noqa: N801 (a context manager)
 
     def __exit__(self, *exception: Any) -> None:
         self._replaced.__exit__(*exception)
+
+
+def test_a_decode_loop_compares_each_call_with_its_own_of_the_step_before(shard: Make) -> None:
+    """Both products of attention are ``bmm``, and the first is as near to the second as to itself."""
+    query = shard(8, 1, 4)
+    keys: list[Any] = [shard(8, 4, 4)]
+    values: list[Any] = [shard(8, 4, 4)]
+
+    def step() -> None:
+        for cache in (keys, values):
+            cache.append(torch.cat([cache[-1], query], 1))
+        scores = torch.bmm(query, keys[-1].transpose(1, 2))
+        torch.bmm(scores, values[-1])
+
+    steps = count(step, warmup=2, steps=3)
+    products = [miss.reason for miss in steps.steps[-1].missed if miss.signature.startswith("bmm")]
+    assert products == [
+        "shape of mat2 [8,4,9], was [8,4,8]",
+        "shape of self [8,1,9], was [8,1,8], shape of mat2 [8,9,4], was [8,8,4]",
+    ]
+    lines = by_cause([one.missed for one in steps.steps])
+    assert [line.partition(".")[0] for line in lines] == ["cat", "transpose", "bmm", "bmm"]
+    assert all(line.endswith("(once in each of steps 1-3)") for line in lines)
+
+
+def test_a_place_is_found_again_behind_a_clear_and_behind_ops_of_every_cache(shard: Make) -> None:
+    rows = itertools.count(8)
+
+    def step() -> None:
+        a = shard(8, 8)
+        a + a
+        clear_as_a_program_does()
+        a + a
+        if HAS_NATIVE:  # older ones have no rule for it
+            a.argmax(1)
+        torch.is_same_size(a, a)
+        b = shard(next(rows), 8)
+        a.exp()
+        b.exp()
+
+    steps = count(step, warmup=1, steps=3)
+    last = [one.missed[-1] for one in steps.steps]
+    assert len({miss.call for miss in last}) == 1
+    assert [miss.reason for miss in last] == [f"shape of self [{n},8], was [{n - 1},8]" for n in (9, 10, 11)]
+
+
+def test_a_miss_of_another_thread_is_not_compared_with_calls_of_this_one(shard: Make) -> None:
+    a = shard(8, 8)
+
+    def step() -> None:
+        a + a
+        thread = threading.Thread(target=lambda: (a + a, a + 1))
+        thread.start()
+        thread.join()
+
+    steps = count(step, warmup=1, steps=2)
+    assert [miss.reason for miss in steps.steps[-1].missed] == [
+        "first call of this op in this thread; caches are per thread",
+        "other is no tensor, and was a tensor in another place",
+    ]
+    assert all(miss.elsewhere for miss in steps.missed)
 
 
 def test_misses_of_another_thread_are_counted(mesh: DeviceMesh) -> None:

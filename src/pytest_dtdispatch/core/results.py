@@ -109,11 +109,41 @@ class NamedCall:
         return ()
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """What a capture does not see.
+
+    Args:
+        threads: of the program, that ran DTensor ops where no capture was open.
+        ops: that they ran, at least.
+        processes: that were started to run functions of the program; what they ran is not known.
+        modes: names of modes that hid DTensor ops.
+
+    Example:
+        >>> Unseen(threads=1, ops=2) + Unseen(threads=1, ops=3)
+        Unseen(threads=2, ops=5, processes=0, modes=())
+    """
+
+    threads: int = 0
+    ops: int = 0
+    processes: int = 0
+    modes: tuple[str, ...] = ()
+
+    def __add__(self, other: Unseen) -> Unseen:
+        modes = tuple(dict.fromkeys((*self.modes, *other.modes)))
+        processes = self.processes + other.processes
+        return Unseen(self.threads + other.threads, self.ops + other.ops, processes, modes)
+
+
 class TestResults:
     """Everything that was found in one test.
 
     Args:
         test: name of the test in its rows.
+
+    Attributes:
+        unseen: what ran and was not seen.
+        is_simulated: whether figures hold the work of all ranks, simulated in one process.
 
     Example:
         >>> results = TestResults()
@@ -126,6 +156,8 @@ class TestResults:
 
     def __init__(self, test: str = "") -> None:
         self.test = test
+        self.unseen = Unseen()
+        self.is_simulated = False
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
         self._found: dict[str, dict[str, Finding]] = {}

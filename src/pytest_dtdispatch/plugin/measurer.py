@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_dtdispatch import api
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.results import Finding, TestResults
+from pytest_dtdispatch.core.results import Finding, TestResults, Unseen
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions
@@ -65,6 +65,18 @@ class MeasuringDtDispatch(api.DtDispatch):
         self.waiting.begin_capture()
         capture = SignatureCapture(self.results, self._plan, self._ops, self.waiting.measured)
         return OpenCapture(capture, self.results, self._open)
+
+    @contextmanager
+    def whole_test(self) -> Iterator[None]:
+        """Capture what the thread of a test runs, and notice what processes it starts."""
+        from pytest_dtdispatch.measuring.unseen import watching_processes
+
+        def notice(process: Any, start: Callable[[Any], Any]) -> Any:
+            self.results.unseen += Unseen(processes=1)
+            return start(process)
+
+        with watching_processes(notice), self.capture():
+            yield
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -219,12 +231,26 @@ class CountingDtDispatch(UntimedDtDispatch):
         )
         name = f"capture {len(self.results.counts()) + 1}"
 
-        def keep(counts: StepCounts) -> None:
-            __tracebackhide__ = True
-            if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
-                self.record(Steps(name, (), (counts,)))
+        return OpenCapture(CountedRegion(partial(self._keep, name)), self.results, self._open)
 
-        return OpenCapture(CountedRegion(keep), self.results, self._open)
+    @contextmanager
+    def whole_test(self) -> Iterator[None]:
+        """Count what the thread of a test does, and the processes that it starts anew."""
+        from pytest_dtdispatch.steps.processes import counting_in_processes
+
+        with counting_in_processes() as processes:
+            with self.capture():
+                yield
+            told = dict(processes.found())
+        self.results.unseen += Unseen(processes=processes.started - len(told))
+        for number, counts in told.items():
+            if next(first for first, others in told.items() if others == counts) == number:
+                self._keep(f"process {number}", counts)
+
+    def _keep(self, name: str, counts: StepCounts) -> None:
+        __tracebackhide__ = True
+        if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
+            self.record(Steps(name, (), (counts,)))
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None

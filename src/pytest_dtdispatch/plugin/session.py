@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.results import mesh_text
+from pytest_dtdispatch.core.results import Unseen, mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
+from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.terminal import document_lines
 
@@ -129,7 +130,7 @@ class Session:
         if self.why_not or measures_itself or not self._settings.measure_all:
             result = yield
         else:
-            with self.measuring(item) as measurer, _whole_test(measurer.capture()):
+            with self.measuring(item) as measurer, _whole_test(measurer.whole_test()):
                 result = yield
         self._require_results(item)
         return result
@@ -205,6 +206,7 @@ class Session:
             yield from (shown := documents(self.results, view))
             if verbosity >= 0:
                 yield legends(shown, self._summaries())
+        yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()
         if self._has_thresholds and not self._plugins(SAVED_RUN):
@@ -227,7 +229,8 @@ class Session:
 
     def _nothing(self) -> str:
         if self._settings.measure_all:
-            return "no test ran an op on DTensors"
+            is_unseen = any(results.unseen != Unseen() for results in self.results.values())
+            return f"no test ran an op on DTensors{' where a capture sees it' * is_unseen}"
         return (
             "no test that ran made a call on DTensors through the dtdispatch fixture; "
             "--dtdispatch-all measures every test"
@@ -243,7 +246,7 @@ def _print(terminalreporter: Any, document: Document, view: View) -> None:
 
 
 @contextmanager
-def _whole_test(capture: AbstractContextManager[TestResults]) -> Iterator[None]:
+def _whole_test(capture: AbstractContextManager[None]) -> Iterator[None]:
     """Hold a capture open over a test; what it says of the test at its end is no traceback."""
     is_over = False
     try:

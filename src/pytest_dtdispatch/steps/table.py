@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_dtdispatch.core.metrics import listed, repeated
+from pytest_dtdispatch.core.metrics import listed
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
+from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
@@ -65,18 +66,27 @@ def _line(steps: Steps, view: View) -> Line:
 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
-    notes += view.listed([f"missed {text}" for text in repeated(steps.missed)])
+    missed = by_cause([step.missed for step in steps.steps])
+    notes += view.listed([f"missed {text}" for text in missed])
+    if elsewhere := sum(miss.elsewhere for miss in steps.missed):
+        notes.append(
+            f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "
+            "torch counts hits per thread"
+        )
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
-    times = f"{len(steps.steps)} step{'s' * (len(steps.steps) > 1)}"
-    notes += [f"cache entries over {times}: {', '.join(grown)}"] if grown else []
-    if view.verbose:
-        notes += [f"redistributed {text}" for text in repeated(steps.redistributions)]
-        collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
-        notes += [f"collectives: {collectives}"] if collectives else []
-        warm = "+".join(str(step.misses) for step in steps.warmup)
-        notes += [f"misses of the warm-up: {warm}"] if warm else []
-        memory = steps.host_memory_growth_bytes
-        notes += [] if memory is None else [f"resident memory over {times}: {memory:+,} bytes"]
+    notes += [f"cache entries over {steps.length}: {', '.join(grown)}"] if grown else []
+    return [*notes, *_details(steps)] if view.verbose else notes
+
+
+def _details(steps: Steps) -> Sequence[str]:
+    moved = by_cause([step.redistributions for step in steps.steps])
+    notes = [f"redistributed {text}" for text in moved]
+    collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
+    notes += [f"collectives over {steps.length}: {collectives}"] if collectives else []
+    warm = ", ".join(str(step.misses) for step in steps.warmup)
+    notes += [f"misses of each step of the warm-up: {warm}"] if warm else []
+    memory = steps.host_memory_growth_bytes
+    notes += [] if memory is None else [f"resident memory over {steps.length}: {memory:+,} bytes"]
     return notes
 
 
@@ -91,13 +101,13 @@ def _named(counts: Sequence[tuple[str, int]], unit: str) -> list[str]:
 
 # The most that any one step may have: what is counted, and what it consists of.
 _LIMITED: dict[str, tuple[Callable[[StepCounts], int], Callable[[StepCounts], Sequence[str]]]] = {
-    "max_misses_per_step": (lambda step: step.misses, lambda step: repeated(step.missed)),
+    "max_misses_per_step": (lambda step: step.misses, lambda step: by_cause([step.missed])),
     "max_cache_growth": (
         lambda step: step.most_cache_growth,
         lambda step: _named(step.cache_growth, " entries"),
     ),
     "max_spec_growth": (lambda step: step.spec_growth, lambda step: ()),
-    "max_redistributes": (lambda step: step.redistributes, lambda step: repeated(step.redistributions)),
+    "max_redistributes": (lambda step: step.redistributes, lambda step: by_cause([step.redistributions])),
     "max_collectives": (lambda step: step.collective_calls, lambda step: _named(step.collectives, "x")),
 }
 LIMITS = tuple(_LIMITED)
