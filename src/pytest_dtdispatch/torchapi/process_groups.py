@@ -66,7 +66,7 @@ def innermost_in_local_mode(mode: TorchDispatchMode) -> Iterator[None]:
         return moved
 
     with ExitStack() as hooks:
-        if (kind := _local_mode_type()) is not None:
+        if (kind := local_mode_type()) is not None:
             for name in ("__enter__", "__exit__"):
                 hooks.enter_context(SharedHook(kind, name, beside).in_place())
         yield
