@@ -33,11 +33,13 @@ class MetricValue:
         name: of the test with the signature, the call or the step: ``t.py::test_add::mm.default(...)@4``.
         metric: what was measured; a time is in nanoseconds.
         value: rounded to a whole number.
+        signature: the whole one, where the name has it cut.
     """
 
     name: str
     metric: str
     value: int
+    signature: str = ""
 
 
 class Count(float):

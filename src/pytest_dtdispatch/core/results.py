@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
@@ -14,6 +15,9 @@ from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 
 # Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
 MAX_LENGTH = 120
+DIGEST = re.compile(r"\.\.\.#[0-9a-f]{8}")
+DIGEST_LENGTH = 12
+PLACE = re.compile(r"@[\dx]*(:\w+)?$")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Signature:
         return f"@{place_text(self.mesh, self.device)}"
 
     def __str__(self) -> str:
-        return shorten(self.full, keep_end=len(self.place))
+        return cut_name(self.full)
 
 
 def mesh_text(shape: Sequence[int]) -> str:
@@ -66,14 +70,24 @@ def place_text(shape: Sequence[int], device: str) -> str:
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
     """Cut a name above a limit, of 12 at least, in the middle; a digest of the whole keeps it unique.
 
-    So many characters of its end stay, as far as the limit has room for them.
+    So many characters of its end stay, as far as the limit has room for them. A row's name that was cut is
+    cut further with the digest that it has: wherever the row stands, it is found by one digest.
     """
     if len(text) <= limit:
         return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    room = limit - 12
-    end = text[len(text) - min(keep_end, room) :]
-    return f"{text[: room - len(end)]}...#{digest}{end}"
+    room = limit - DIGEST_LENGTH
+    at = len(text) - min(keep_end, room)
+    digest = text[at - DIGEST_LENGTH : at]
+    if len(text) != MAX_LENGTH or not DIGEST.fullmatch(digest):
+        digest = f"...#{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    end = text[at:]
+    return f"{text[: room - len(end)]}{digest}{end}"
+
+
+def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
+    """Cut the name of a call, or a signature, of which its end stays: mesh and device."""
+    place = PLACE.search(name)
+    return shorten(name, len(place[0]) if place else 0, limit)
 
 
 class Finding(Protocol):
@@ -202,7 +216,9 @@ class TestResults:
     def metrics(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
         """Name every number of the test: those of its rows, then those of results of these kinds."""
         for row in self.measurements():
-            yield from (self._value(row.label, metric, value) for metric, value in call_metrics(row))
+            whole = row.full_label if row.full_label != row.label else ""
+            for metric, value in call_metrics(row):
+                yield replace(self._value(row.label, metric, value), signature=whole)
         yield from self.numbers(kinds)
 
     def numbers(self, kinds: Iterable[str]) -> Iterator[MetricValue]:

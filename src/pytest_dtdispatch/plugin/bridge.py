@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
-from pytest_dtdispatch.core.results import shorten
+from pytest_dtdispatch.core.results import cut_name
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS
@@ -104,8 +104,9 @@ class Bridge:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Add numbers that are no samples, such as counts of steps."""
-        if numbers := [asdict(number) for of_test in self._numbers.values() for number in of_test]:
-            output_json["dtdispatch"] = numbers
+        numbers = (asdict(number) for of_test in self._numbers.values() for number in of_test)
+        if told := [{key: number[key] for key in ("name", "metric", "value")} for number in numbers]:
+            output_json["dtdispatch"] = told
 
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
@@ -156,7 +157,7 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
     """Describe one signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
-    short = shorten(measurement.label, keep_end=len(measurement.mesh) + 1, limit=NAME_LENGTH)
+    short = cut_name(measurement.label, NAME_LENGTH)
     return SimpleNamespace(
         cprofile_stats=None,
         has_error=False,
