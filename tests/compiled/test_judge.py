@@ -116,10 +116,10 @@ def cells(made: CompiledVariant, **kwargs: Any) -> dict[str, str]:
 
 def test_a_line_has_times_ratio_and_counts() -> None:
     assert cells(shown(samples=TIMED)) == {
-        "cold s": "2.00",
-        "warm ms": "250",
-        "call us": "100",
-        "eager us": "40.0",
+        "cold s": "2.000",
+        "warm ms": "250.0",
+        "call us": "100.00",
+        "eager us": "40.00",
         "cold/call": "20,000",
         "graphs": "1",
         "breaks": "0",

@@ -21,13 +21,19 @@ from pytest_dtdispatch.report.document import (
     View,
     paragraph,
 )
-from pytest_dtdispatch.report.measurements import Scale, column_scale, proof_tone
+from pytest_dtdispatch.report.measurements import MICROSECONDS, Scale, proof_tone
 from pytest_dtdispatch.stats.rank_sums import hodges_lehmann, shift_interval
 
 CONFIDENCE = 0.95  # five compiles each suffice for it
 COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)
 LIMITS = ("max_recompiles", "max_graph_breaks")  # each names what it limits
 NOT_COUNTED = "?"
+SCALES = {
+    "cold": Scale("s", 1e9, 3),
+    "warm": Scale("ms", 1e6, 1),
+    "call": MICROSECONDS,
+    "eager": MICROSECONDS,
+}
 STATES = {"cold": State.COMPILE_COLD, "warm": State.COMPILE_WARM, "call": State.CALL, "eager": State.EAGER}
 COUNTS: dict[str, Callable[[CompileCounts], int | None]] = {
     "graphs": METRICS["graphs"],
@@ -115,8 +121,7 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Tab
     scales: dict[str, Scale] = {}
     for title, state in STATES.items():
         if any(measurement.of(state) for measurement in everything):
-            figures = (measurement.figure(state) for measurement in everything)
-            scales[title] = column_scale(figures) if is_timed else Scale("", 1, 0)
+            scales[title] = SCALES[title] if is_timed else Scale("", 1, 0)
 
     def line(variant: CompiledVariant) -> Line:
         measurement, counts = variant.measurement, variant.counts

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
-from pytest_dtdispatch.report.measurements import Scale, column_scale, lay_out
+from pytest_dtdispatch.report.measurements import SCALES, Scale, lay_out
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
 LEGEND = (
@@ -23,10 +23,8 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     has_cold = any(measurement.of(State.COLD) for measurement in everything)
     states = (State.COLD, State.MISS, State.HIT) if has_cold else (State.MISS, State.HIT)
-    scales = {
-        state: column_scale(_middle_ns(m, state) for m in everything) for state in (*states, State.LOCAL)
-    }
-    overhead = column_scale(_overhead_ns(m) for m in everything)
+    scales = {state: SCALES[str(state)] for state in (*states, State.LOCAL)}
+    overhead = SCALES["overhead"]
 
     def cells(measurement: Measurement) -> list[str]:
         return [

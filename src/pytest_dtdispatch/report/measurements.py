@@ -47,6 +47,11 @@ class Scale:
         return "-" if ns is None else f"{ns / self.ns:,.{self.decimals}f}"
 
 
+# One unit and as many digits in every run: two runs are read side by side.
+MILLISECONDS, MICROSECONDS = Scale("ms", 1e6, 3), Scale("us", 1e3, 2)
+SCALES = {title: MILLISECONDS if title in ("cold", "miss") else MICROSECONDS for title in TIMES}
+
+
 def column_scale(values_ns: Iterable[float | None]) -> Scale:
     """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits."""
     sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= MIN_NS)
@@ -63,7 +68,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     has_cold = any(measurement.of(State.COLD) for measurement in everything)
     times = {title: of for title, of in TIMES.items() if has_cold or title != "cold"}
-    scales = {title: column_scale(map(of, everything)) for title, of in times.items()}
+    scales = {title: SCALES[title] for title in times}
 
     def cells(measurement: Measurement) -> list[str]:
         texts = [scale.text(times[title](measurement)) for title, scale in scales.items()]
