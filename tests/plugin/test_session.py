@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -109,6 +110,44 @@ def test_lines_fit_the_width(
     assert any(re.match(r"  stack\.default\(.*@2x2 ", line) for line in lines)
     assert {"miss", "hit"} <= set(lines[1].split())
     assert ("cold" in lines[1].split()) == ("--dtdispatch-cold" in flags)
+
+
+LISTS = (
+    IMPORTS
+    + """
+def test_lists(dtdispatch, device_mesh):
+    tensors = [sharded(device_mesh, 8, size) for size in range(1, 41)]
+    with dtdispatch.capture():
+        torch._foreach_add(tensors, tensors)
+"""
+)
+
+
+def test_a_row_has_one_name_in_tables_and_files_and_stands_whole_in_files(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_lists=LISTS)
+    monkeypatch.setenv("COLUMNS", "80")
+    files = ("--dtdispatch-csv=found.csv", "--benchmark-json=run.json")
+    narrow = measure(pytester, "-v", *files).stdout.str()
+    monkeypatch.delenv("COLUMNS")
+    piped = "\n".join(measured_section(pytester))
+    rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    names = {"narrow": narrow, "piped": piped, "csv": (pytester.path / "found.csv").read_text()}
+    names |= {row["fullname"]: f"{row['name']} {row['fullname']}" for row in rows}
+    digests = {where: {*re.findall("#[0-9a-f]{8}", text)} for where, text in names.items()}
+    [digest] = digests["narrow"]
+    assert digests == {where: {digest} for where in digests}
+    whole = f"_foreach_add.List([{', '.join(f'f32[8,{size}]S0' for size in range(1, 41))}"
+    assert {row["extra_info"]["signature"].startswith(whole) for row in rows} == {True}
+    assert names["csv"].count(whole) == 2, "of a hit and of a miss"
+    # A pipe has no edge: the name is the one of files, and no column is left out.
+    assert re.search(r"overhead us +miss/hit +samples  proof", piped)
+    assert f"  {rows[0]['fullname'].split('::')[2]} " in piped
+    assert "-v shows every column" in piped
+    # What has no room in 80 columns stands below its line where all was asked for.
+    assert re.search(r"    local [\d,.]+ us, .*rounds 2, calls 1$", narrow, re.MULTILINE)
+    assert "-v shows" not in narrow
 
 
 def test_a_test_that_failed_after_it_measured_shows_its_row(pytester: pytest.Pytester) -> None:

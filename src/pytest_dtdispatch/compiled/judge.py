@@ -44,11 +44,17 @@ COUNTS: dict[str, Callable[[CompileCounts], int | None]] = {
 }
 EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm", "cold/call")
 LEGEND = (
-    "Compiled: medians, of instructions the least. cold: torch.compile and the first call, every cache "
-    "empty; warm: the same with caches of compiled code filled; call: guards and the compiled program; "
-    "eager: the same call uncompiled. Counts of one cold compile by torch's counters, ? where it has none; "
-    "fake: hits + misses of the FakeTensor cache. samples: cold + warm + calls. More with -v."
+    "Compiled: medians, of instructions the least; counts of one cold compile by torch's counters, "
+    "? where it has none."
 )
+MEANINGS = {
+    "cold": "torch.compile and the first call, every cache empty",
+    "warm": "the same with caches of compiled code filled",
+    "call": "guards and the compiled program",
+    "eager": "the same call uncompiled",
+    "fake": "hits + misses of the FakeTensor cache",
+    "samples": "cold + warm + calls",
+}
 
 
 def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
@@ -112,7 +118,7 @@ def cache_effects(variants: Sequence[CompiledVariant]) -> Iterator[CacheEffect]:
 
 def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Document:
     """Lay out what was compiled, and what the FakeTensor cache is worth, where it was off and on."""
-    return Document((_table(compiled, view), *_effects(compiled)), LEGEND)
+    return Document((_table(compiled, view), *_effects(compiled)), LEGEND, MEANINGS)
 
 
 def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Table:

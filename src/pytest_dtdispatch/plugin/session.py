@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
-from pytest_dtdispatch.report.terminal import document_lines
+from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -190,10 +190,11 @@ class Session:
                 terminalreporter.ensure_newline()
                 terminalreporter.section("dtdispatch")
                 view = self._view()
-                for document in self._documents(view):
-                    _print(terminalreporter, document, view)
+                width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
+                for document in self._documents(view, width):
+                    _print(terminalreporter, document_lines(document, width, view))
 
-    def _documents(self, view: View) -> Iterator[Document]:
+    def _documents(self, view: View, width: int) -> Iterator[Document]:
         """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
         verbosity = self._config.get_verbosity()
         if not any(self.results.values()):
@@ -204,7 +205,7 @@ class Session:
         else:
             yield from (shown := documents(self.results, view))
             if verbosity >= 0:
-                yield legends(shown, self._summaries())
+                yield legends(shown, self._summaries(), width, view)
         if self._ranks is not None:
             yield self._ranks.document()
         if self._has_thresholds and not self._plugins(SAVED_RUN):
@@ -234,9 +235,9 @@ class Session:
         )
 
 
-def _print(terminalreporter: Any, document: Document, view: View) -> None:
-    """Print a document in the width of the terminal."""
-    for line in document_lines(document, terminalreporter._tw.fullwidth, view):
+def _print(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> None:
+    """Print lines in their colours."""
+    for line in lines:
         for piece in line:
             terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
         terminalreporter.write("\n")

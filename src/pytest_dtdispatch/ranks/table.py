@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
+from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
 from pytest_dtdispatch.report.measurements import SCALES, Scale, lay_out
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
-LEGEND = (
-    "Of each rank the median of its samples. miss, hit, cold, local: the median of these over ranks; "
-    "slowest: the greatest of them, and its rank; spread: how much slower that rank is than the fastest, "
-    "against the median over ranks; overhead: hit - local. samples: misses + hits recorded on all ranks, "
-    "each of them proved by the cache counters. More columns and notes with -v."
-)
+LEGEND = "A figure is the median over ranks of the median of each."
+MEANINGS = {
+    **OF_TIMES,
+    "slowest": "the greatest of these medians, and its rank",
+    "spread": "how much slower that rank is than the fastest, against the median over ranks",
+    "samples": "misses + hits recorded on all ranks, each of them proved by the cache counters",
+}
 
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
@@ -40,7 +42,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
         Column("overhead", overhead.name),
         Column("samples"),
     ]
-    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND)
+    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND, MEANINGS)
 
 
 def _of(measurement: Measurement, state: State) -> Samples | None:

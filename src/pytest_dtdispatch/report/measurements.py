@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
 
-LEGEND = (
-    "Medians. miss: first call after the sharding caches were cleared; hit: a later call; local: the same op "
-    "on plain local shards; overhead: hit - local. samples: misses + hits recorded, each of them proved by "
-    "the cache counters. More columns and notes with -v."
-)
+LEGEND = "Medians."
+MEANINGS = {
+    "cold": "a miss after every other cache was cleared too",
+    "miss": "first call after the sharding caches were cleared",
+    "hit": "a later call",
+    "local": "that op on plain local shards",
+    "overhead": "hit - local, what DTensor adds to the op on plain local shards",
+    "samples": "misses + hits recorded, each of them proved by the cache counters",
+}
 # Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "overhead")
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
@@ -75,7 +79,8 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
         return [*texts, _ratio(measurement), recorded(measurement)]
 
     columns = [*(Column(title, scale.name) for title, scale in scales.items()), Column("miss/hit")]
-    return Document((lay_out([*columns, Column("samples")], measured, cells, EXPENDABLE, view),), LEGEND)
+    table = lay_out([*columns, Column("samples")], measured, cells, EXPENDABLE, view)
+    return Document((table,), LEGEND, MEANINGS)
 
 
 def lay_out(
