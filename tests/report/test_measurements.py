@@ -182,7 +182,9 @@ def test_what_is_written_is_the_time_up_to_its_last_digit(values_ns: list[float 
             assert text == "-"
         else:
             half_a_digit = unit.ns * 0.5 * 10**-unit.decimals
-            assert float(text.replace(",", "")) * unit.ns == pytest.approx(value, abs=half_a_digit * 1.001)
+            assert float(text.replace(",", "")) * unit.ns == pytest.approx(
+                value, rel=1e-15, abs=half_a_digit * 1.001
+            )
 
 
 @unhurried
