@@ -35,7 +35,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     spans,
 )
-from pytest_dtdispatch.report.measurements import TIMES, Scale, column_scale
+from pytest_dtdispatch.report.measurements import SCALES, TIMES, Scale
 
 MOST_EXPENSIVE = 10
 FOLD_ABOVE = 20  # lines of a table
@@ -46,7 +46,7 @@ CellOf = Callable[[AtlasRow], Cell]
 
 def atlas_document(atlas: Atlas) -> Document:
     """Say what every op costs, and which are not as one would think."""
-    units = {title: column_scale(_ns(row, title) for row in atlas.rows) for title in TITLES}
+    units = {title: SCALES[title] for title in TITLES}
     measured = atlas.of(Outcome.MEASURED)
     parts = {
         "Where these figures were taken": _where(atlas),
