@@ -87,7 +87,7 @@ def test_rows_go_into_pytest_benchmark(pytester: pytest.Pytester) -> None:
 def test_the_table_has_a_line_of_its_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_table=DOUBLE)
     text = text_of(measure(pytester, *FEW))
-    assert re.search(r"\n  compiled +cold ms +warm ms +call us +eager us +cold/call +graphs +breaks", text)
+    assert re.search(r"\n  compiled +cold s +warm ms +call us +eager us +cold/call +graphs +breaks", text)
     assert "test_table.py::test_double (compiled by aot_eager)" in text
     assert re.search(r"\n  double( +[\d.,]+){5} +1 +0 +\d+ +0 +1 .*2\+2\+6  proved", text)
     assert "signature " not in text

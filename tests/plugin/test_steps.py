@@ -231,7 +231,7 @@ def test_none():
     result.stdout.fnmatch_lines(
         [
             "*test_plain (counts of each step)",
-            "  capture 1      3       2 *",
+            "  capture 1      3     1       2 *",
             "*missed add.Tensor(*: first call of this op",
         ]
     )
