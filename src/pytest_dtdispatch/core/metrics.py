@@ -33,11 +33,13 @@ class MetricValue:
         name: of the test with the signature, the call or the step: ``t.py::test_add::mm.default(...)@4``.
         metric: what was measured; a time is in nanoseconds.
         value: rounded to a whole number.
+        scatter: of the samples that it stands for, where that is too far to judge it; else 0.
     """
 
     name: str
     metric: str
     value: int
+    scatter: float = 0.0
 
 
 class Count(float):

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
+from pytest_dtdispatch.report.marks import proved
 from pytest_dtdispatch.report.measurements import Scale, column_scale, lay_out
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
 LEGEND = (
     "Of each rank the median of its samples. miss, hit, cold, local: the median of these over ranks; "
     "slowest: the greatest of them, and its rank; spread: how much slower that rank is than the fastest, "
-    "against the median over ranks; overhead: hit - local. samples: misses + hits recorded on all ranks, "
-    "each of them proved by the cache counters. More columns and notes with -v."
+    "against the median over ranks; overhead: hit - local. samples: misses + hits recorded on all ranks. "
+    "More columns and notes with -v."
 )
 
 
@@ -42,7 +43,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
         Column("overhead", overhead.name),
         Column("samples"),
     ]
-    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND)
+    return Document((lay_out(columns, measured, cells, EXPENDABLE, view), *proved(everything)), LEGEND)
 
 
 def _of(measurement: Measurement, state: State) -> Samples | None:
