@@ -39,8 +39,10 @@ ADD = measured(miss=[1_200_000] * 20, hit=[6_000, 7_000], local=[1_500])
 
 def test_a_line_has_a_cell_for_each_title() -> None:
     table = table_of(document({"test_a": [ADD]}, View()))
-    assert titles_of(table) == ("miss ms", "hit us", "local us", "overhead us", "miss/hit", "samples")
-    assert table.groups[0].lines[0].cells == ("1.200", "6.50", "1.50", "5.00", "185", "20+2")
+    assert titles_of(table) == (
+        *("miss ms", "+-%", "hit us", "+-%", "local us", "overhead us", "miss/hit", "samples"),
+    )
+    assert table.groups[0].lines[0].cells == ("1.200", "0", "6.50", "-", "1.50", "5.00", "185", "20+2")
     assert table.groups[0].lines[0].label == "add@4"
 
 
@@ -48,8 +50,8 @@ def test_a_column_is_in_the_same_unit_in_every_run() -> None:
     slow = measured(miss=[370_000_000], hit=[1_100_000], local=[800])
     quick = measured(miss=[484_900], hit=[900], local=[70])
     runs = [table_of(document({"test_a": [one]}, View())) for one in (slow, quick)]
-    assert [titles_of(table)[:3] for table in runs] == [("miss ms", "hit us", "local us")] * 2
-    cells = [table.groups[0].lines[0].cells[:3] for table in runs]
+    assert [titles_of(table)[:5:2] for table in runs] == [("miss ms", "hit us", "local us")] * 2
+    cells = [table.groups[0].lines[0].cells[:5:2] for table in runs]
     assert cells == [("370.000", "1,100.00", "0.80"), ("0.485", "0.90", "0.07")]
 
 
@@ -62,12 +64,12 @@ def test_cold_is_a_column_only_where_something_is_cold() -> None:
 
 def test_what_was_not_recorded_is_a_dash() -> None:
     line = line_of(document({"test_a": [measured(hit=[6_000])]}, View()))
-    assert line.cells == ("-", "6.00", "-", "-", "-", "0+1")
+    assert line.cells == ("-", "-", "6.00", "-", "-", "-", "-", "0+1")
 
 
 def test_a_call_of_an_unpropagated_op_stands_where_hits_do() -> None:
     line = line_of(document({"test_a": [measured(call=[4_000] * 7, local=[1_000])]}, View()))
-    assert line.cells == ("-", "4.00", "1.00", "3.00", "-", "0+7")
+    assert line.cells == ("-", "-", "4.00", "0", "1.00", "3.00", "-", "0+7")
     assert line.proof == "unpropagated"
     assert line.tone is Tone.GOOD
 

@@ -77,10 +77,10 @@ def _head(atlas: Atlas, measured: Sequence[AtlasRow]) -> Iterator[Block]:
         "that feed propagation were cleared too, a *hit* a later call, each proved by torch's cache "
         "counters; an op that never asks the propagator has its latency in the column of hits. *local* is "
         "the same op on the plain local shards, where that is one op, and *overhead* the hit less that. All "
-        "are medians, and start below autograd. *propagations* counts those of one miss: the op's own, and "
-        "those of the ops that torch makes it of where it has no rule of its own. *redistributes* says what "
-        "the op moves though its caller did not ask for it. The collectives are fakes, which move nothing: "
-        "what they cost on a network is not in these figures."
+        "are quietest blocks, and start below autograd. *propagations* counts those of one miss: the op's "
+        "own, and those of the ops that torch makes it of where it has no rule of its own. *redistributes* "
+        "says what the op moves though its caller did not ask for it. The collectives are fakes, which move "
+        "nothing: what they cost on a network is not in these figures."
     )
     tones = itertools.cycle((Tone.PLAIN, Tone.STRONG))
     yield Paragraph(tuple(map(Span, definitions.split("*"), tones)))

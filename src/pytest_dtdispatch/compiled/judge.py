@@ -11,6 +11,7 @@ from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVar
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.metrics import listed, repeated
 from pytest_dtdispatch.report.document import (
+    Block,
     Column,
     Document,
     Group,
@@ -18,10 +19,12 @@ from pytest_dtdispatch.report.document import (
     Line,
     Paragraph,
     Table,
+    Tone,
     View,
     paragraph,
 )
-from pytest_dtdispatch.report.measurements import MICROSECONDS, Scale, proof_tone
+from pytest_dtdispatch.report.marks import mark, proved, title_of
+from pytest_dtdispatch.report.measurements import MICROSECONDS, Scale
 from pytest_dtdispatch.stats.rank_sums import hodges_lehmann, shift_interval
 
 CONFIDENCE = 0.95  # five compiles each suffice for it
@@ -44,7 +47,7 @@ COUNTS: dict[str, Callable[[CompileCounts], int | None]] = {
 }
 EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm", "cold/call")
 LEGEND = (
-    "Compiled: medians, of instructions the least; counts of one cold compile by torch's counters, "
+    "Compiled: quietest blocks, of instructions the least; counts of one cold compile by torch's counters, "
     "? where it has none."
 )
 MEANINGS = {
@@ -118,10 +121,10 @@ def cache_effects(variants: Sequence[CompiledVariant]) -> Iterator[CacheEffect]:
 
 def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Document:
     """Lay out what was compiled, and what the FakeTensor cache is worth, where it was off and on."""
-    return Document((_table(compiled, view), *_effects(compiled)), LEGEND, MEANINGS)
+    return Document((*_table(compiled, view), *_effects(compiled)), LEGEND, MEANINGS)
 
 
-def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Table:
+def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Iterator[Block]:
     everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
     is_timed = any(samples.ns for measurement in everything for samples in measurement.samples)
     scales: dict[str, Scale] = {}
@@ -136,8 +139,8 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Tab
         cells += [_number(of(counts)) for of in COUNTS.values()]
         cells += [f"{_number(counts.fake_tensor_hits)}+{_number(counts.fake_tensor_misses)}"]
         cells += [_samples(measurement)] * bool(scales)
-        proof = measurement.proof if scales else "counted"
-        return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, view)), proof_tone(proof))
+        text, tone = mark(measurement) if scales else ("", Tone.PLAIN)
+        return Line(variant.name, tuple(cells), text, tuple(_notes(variant, view)), tone)
 
     groups = tuple(
         Group(f"{test} (compiled by {backend})", tuple(line(v) for v in of_test if v.backend == backend))
@@ -146,7 +149,9 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Tab
     )
     titles = [*["cold/call"] * bool(scales), *COUNTS, "fake", *["samples"] * bool(scales)]
     columns = (*(Column(title, scale.name) for title, scale in scales.items()), *map(Column, titles))
-    return Table(columns, groups, label_title="compiled", expendable=EXPENDABLE)
+    last = title_of([line for group in groups for line in group.lines])
+    yield Table(columns, groups, label_title="compiled", proof_title=last, expendable=EXPENDABLE)
+    yield from proved(everything if scales else (), by="torch's counters")
 
 
 def _effects(compiled: Mapping[str, Sequence[CompiledVariant]]) -> Iterator[Paragraph]:

@@ -217,8 +217,8 @@ class TestResults:
         """Name every number of the test: those of its rows, then those of results of these kinds."""
         for row in self.measurements():
             whole = row.full_label if row.full_label != row.label else ""
-            for metric, value in call_metrics(row):
-                yield replace(self._value(row.label, metric, value), signature=whole)
+            for metric in call_metrics(row):
+                yield replace(self._value(row.label, *metric), signature=whole)
         yield from self.numbers(kinds)
 
     def numbers(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
@@ -226,8 +226,8 @@ class TestResults:
         for result in (result for kind in kinds for result in self._found.get(kind, {}).values()):
             yield from (self._value(result.name, metric, value) for metric, value in result.metrics())
 
-    def _value(self, name: str, metric: str, value: int) -> MetricValue:
-        return MetricValue(plain_name(f"{self.test}::{name}"), metric, value)
+    def _value(self, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
+        return MetricValue(plain_name(f"{self.test}::{name}"), metric, value, scatter)
 
     def merged(self, rows: Sequence[Measurement]) -> TestResults:
         """Give the same results with rows that stand for those of all ranks."""
@@ -236,20 +236,20 @@ class TestResults:
         return merged
 
 
-def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int]]:
-    """Give every metric of a row, under the names that its unit gives."""
+def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
+    """Give every metric of a row, under the names that its unit gives, and how far it scatters if too far."""
     unit = next((samples.unit for samples in measurement.recorded()), TIME)
-    first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
-    figures = {
-        unit.steady: measurement.steady.figure if measurement.steady else None,
-        unit.hit: measurement.figure(State.HIT),
-        unit.miss: measurement.figure(State.MISS),
-        # The first call compiles, and then runs once as later ones do.
-        unit.compile: None if first is None or call is None else first - call,
+    taken = {
+        unit.steady: measurement.steady,
+        unit.hit: measurement.of(State.HIT),
+        unit.miss: measurement.of(State.MISS),
     }
-    for metric, value in figures.items():
-        if metric and value is not None:
-            yield metric, round(value)
+    for metric, samples in taken.items():
+        if metric and samples:
+            yield metric, round(samples.figure), (samples.scatter or 0.0) * samples.is_noisy
+    first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
+    if unit.compile and first is not None and call is not None:
+        yield unit.compile, round(first - call), 0.0  # the first call compiles, and then runs once
 
 
 def _runs(texts: Sequence[str]) -> str:

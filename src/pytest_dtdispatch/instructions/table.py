@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.measurement import Measurement, Samples, Share, State
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.core.profiles import Share
 from pytest_dtdispatch.report.document import Block, Column, Document, Listing, Span, Tone, View, one_line
+from pytest_dtdispatch.report.marks import proved
 from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
 from pytest_dtdispatch.report.measurements import lay_out, recorded
 
@@ -40,7 +42,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     titles = [*(title for title, _ in columns), "miss/hit", "samples"]
     table = lay_out([*map(Column, titles)], measured, cells, EXPENDABLE, view)
     legend = LEGEND.format(units=view.counted.capitalize())
-    return Document((table, *_profiles(measured)), legend, MEANINGS)
+    return Document((table, *proved(everything), *_profiles(measured)), legend, MEANINGS)
 
 
 def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -104,9 +103,12 @@ class Bridge:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Add numbers that are no samples, such as counts of steps."""
-        numbers = (asdict(number) for of_test in self._numbers.values() for number in of_test)
-        if told := [{key: number[key] for key in ("name", "metric", "value")} for number in numbers]:
-            output_json["dtdispatch"] = told
+        if any(self._numbers.values()):
+            output_json["dtdispatch"] = [
+                {"name": number.name, "metric": number.metric, "value": number.value}
+                for of_test in self._numbers.values()
+                for number in of_test
+            ]
 
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
@@ -173,6 +175,9 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "refused": [str(refusal) for refusal in samples.refused],
             "calls": measurement.calls,
             "rounds": measurement.rounds,
+            "figure": samples.figure_name,
+            "figure_ns": samples.figure,
+            "scatter": samples.scatter,
             "overhead_ns": measurement.overhead_ns,
             "notes": [*measurement.notes, *measurement.remarks],
             **_of_ranks(samples),

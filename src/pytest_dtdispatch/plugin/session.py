@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtdispatch.core.environment import load_text
 from pytest_dtdispatch.core.metrics import Count
 from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.core.world import read_world
@@ -18,6 +19,7 @@ from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
+from pytest_dtdispatch.report.marks import noise
 from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
 
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ class Session:
             f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
             f" repeat={settings.repeat}{limit}{cold}{ops}{metric})"
         )
-        return [how, *(f"dtdispatch: {summary}" for summary in self._meter_summary())]
+        load = [load_text()] if settings.metric != "instructions" else []
+        return [how, *(f"dtdispatch: {summary}" for summary in (*load, *self._meter_summary()))]
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
@@ -213,6 +216,7 @@ class Session:
         yield from (gate.document() for gate in self._gates())
         if idle := self._idle_gates():
             yield Document((one_line(Span(f"failed: {idle}", Tone.BAD)),))
+        yield noise([row for results in self.results.values() for row in results.measurements()])
 
     def _view(self) -> View:
         from pytest_dtdispatch.measuring.sampler import SAMPLERS

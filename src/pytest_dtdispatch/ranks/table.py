@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
+from pytest_dtdispatch.report.marks import proved
 from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
 from pytest_dtdispatch.report.measurements import SCALES, Scale, lay_out
 
@@ -16,7 +17,7 @@ MEANINGS = {
     **OF_TIMES,
     "slowest": "the greatest of these medians, and its rank",
     "spread": "how much slower that rank is than the fastest, against the median over ranks",
-    "samples": "misses + hits recorded on all ranks, each of them proved by the cache counters",
+    "samples": "misses + hits recorded on all ranks",
 }
 
 
@@ -42,7 +43,8 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
         Column("overhead", overhead.name),
         Column("samples"),
     ]
-    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND, MEANINGS)
+    table = lay_out(columns, measured, cells, EXPENDABLE, view)
+    return Document((table, *proved(everything)), LEGEND, MEANINGS)
 
 
 def _of(measurement: Measurement, state: State) -> Samples | None:

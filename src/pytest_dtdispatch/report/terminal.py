@@ -190,7 +190,7 @@ def _column_width(table: Table, index: int) -> int:
 
 def _proof_width(table: Table) -> int:
     """Width of the last column; a long refusal may run over the edge."""
-    return 2 + min(max((len(line.proof) for line in _lines_of(table)), default=0), len("unpropagated"))
+    return 2 + min(max((len(line.proof) for line in _lines_of(table)), default=0), len("unpropagated, noisy"))
 
 
 def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Text, ...]]:
