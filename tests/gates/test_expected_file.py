@@ -154,7 +154,7 @@ LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),)
 
 
 def test_a_signature_that_its_name_has_cut_stands_whole_beside_it(tmp_path: Path) -> None:
-    result = MetricValue(f"t.py::test::{LONG}", "dispatch_hit_ns", 6940, LONG.full)
+    result = MetricValue(f"t.py::test::{LONG}", "dispatch_hit_ns", 6940, signature=LONG.full)
     path = written(tmp_path, results_text([result]))
     assert LONG.full in path.read_text()
     assert read_results(path, METRICS) == (result,)
@@ -166,7 +166,7 @@ def test_a_signature_that_its_name_has_cut_stands_whole_beside_it(tmp_path: Path
 
 def test_no_line_is_written_that_is_too_long_to_be_read(tmp_path: Path) -> None:
     long = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(4000)),), (4,), "cpu")
-    result = MetricValue(f"t.py::test::{long}", "dispatch_hit_ns", 6940, long.full)
+    result = MetricValue(f"t.py::test::{long}", "dispatch_hit_ns", 6940, signature=long.full)
     assert read_results(written(tmp_path, results_text([result])), METRICS) == (
         replace(result, signature=""),
     )

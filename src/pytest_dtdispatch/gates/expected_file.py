@@ -105,7 +105,8 @@ def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     for line, (name, metric, value, *signature) in rows:
         if signature and not name.endswith(f"::{cut_name(signature[0])}"):
             raise ValueError(f"{path}:{line}: 4 fields, and a row is {RESULTS_FORM} of that name")
-        results.append(MetricValue(name, metric, _whole(value, "value", f"{path}:{line}"), *signature))
+        number = _whole(value, "value", f"{path}:{line}")
+        results.append(MetricValue(name, metric, number, signature="".join(signature)))
     return tuple(results)
 
 
