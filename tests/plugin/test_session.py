@@ -142,7 +142,7 @@ def test_a_row_has_one_name_in_tables_and_files_and_stands_whole_in_files(
     assert {row["extra_info"]["signature"].startswith(whole) for row in rows} == {True}
     assert names["csv"].count(whole) == 2, "of a hit and of a miss"
     # A pipe has no edge: the name is the one of files, and no column is left out.
-    assert re.search(r"overhead us +miss/hit +samples  proof", piped)
+    assert re.search(r"overhead us +miss/hit +samples\b", piped)
     assert f"  {rows[0]['fullname'].split('::')[2]} " in piped
     assert "-v shows every column" in piped
     # What has no room in 80 columns stands below its line where all was asked for.
