@@ -316,3 +316,13 @@ def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
 ) -> None:
     assert main(["expected", *words]) == 2
     refusal(capsys)
+
+
+@pytest.mark.parametrize("value", [1, 1000, 10**9])
+def test_a_result_that_scatters_is_neither_passed_nor_failed(value: int) -> None:
+    rows = [ExpectedRow("t", HIT, 1000, 0.1), ExpectedRow("u", HIT, 5, 0.1)]
+    judgement = judge_results(rows, [MetricValue("t", HIT, value, scatter=1.5), MetricValue("u", HIT, 5)])
+    assert [str(row.verdict) for row in judgement.verdicts] == ["inconclusive", "passed"]
+    assert "scatter by 150%" in judgement.verdicts[0].remedy
+    assert not judgement.has_failed
+    assert judgement.corrections == ()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.results import Signature
 from pytest_dtdispatch.gates import expected_file as expected
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedRow,
@@ -134,7 +135,7 @@ def test_a_file_of_100_megabytes_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "expected.csv"
     with path.open("wb") as file:
         file.truncate(100 * 2**20)
-    assert complaint(path) == "FILE: it has more than 4 MiB, and is no file of rows"
+    assert complaint(path) == "FILE: it has more than 16 MiB, and is no file of rows"
 
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> None:
@@ -148,6 +149,28 @@ def test_results_have_three_fields(tmp_path: Path) -> None:
     path.write_text(f"t,dispatch_hit_ns,6940\n{ROW}\n")
     with pytest.raises(ValueError, match=r"results\.csv:2: 4 fields, and a row is name,metric,value"):
         read_results(path, METRICS)
+
+
+LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (4,), "cpu")
+
+
+def test_a_signature_that_its_name_has_cut_stands_whole_beside_it(tmp_path: Path) -> None:
+    result = MetricValue(f"t.py::test::{LONG}", "dispatch_hit_ns", 6940, signature=LONG.full)
+    path = written(tmp_path, results_text([result]))
+    assert LONG.full in path.read_text()
+    assert read_results(path, METRICS) == (result,)
+    assert pytorch_reader.read_results(path) == {(result.name, result.metric): result.value}
+    another = written(tmp_path, path.read_text().replace("f32[30]S0", "f32[99]S0"))
+    with pytest.raises(ValueError, match=r"expected\.csv:1: 4 fields, and a row is name,metric,value"):
+        read_results(another, METRICS)
+
+
+def test_no_line_is_written_that_is_too_long_to_be_read(tmp_path: Path) -> None:
+    long = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(4000)),), (4,), "cpu")
+    result = MetricValue(f"t.py::test::{long}", "dispatch_hit_ns", 6940, signature=long.full)
+    assert read_results(written(tmp_path, results_text([result])), METRICS) == (
+        replace(result, signature=""),
+    )
 
 
 # Writing

@@ -392,3 +392,13 @@ def test_many_new_rows_are_cut_short(pytester: pytest.Pytester) -> None:
     body = "\n".join(f"    dtdispatch.steps(lambda: None, name='s{n}')" for n in range(5))
     pytester.makepyfile(test_results=f"def test_steps(dtdispatch):\n{body}\n")
     failed(run(pytester, *GATE), "15 new", "and 5 more that are new; --dtdispatch-csv writes all", tests=1)
+
+
+def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:
+    noisy = TESTS.replace("import scripted", "import random, scripted\ndraws = random.Random(1)")
+    noisy = noisy.replace("wait(scripted.extra_ns)", "wait(draws.choice((0, 10**6)))")
+    pytester.makepyfile(test_results=noisy)
+    result = run(pytester, *GATE)
+    passed(result, "5 passed, 2 inconclusive", f"inconclusive {MUL}", "    noisy: its samples scatter by ")
+    assert "rows to paste" not in text_of(result)
+    failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", tests=1)

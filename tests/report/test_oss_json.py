@@ -24,3 +24,5 @@ def test_each_result_is_a_record_with_what_the_database_requires() -> None:
         }
         for result in results
     ]
+    [record] = json.loads(oss_json([MetricValue("t.py::cut", "collectives", 0, signature="the whole")], {}))
+    assert record["model"]["extra_info"] == {"signature": "the whole"}

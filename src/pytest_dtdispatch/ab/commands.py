@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.parsing import read_count, read_seconds
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.document import Document, View
-from pytest_dtdispatch.report.terminal import document_lines
+from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 TIME_LIMIT_S = 300.0
 AA_PROCESSES, SELFTEST_PROCESSES = 90, 40
@@ -234,7 +234,7 @@ def _told_by(reader: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _print(document: Document) -> None:
-    width = shutil.get_terminal_size((160, 24)).columns
+    width = page_width(sys.stdout.isatty(), shutil.get_terminal_size().columns)
     for pieces in document_lines(document, width, View()):
         print("".join(piece.text for piece in pieces).rstrip())
 

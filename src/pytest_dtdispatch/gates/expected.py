@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, noise_text
 from pytest_dtdispatch.core.metrics import MetricNames, MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
@@ -54,8 +54,8 @@ class ExpectedJudgement:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run must fail: something is neither passed nor new, or nothing was compared."""
-        harmless = {Verdict.PASSED, Verdict.NEW}
+        """Whether the run must fail: an inconclusive row may lie on either side of its margin."""
+        harmless = {Verdict.PASSED, Verdict.NEW, Verdict.INCONCLUSIVE}
         return not self.has_compared or any(row.verdict not in harmless for row in self.verdicts)
 
 
@@ -95,9 +95,10 @@ def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue
     """Judge results against expected ones.
 
     Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
-    ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``.
+    ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``. One whose samples scatter
+    too far is inconclusive.
     """
-    found = {(result.name, result.metric): result.value for result in results}
+    found = {(result.name, result.metric): result for result in results}
     known = {(row.name, row.metric) for row in expected}
     verdicts = [_judge_row(row, found.get((row.name, row.metric))) for row in expected]
     new = [
@@ -105,7 +106,8 @@ def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue
         for result in results
         if (result.name, result.metric) not in known
     ]
-    return ExpectedJudgement((*verdicts, *new), tuple(corrections(expected, results)))
+    quiet = [result for result in results if not result.scatter]
+    return ExpectedJudgement((*verdicts, *new), tuple(corrections(expected, quiet)))
 
 
 def not_judged(why: str) -> ExpectedJudgement:
@@ -183,11 +185,15 @@ def _is_off(expected: int, value: int, noise_margin: float) -> bool:
     return 3 * abs(value - expected) > noise_margin * expected
 
 
-def _judge_row(row: ExpectedRow, value: int | None) -> RowVerdict:
+def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
     criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %"
-    if value is None:
+    if result is None:
         remedy = NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE
         return RowVerdict(row.name, Verdict.MISSING, (), remedy, criterion)
+    value = result.value
+    if result.scatter:
+        why = f"noisy: {noise_text(result.scatter)}; run again where less else runs"
+        return RowVerdict(row.name, Verdict.INCONCLUSIVE, (), why, f"{criterion}: found {value:,}")
     change = (("change_percent", 100 * (value / row.expected - 1)),) if row.expected else ()
     figures = (("expected", row.expected), ("found", value), *change)
     verdict, remedy = _place(row, value)

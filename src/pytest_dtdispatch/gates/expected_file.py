@@ -15,13 +15,14 @@ from pathlib import Path
 
 from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.metrics import MetricNames, MetricValue, plain_name
+from pytest_dtdispatch.core.results import cut_name
 
-MOST_BYTES = 4 * 2**20  # some 20,000 rows
+MOST_BYTES = 16 * 2**20  # some 80,000 rows
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
 MOST = 2**63  # a count of instructions that is larger is no count
 EXPECTED_FORM = "name,metric,expected,noise_margin"
-RESULTS_FORM = "name,metric,value"
+RESULTS_FORM = "name,metric,value[,signature]"
 
 
 @dataclass(frozen=True)
@@ -122,16 +123,22 @@ def as_pytorch_reads_it(file: ExpectedFile) -> tuple[str, tuple[str, ...]]:
 
 def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     """Read a file of results."""
-    rows = _rows(_text(path), str(path), RESULTS_FORM, (3,), metrics)
-    return tuple(
-        MetricValue(name, metric, _whole(value, "value", f"{path}:{line}"))
-        for line, (name, metric, value) in rows
-    )
+    rows = _rows(_text(path), str(path), RESULTS_FORM, (3, 4), metrics)
+    results = []
+    for line, (name, metric, value, *signature) in rows:
+        if signature and not name.endswith(f"::{cut_name(signature[0])}"):
+            raise ValueError(f"{path}:{line}: 4 fields, and a row is {RESULTS_FORM} of that name")
+        number = _whole(value, "value", f"{path}:{line}")
+        results.append(MetricValue(name, metric, number, signature="".join(signature)))
+    return tuple(results)
 
 
 def results_text(results: Iterable[MetricValue]) -> str:
-    """Write a line for each result, and no blank one, at which PyTorch's reader stops."""
-    return "".join(f"{_csv_line([result.name, result.metric, str(result.value)])}\n" for result in results)
+    """Write a line for each result, and no blank one, at which PyTorch's reader stops.
+
+    A signature that its name has cut is the last field, unless a line with it is too long to be read.
+    """
+    return "".join(f"{_result_line(result)}\n" for result in results)
 
 
 def checked_reason(text: str) -> str:
@@ -207,6 +214,12 @@ def _whole(text: str, column: str, place: str) -> int:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _result_line(result: MetricValue) -> str:
+    fields = [result.name, result.metric, str(result.value)]
+    whole = _csv_line([*fields, result.signature])
+    return whole if result.signature and len(whole) <= LONGEST_LINE else _csv_line(fields)
 
 
 def _csv_line(fields: list[str]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtdispatch.core.environment import load_text
 from pytest_dtdispatch.core.metrics import Count
 from pytest_dtdispatch.core.results import Unseen, mesh_text
 from pytest_dtdispatch.core.world import read_world
@@ -19,7 +20,8 @@ from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
 from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
-from pytest_dtdispatch.report.terminal import document_lines
+from pytest_dtdispatch.report.marks import noise
+from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -68,7 +70,8 @@ class Session:
             f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
             f" repeat={settings.repeat}{limit}{cold}{ops}{metric})"
         )
-        return [how, *(f"dtdispatch: {summary}" for summary in self._meter_summary())]
+        load = [load_text()] if settings.metric != "instructions" else []
+        return [how, *(f"dtdispatch: {summary}" for summary in (*load, *self._meter_summary()))]
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
@@ -191,10 +194,11 @@ class Session:
                 terminalreporter.ensure_newline()
                 terminalreporter.section("dtdispatch")
                 view = self._view()
-                for document in self._documents(view):
-                    _print(terminalreporter, document, view)
+                width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
+                for document in self._documents(view, width):
+                    _print(terminalreporter, document_lines(document, width, view))
 
-    def _documents(self, view: View) -> Iterator[Document]:
+    def _documents(self, view: View, width: int) -> Iterator[Document]:
         """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
         verbosity = self._config.get_verbosity()
         if not any(self.results.values()):
@@ -205,7 +209,7 @@ class Session:
         else:
             yield from (shown := documents(self.results, view))
             if verbosity >= 0:
-                yield legends(shown, self._summaries())
+                yield legends(shown, self._summaries(), width, view)
         yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()
@@ -214,6 +218,7 @@ class Session:
         yield from (gate.document() for gate in self._gates())
         if idle := self._idle_gates():
             yield Document((one_line(Span(f"failed: {idle}", Tone.BAD)),))
+        yield noise([row for results in self.results.values() for row in results.measurements()])
 
     def _view(self) -> View:
         from pytest_dtdispatch.measuring.sampler import SAMPLERS
@@ -237,9 +242,9 @@ class Session:
         )
 
 
-def _print(terminalreporter: Any, document: Document, view: View) -> None:
-    """Print a document in the width of the terminal."""
-    for line in document_lines(document, terminalreporter._tw.fullwidth, view):
+def _print(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> None:
+    """Print lines in their colours."""
+    for line in lines:
         for piece in line:
             terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
         terminalreporter.write("\n")

@@ -21,11 +21,15 @@ COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
     ("DTensors+", lambda step: step.dtensor_growth),
 )
 EXPENDABLE = ("steps", "DTensors+", "hits", "collectives")
-LEGEND = (
-    "Counts of each step, least-most where steps differ. calls: ops on DTensors; misses: those whose "
-    "sharding was propagated; cache+: entries gained by the cache that gained most; specs+, DTensors+: live "
-    "objects gained. steps: of the warm-up + counted. More with -v."
-)
+LEGEND = "Counts of each step, least-most where steps differ."
+MEANINGS = {
+    "calls": "ops on DTensors",
+    "misses": "those whose sharding was propagated",
+    "cache+": "entries gained by the cache that gained most",
+    "specs+": "live sharding specs gained",
+    "DTensors+": "live DTensors gained",
+    "steps": "of the warm-up + counted",
+}
 
 
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
@@ -37,7 +41,7 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     )
     columns = tuple(map(Column, (*(title for title, _ in COLUMNS), "steps")))
     table = Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)
-    return Document((table,), LEGEND)
+    return Document((table,), LEGEND, MEANINGS)
 
 
 def state_of(steps: Steps) -> str:
