@@ -97,10 +97,9 @@ def test_colour_marks_what_is_proved_and_nothing_without_colour(pytester: pytest
     assert not any(COLOR.search(line) for line in plain)
     coloured = measured_section(pytester, "--color=yes")
     assert any("\x1b[32m  1 of 1 rows are proved by the cache counters\x1b[0m" in line for line in coloured)
-    # What follows the row depends on how noisy it is.
-    assert [COLOR.sub("", line).split()[0] for line in coloured[:5]] == [
-        line.split()[0] for line in plain[:5]
-    ]
+    to_proof = slice(5)  # what comes after depends on how busy the machine is
+    first_words = [COLOR.sub("", line).split()[0] for line in coloured[to_proof]]
+    assert first_words == [line.split()[0] for line in plain[to_proof]]
 
 
 @pytest.mark.parametrize("columns", [80, 120])
