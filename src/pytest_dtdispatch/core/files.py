@@ -15,12 +15,16 @@ def read_text(path: Path, most_bytes: int, too_large: str) -> str:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise ValueError(too_large)
-    return data.decode("utf-8")
+    return data.decode("utf-8-sig")  # some editors begin a file with a mark
 
 
 def checked_target(path: Path) -> None:
     """Check that a file can be written, before hours of work are lost on one that cannot."""
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # its name is too long
+        raise DtDispatchError(f"{path} cannot be written: {error.strerror}") from None
+    if is_folder:
         raise DtDispatchError(f"{path} is a folder: name a file")
     if not path.parent.is_dir():
         raise DtDispatchError(f"{path}: there is no folder {path.parent}")
@@ -37,7 +41,7 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file beside its place, and move it there: what was there is lost only when all is written."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")  # a path may be no UTF-8
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
