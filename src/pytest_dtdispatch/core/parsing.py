@@ -20,7 +20,7 @@ def read_count(value: Any, least: int = 1) -> int:
     """Read a whole number of at least 1, or 0."""
     try:
         number = int(value) if isinstance(value, str) else operator.index(value)
-    except (TypeError, ValueError):
+    except Exception:  # the value is the user's, and can raise anything
         number = least - 1
     if number < least or isinstance(value, bool):
         raise ValueError(f"a whole number of at least {least}")
@@ -65,7 +65,7 @@ def read_limit(value: Any) -> float:
 def _read_positive(value: Any, valid: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # the value is the user's, as above
         number = 0.0
     if not 0 < number < float("inf") or isinstance(value, bool):
         raise ValueError(valid)
