@@ -290,7 +290,12 @@ def refusal(read: Callable[[Any], Any], value: Any) -> str:
 def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> None:
     assert refusal(read_count, value) in ("", "a whole number of at least 1")
     assert refusal(read_rounds, value) in ("", "a whole number of at least 1, or auto")
-    assert refusal(read_seconds, value) in ("", "a number of seconds above 0")
+    refused = refusal(read_seconds, value)
+    assert refused in (
+        "",
+        "a number of seconds above 0",
+        "a number of seconds above 0, and at most 1,000,000,000",
+    )
     assert refusal(read_switch, value) in ("", "true or false")
     assert refusal(read_mesh, value) in (
         "",

@@ -50,7 +50,7 @@ def in_test(body: str, marker: str = "", then: str = THEN_CLEAN) -> str:
         ("mesh=0x4", "'0x4' is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"),
         ("backend=mpi", "'mpi' is not one of auto, fake, gloo, nccl, local"),
         ("device=tpu", "'tpu' is not one of auto, cpu, cuda"),
-        ("nproc=x", "'x' is not a whole number of at least 1"),
+        ("nproc=x", "'x' is not a whole number from 1 to 1,024"),
     ],
 )
 @pytest.mark.parametrize("source", ["flag", "ini"])
