@@ -92,6 +92,16 @@ def test_the_atlas_of_no_op_leaves_the_file_alone(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.torch
+def test_the_atlas_is_written_to_a_path_that_is_no_utf_8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "atlas\udcff.md"
+    assert main(["atlas", "--output", str(page), "--ops", "is_same_size.*"]) == 0
+    assert r"atlas\udcff.md' --ops" in page.read_text(encoding="utf-8")
+    assert r"atlas\udcff.md: " in capsys.readouterr().out
+
+
+@pytest.mark.torch
 def test_the_atlas_of_an_op_is_written_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import logging
 

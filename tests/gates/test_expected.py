@@ -48,6 +48,24 @@ def test_a_counter_may_be_expected_to_be_0_exactly(value: int, found: str) -> No
     assert verdict(0, 0, value, "misses_per_step") == found
 
 
+@pytest.mark.parametrize(
+    ("expected", "margin", "value", "found"),
+    [
+        (2**53 + 3, 0.0, 2**53 + 3, "passed"),
+        (2**53 + 3, 0.0, 2**53 + 4, "regressed"),
+        (2**53 + 1, 0.0, 2**53, "improved"),
+        (10**17, 0.1, 11 * 10**16, "passed"),
+        (10**17, 0.1, 11 * 10**16 + 1, "regressed"),
+        (10**17, 0.1, 9 * 10**16 - 1, "improved"),
+        (2**63 - 1, 0.0, 2**63 - 2, "improved"),
+    ],
+)
+def test_a_margin_is_exact_where_floats_round_whole_numbers(
+    expected: int, margin: float, value: int, found: str
+) -> None:
+    assert verdict(expected, margin, value) == found
+
+
 @given(VALUES, MARGINS)
 def test_what_is_expected_passes(value: int, margin: float) -> None:
     assert verdict(value, margin, value) is Verdict.PASSED

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
-from pytest_dtdispatch.core.results import Signature
+from pytest_dtdispatch.core.results import Signature, TestResults
 from pytest_dtdispatch.gates import expected_file as expected
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedRow,
@@ -109,6 +110,7 @@ def test_a_file_without_rows_is_one(tmp_path: Path, text: str) -> None:
         ('"t,dispatch_hit_ns,6940,0.1', "a row is one line, quoted as CSV"),
         (f"{NAME},dispatch_hit_ns,6940,0.1", "quote a name that has commas"),
         ("x" * 10_001, "a line of more than 10,000 characters"),
+        (f"{'x' * 4001},dispatch_hit_ns,1,0", "a name of more than 4,000 characters"),
     ],
 )
 def test_a_line_that_is_wrong_is_told_with_its_number(tmp_path: Path, line: str, says: str) -> None:
@@ -123,6 +125,27 @@ def test_a_second_row_of_a_metric_is_refused(tmp_path: Path) -> None:
     assert message.startswith("FILE:3: a second row of dispatch_hit_ns of 't.py::test_add::")
 
 
+@pytest.mark.parametrize("first", [ROW, "# hits", ""])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, first: str) -> None:
+    path = written(tmp_path, f"\ufeff{first}\nt,collectives,1,0\n")
+    file = read_expected(path, METRICS)
+    assert [row.name for row in file.rows] == [NAME, "t"] * (first == ROW) or ["t"]
+    assert not file.with_rows([]).startswith("\ufeff")
+
+
+def test_a_long_name_is_written_so_that_its_line_can_be_read(tmp_path: Path) -> None:
+    found = TestResults(f"t.py::test_add[{'x' * 20_000}]")
+    for name in ("one", "two", '"' * 20_000):
+        found.enter_call(name, "4", Figures(5, (Samples(State.MISS, (7,)),)))
+    values = tuple(found.metrics(()))
+    path = tmp_path / "results.csv"
+    path.write_text(results_text(values))
+    assert read_results(path, METRICS) == values
+    rows = [ExpectedRow(one.name, one.metric, 7, 0.1, '"' * expected.LONGEST_REASON) for one in values]
+    path.write_text(parse_expected("", "f", METRICS).with_rows(rows))
+    assert len(read_expected(path, METRICS).rows) == 3
+
+
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "expected.csv"
     path.write_bytes(f"{ROW}\n".encode() + bytes(range(256)))
@@ -135,7 +158,7 @@ def test_a_file_of_100_megabytes_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "expected.csv"
     with path.open("wb") as file:
         file.truncate(100 * 2**20)
-    assert complaint(path) == "FILE: it has more than 16 MiB, and is no file of rows"
+    assert complaint(path) == "FILE: it has more than 64 MiB, and is no file of rows"
 
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> None:

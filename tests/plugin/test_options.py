@@ -96,7 +96,7 @@ MISTAKES = [
     ("rounds", "-1", ROUNDS),
     ("rounds", "x", ROUNDS),
     ("repeat", "1.5", COUNT),
-    ("nproc", "0", COUNT),
+    ("nproc", "0", "is not a whole number from 1 to 1,024"),
     ("max_time", "0", "is not a number of seconds above 0"),
     ("max_time", "soon", "is not a number of seconds above 0"),
     ("mesh", "2x", MESH),

@@ -294,7 +294,7 @@ def test_regions(dtdispatch, device_mesh):
             "dtdispatch.steps(lambda x: x)",
             "CaptureError: the step takes arguments (x), and steps() gives none",
         ),
-        ("dtdispatch.steps(7)", "CaptureError: steps(7): give a callable that runs one step"),
+        ("dtdispatch.steps(7)", "CaptureError: steps(): a value of type int is not callable"),
         (
             "with dtdispatch.capture(): dtdispatch.steps(lambda: None)",
             "CaptureError: steps() inside a capture would count what the capture does: close it first",

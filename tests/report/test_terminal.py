@@ -61,6 +61,7 @@ LEAST = len("  ") + MIN_LABEL + sum(2 + len(title) for title in ("cold ms", "mis
 
 
 LONG_PROOF = "unpropagated, noisy"  # a longer one may run over the edge
+EVIL, WRITTEN = "\x1b[31mred\r\u202e", r"\x1b[31mred\r\u202e"
 COLUMNS = tuple(Column(*title.split()) for title in TITLES)
 
 
@@ -335,3 +336,22 @@ def test_a_listing_cuts_the_names_of_parts_and_not_of_the_whole() -> None:
     assert len(second) == len(first)
     assert second.startswith("             250  25.0 %  ")
     assert second.endswith("(a.py:3)")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        one_line(Span(EVIL, Tone.BAD)),
+        paragraph(EVIL),
+        Heading(EVIL),
+        Bullets((EVIL, (Span(EVIL),))),
+        Verbatim((EVIL,)),
+        Listing(("a", "b", "name"), (("1", "2", EVIL),)),
+        table(line(EVIL, EVIL, EVIL), title=EVIL),
+        Folded(EVIL, (paragraph(EVIL),)),
+    ],
+)
+def test_names_reach_a_terminal_so_that_it_does_not_obey_them(block: Block) -> None:
+    shown = [plain(line) for line in document_lines(Document((block,)), 120, View(verbose=True))]
+    assert all(line.isprintable() for line in shown)
+    assert WRITTEN in "".join(shown)

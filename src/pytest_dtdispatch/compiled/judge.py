@@ -10,6 +10,7 @@ from typing import Any
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.metrics import listed, repeated
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -69,7 +70,7 @@ def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
             against.append(f"{limit}={allowed} cannot be judged: this torch does not count them")
         elif allowed is not None and len(found) > allowed:
             against += [f"{limit}={allowed}, and there are {len(found):,}", *listed(found)]
-    return "\n".join([f"{variant.name}: over its limits", *against]) if against else ""
+    return "\n".join([f"{printable(variant.name)}: over its limits", *against]) if against else ""
 
 
 @dataclass(frozen=True)

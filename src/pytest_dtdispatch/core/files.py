@@ -28,7 +28,7 @@ def read_text(path: Path, most_bytes: int, too_large: str) -> str:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise ValueError(too_large)
-    return data.decode("utf-8")
+    return data.decode("utf-8-sig")  # some editors begin a file with a mark
 
 
 def checked_target(path: Path, form: str = "") -> None:

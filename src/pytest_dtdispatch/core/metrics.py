@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 MOST_LISTED = 20
+LONGEST_NAME = 4000  # in files: with it, quoted, a line stays in what readers take
 
 
 @dataclass(frozen=True)

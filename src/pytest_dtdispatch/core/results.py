@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, plain_name
 
 # Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
 MAX_LENGTH = 120
@@ -79,7 +79,7 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
     at = len(text) - min(keep_end, room)
     digest = text[at - DIGEST_LENGTH : at]
     if len(text) != MAX_LENGTH or not DIGEST.fullmatch(digest):
-        digest = f"...#{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        digest = f"...#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     end = text[at:]
     return f"{text[: room - len(end)]}{digest}{end}"
 
@@ -259,7 +259,8 @@ class TestResults:
             yield from (self._value(result.name, metric, value) for metric, value in result.metrics())
 
     def _value(self, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
-        return MetricValue(plain_name(f"{self.test}::{name}"), metric, value, scatter)
+        full = plain_name(f"{self.test}::{name}")
+        return MetricValue(shorten(full, limit=LONGEST_NAME), metric, value, scatter)
 
     def merged(self, rows: Sequence[Measurement]) -> TestResults:
         """Give the same results with rows that stand for those of all ranks."""

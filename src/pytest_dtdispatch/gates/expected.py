@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
@@ -182,7 +183,12 @@ def _new_row(result: MetricValue, margin: float, reason: str, metrics: MetricNam
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
-    return 3 * abs(value - expected) > noise_margin * expected
+    return 3 * abs(value - expected) > _room(expected, noise_margin)
+
+
+def _room(expected: int, noise_margin: float) -> Fraction:
+    """How far a result may be from what is expected; exact, as floats round whole numbers above 2**53."""
+    return expected * Fraction(repr(noise_margin))
 
 
 def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
@@ -201,7 +207,7 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
 
 
 def _place(row: ExpectedRow, value: int) -> tuple[Verdict, str]:
-    room = row.expected * row.noise_margin
+    room = _room(row.expected, row.noise_margin)
     if value > row.expected + room:
         return Verdict.REGRESSED, REGRESSED
     if value < row.expected - room:

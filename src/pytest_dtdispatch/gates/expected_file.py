@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import read_text
-from pytest_dtdispatch.core.metrics import MetricNames, MetricValue, plain_name
+from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricNames, MetricValue, plain_name
 from pytest_dtdispatch.core.results import cut_name
 
-MOST_BYTES = 16 * 2**20  # some 80,000 rows
+MOST_BYTES = 64 * 2**20  # some 300,000 rows
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
 MOST = 2**63  # a count of instructions that is larger is no count
@@ -197,6 +197,8 @@ def _rows(
         name, metric, *others = plain_name(fields[0]), *map(str.strip, fields[1:])
         if not name:
             raise ValueError(f"{place}: the name is empty")
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"{place}: a name of more than {LONGEST_NAME:,} characters")
         if metric not in metrics:
             raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
         if (name, metric) in seen:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
 from pytest_dtdispatch.core.results import cut_name
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS
@@ -83,6 +84,12 @@ class Bridge:
         finally:
             for item in ours:
                 item.fixturenames = names[id(item)]  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_benchmark_group_stats(self) -> Generator[None, Any, Any]:
+        """Write names so that a terminal shows them: these rows are what tables are made of, and no file."""
+        groups = yield
+        return [(_printable(group), [*map(_printable, rows)]) for group, rows in groups]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
@@ -205,6 +212,13 @@ def _proof(measurement: Measurement, samples: Samples) -> str:
     if measurement.contains is Contains.COMPILED and samples.state is State.CALL:
         return "each sample: torch's counters show that nothing was compiled"
     return PROOFS[samples.state]
+
+
+def _printable(part: Any) -> Any:
+    """Write a name, or the names that a row of a table has."""
+    if isinstance(part, dict):
+        return {key: _printable(value) for key, value in part.items()}
+    return printable(part) if isinstance(part, str) else part
 
 
 def _plain(value: Any) -> Any:

@@ -103,7 +103,7 @@ class MeasuringDtDispatch(api.DtDispatch):
         from pytest_dtdispatch.measuring.preconditions import check_steps
         from pytest_dtdispatch.steps.measure import run_and_count_steps
 
-        check_steps(step_fn, warmup, steps)
+        check_steps(step_fn, warmup, steps, name)
         self._open.refuse(
             "steps()", "steps() inside a capture would count what the capture does: close it first"
         )
@@ -175,7 +175,10 @@ class MeasuringDtDispatch(api.DtDispatch):
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
         """Name what a method measures, where it may be measured now and the name is free."""
         __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.preconditions import check_callable
+
         method = usage.partition("(")[0]
+        check_callable(method, fn, name)
         what = f"{method}(name={name!r})"
         self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
         name = name or api.own_name(fn)
@@ -213,7 +216,7 @@ class UntimedDtDispatch(MeasuringDtDispatch):
         scaling = api.run_sizes(make, sizes, name)
         if max_exponent is not None:
             raise GateError(
-                f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
+                f"{scaling.name!r}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
             )
         return scaling
 

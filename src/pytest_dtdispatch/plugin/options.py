@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.parsing import AUTO, READERS, read_choice
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import MeshError
@@ -189,7 +190,7 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
     for mark in item.iter_markers(MARKER):
         if mark.args:
             raise pytest.UsageError(
-                f"{_where(item)}: marker dtdispatch takes keywords only, not {mark.args[0]!r}"
+                f"{_where(item)}: marker dtdispatch takes keywords only, not {shown(mark.args[0])}"
             )
         for keyword, value in mark.kwargs.items():
             values.setdefault(keyword, _keyword_value(keyword, value, f"{_where(item)}: marker dtdispatch"))
@@ -219,7 +220,7 @@ def checked(keyword: str, value: Any) -> Any:
     try:
         return _read(_BY_KEYWORD[keyword], value)
     except ValueError as error:
-        raise MeshError(f"{keyword}={value!r} is not {error}") from None
+        raise MeshError(f"{keyword}={shown(value)} is not {error}") from None
 
 
 def _keyword_value(keyword: str, value: Any, where: str) -> Any:
@@ -228,7 +229,7 @@ def _keyword_value(keyword: str, value: Any, where: str) -> Any:
     try:
         return _read(_BY_KEYWORD[keyword], value)
     except ValueError as error:
-        raise pytest.UsageError(f"{where}: {keyword}={value!r} is not {error}") from None
+        raise pytest.UsageError(f"{where}: {keyword}={shown(value)} is not {error}") from None
 
 
 def _given(config: pytest.Config, option: Option) -> Any:
@@ -241,7 +242,7 @@ def _given(config: pytest.Config, option: Option) -> Any:
     try:
         parsed = _read(option, value)
     except ValueError as error:
-        raise pytest.UsageError(f"{where}: {value!r} is not {error}") from None
+        raise pytest.UsageError(f"{where}: {shown(value)} is not {error}") from None
     if option.role == flags.FILE and where != option.flag:  # an ini file means files beside it
         parsed = (config.inipath.parent if config.inipath else config.rootpath) / parsed
     return parsed

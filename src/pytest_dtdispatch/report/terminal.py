@@ -7,11 +7,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.results import cut_name, shorten
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -38,6 +40,7 @@ INDENT = "  "
 FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
 KEPT_OF_NAME = 16  # letters of its end: its beginning is what is looked for
 COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,19 @@ def page_width(is_terminal: bool, columns: int) -> int:
 def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     """Lay out the blocks of a document; its legend stands elsewhere."""
     for block in document.blocks:
-        yield from _block_lines(block, width, view)
+        yield from _block_lines(_printable(block), width, view)
+
+
+def _printable(part: T) -> T:
+    """Write what tests and files named so that a terminal shows it, and does not obey it."""
+    changed: Any = part
+    if isinstance(part, str):
+        changed = printable(part)
+    elif isinstance(part, tuple):
+        changed = tuple(map(_printable, part))
+    elif is_dataclass(part) and not isinstance(part, type):
+        changed = replace(part, **{of.name: _printable(getattr(part, of.name)) for of in fields(part)})
+    return changed  # type: ignore[no-any-return]
 
 
 def legend_text(document: Document, width: int, view: View) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_dtdispatch.core.metrics import listed
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
@@ -120,7 +121,7 @@ LIMITS = tuple(_LIMITED)
 def complaint(steps: Steps, limits: Mapping[str, Any]) -> str:
     """Say which limits some step exceeds, each by its worst step; empty where none is exceeded."""
     against = list(_complaints(steps.steps, limits)) if steps.steps else []
-    return "\n".join([f"{steps.name}: over its limits", *against]) if against else ""
+    return "\n".join([f"{printable(steps.name)}: over its limits", *against]) if against else ""
 
 
 def _complaints(steps: Sequence[StepCounts], limits: Mapping[str, Any]) -> Iterator[str]:
