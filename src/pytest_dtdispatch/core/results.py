@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.metrics import MetricValue, row_key
 
 # Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
 MAX_LENGTH = 120
@@ -154,9 +155,14 @@ class TestResults:
         """Add a result of any kind; one of the same kind and name is replaced."""
         self._found.setdefault(result.kind, {})[result.name] = result
 
-    def names(self) -> Collection[str]:
-        """Names that are taken."""
-        return {name for of_kind in self._found.values() for name in of_kind}
+    def names(self) -> set[str]:
+        """Names that are taken, as the keys that they are in files."""
+        return {row_key(name) for of_kind in self._found.values() for name in of_kind}
+
+    def key_of_two(self) -> str:
+        """Give the key that two rows share, as a call named like an op does; empty where there is none."""
+        [(key, rows)] = Counter(row_key(row.label) for row in self.measurements()).most_common(1) or [("", 0)]
+        return key if rows > 1 else ""
 
     def of(self, kind: str) -> tuple[Any, ...]:
         """Every result of one kind, in the order they were found; of ops and named calls their rows."""
@@ -211,7 +217,7 @@ class TestResults:
             yield from (self._value(result.name, metric, value) for metric, value in result.metrics())
 
     def _value(self, name: str, metric: str, value: int) -> MetricValue:
-        return MetricValue(plain_name(f"{self.test}::{name}"), metric, value)
+        return MetricValue(row_key(f"{self.test}::{name}"), metric, value)
 
     def merged(self, rows: Sequence[Measurement]) -> TestResults:
         """Give the same results with rows that stand for those of all ranks."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.metrics import MetricValue, row_key
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
 from pytest_dtdispatch.plugin.flags import FILE
@@ -60,7 +60,7 @@ class NamedResults:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
+        self._left_out.update(f"{row_key(row_nodeid(item))}::" for item in items)
 
     def write(self, why_not: str = "") -> None:
         """Write the files that were asked for, when all is measured."""

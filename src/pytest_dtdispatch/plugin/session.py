@@ -120,6 +120,8 @@ class Session:
         for sink in self._plugins(*SINKS):
             sink.enter(item, results)
         if complaint:
+        if not complaint and (key := results.key_of_two()):
+            complaint = f"two rows of this test are called {key!r}: give the call another name="
             pytest.fail(complaint, pytrace=False)
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # closest to the test: only the test's ops are captured
