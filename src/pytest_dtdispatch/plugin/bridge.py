@@ -55,6 +55,7 @@ class Bridge:
         self._numbers: dict[str, tuple[MetricValue, ...]] = {}
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
+        self._entries: dict[str, list[Any]] = {}
         """Enter the rows of a test into pytest-benchmark's session, and keep its other numbers."""
         session = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is None or not read_world(os.environ).is_first:
@@ -64,10 +65,14 @@ class Bridge:
 
         for name, measurement, samples in results.times():
             row = _row(item, name, measurement, samples)
+        for earlier in self._entries.get(results.test, ()):  # of an attempt before this one
+            session.benchmarks.remove(earlier)
+        entries = self._entries[results.test] = []
             entry = Metadata(row, iterations=1, options=self._options(measurement))
             for ns in samples.ns:
                 entry.update(ns / 1e9)
-            session.benchmarks.append(entry)
+            entries.append(entry)
+        session.benchmarks += entries
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-benchmark's own look at the items
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:

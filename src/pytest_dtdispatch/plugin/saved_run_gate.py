@@ -56,7 +56,7 @@ class SavedRunGate:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._rows: list[StateRow] = []
+        self._rows: dict[str, list[StateRow]] = {}
         self._held: dict[str, tuple[Threshold, ...]] = {}
         self._left_out: set[str] = set()
         self._base: SavedRun | None = None
@@ -68,7 +68,9 @@ class SavedRunGate:
         from pytest_dtdispatch.gates.saved_run import StateRow
 
         self._held[results.test] = options.test_settings(item).threshold or ()
-        self._rows.extend(StateRow(name, samples.state, samples.ns) for name, _, samples in results.times())
+        self._rows[results.test] = [
+            StateRow(name, samples.state, samples.ns) for name, _, samples in results.times()
+        ]
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
@@ -110,7 +112,8 @@ class SavedRunGate:
             bridge: Any = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
             if differ := machine_differences(self._base.machine, machine_of(bridge.machine_info())):
                 return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
-        return judge_run(self._base.rows, self._rows, self._thresholds)
+        rows = [row for of_test in self._rows.values() for row in of_test]
+        return judge_run(self._base.rows, rows, self._thresholds)
 
     def _why_disabled(self) -> str:
         from pytest_dtdispatch.measuring.sampler import SAMPLERS
