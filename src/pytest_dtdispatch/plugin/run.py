@@ -16,6 +16,7 @@ from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
+from pytest_dtdispatch.plugin.rootdir import is_moved, joined, run_joined
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.launch import RankEnd
@@ -27,12 +28,19 @@ INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
 def begin(config: pytest.Config) -> None:
     """Take part in a run of many ranks, if this is one, before anything is printed."""
     world = read_world(os.environ)
-    if world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config):
+    is_rank = world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config)
+    if is_rank and not is_moved(config):  # else the run begins again
         config.pluginmanager.register(Rank(world, None if world.is_first else Log(world.rank)), PLUGIN)
 
 
 def main(config: pytest.Config) -> int | None:
-    """Read the saved run to compare with; meet other ranks, or start them and wait for them."""
+    """Read the saved run to compare with; meet other ranks, or start them and wait for them.
+
+    Where flags of ours moved the rootdir, begin again, so that they do not.
+    """
+    if is_moved(config):
+        with uncaptured(config):
+            return run_joined(config)
     from pytest_dtdispatch.plugin.saved_run_gate import prepare
 
     prepare(config)
@@ -91,8 +99,8 @@ def same_command(config: pytest.Config) -> list[str]:
     """Write the command line of this process anew, or where it is not pytest's own, one like it."""
     started = Path(sys.argv[0])
     if started.name in ("pytest", "py.test") or started.parent.name == "pytest":
-        return [sys.executable, *sys.orig_argv[1:]]
-    return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args)]
+        return [sys.executable, *joined(sys.orig_argv[1:])]
+    return [sys.executable, "-m", "pytest", *joined(list(map(str, config.invocation_params.args)))]
 
 
 @contextmanager
