@@ -53,6 +53,7 @@ def main(config: pytest.Config) -> int | None:
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     """Register what measures, judges and writes, as far as it was asked for."""
     settings = options.run_settings(config)
+    options.refuse_idle_flags(config, settings)
     if config.pluginmanager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
         from pytest_dtdispatch.plugin.bridge import Bridge
 

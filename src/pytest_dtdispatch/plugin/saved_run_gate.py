@@ -33,16 +33,14 @@ def prepare(config: pytest.Config) -> None:
     settings = options.valid_settings(config)
     if settings is None:
         return
-    is_asked = config.getoption(options.SAVED_RUN_GATE.dest) is not None
-    if is_asked and (why := _why_idle(config, settings)):
-        raise pytest.UsageError(f"{options.SAVED_RUN_GATE.flag}: {why}")
+    asked = options.gate_flags(config, (options.SAVED_RUN_GATE.field, "any_machine"))
+    if asked and settings.measure and (why := _why_idle(config)):
+        raise pytest.UsageError(f"{asked[0]}: {why}")
     if settings.measure and config.getoption("benchmark_compare", None):
         config.pluginmanager.register(SavedRunGate(config, settings), PLUGIN)
 
 
-def _why_idle(config: pytest.Config, settings: Settings) -> str:
-    if not settings.measure:
-        return "nothing is measured without --dtdispatch or --dtdispatch-all"
+def _why_idle(config: pytest.Config) -> str:
     if not config.pluginmanager.hasplugin("benchmark"):
         return "it compares with a run that pytest-benchmark saved, and that plugin is off"
     if not config.getoption("benchmark_compare"):
