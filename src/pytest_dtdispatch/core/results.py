@@ -116,6 +116,9 @@ class TestResults:
     Args:
         test: name of the test in its rows.
 
+    Attributes:
+        passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
+
     Example:
         >>> results = TestResults()
         >>> results.enter_call("warm start", "4", Figures())
@@ -127,6 +130,7 @@ class TestResults:
 
     def __init__(self, test: str = "") -> None:
         self.test = test
+        self.passed_over: set[str] = set()
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
         self._found: dict[str, dict[str, Finding]] = {}
@@ -163,6 +167,10 @@ class TestResults:
         """Give the key that two rows share, as a call named like an op does; empty where there is none."""
         [(key, rows)] = Counter(row_key(row.label) for row in self.measurements()).most_common(1) or [("", 0)]
         return key if rows > 1 else ""
+
+    def ops(self) -> set[str]:
+        """Every op on DTensors that captures saw."""
+        return self.passed_over | {signature.op for signature in self._figures}
 
     def of(self, kind: str) -> tuple[Any, ...]:
         """Every result of one kind, in the order they were found; of ops and named calls their rows."""

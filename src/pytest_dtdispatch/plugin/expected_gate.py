@@ -15,6 +15,7 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
 from pytest_dtdispatch.plugin.flags import FILE
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
+from pytest_dtdispatch.plugin.last_line import FILE_LOST, GATE_FAILED
 from pytest_dtdispatch.plugin.options import row_nodeid, why_not_measured, with_role
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
@@ -46,7 +47,7 @@ class NamedResults:
         self._by_test: dict[str, tuple[MetricValue, ...]] = {}
         self._left_out: set[str] = set()
         self._notes: list[Span] = []
-        self._has_lost = False
+        self._lost: list[str] = []
         _check_that_files_differ(settings)
         self._expected: ExpectedFile | None = (
             read_expected(settings.expected, metric_names()) if settings.expected else None
@@ -70,9 +71,10 @@ class NamedResults:
         self._write(self._oss_json, self._json_text, why_not)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail."""
-        return self._has_lost or (self._judgement is not None and self._judgement.has_failed)
+    def failures(self) -> list[str]:
+        """Why the run must fail, as pytest's last line says it."""
+        has_failed = self._judgement is not None and self._judgement.has_failed
+        return [*([GATE_FAILED] if has_failed else []), *self._lost]
 
     def document(self) -> Document:
         """Say what was judged and written."""
@@ -110,7 +112,7 @@ class NamedResults:
             write_whole(path, make())
             self._notes.append(Span(f"{len(self._results):,} results were written to {path}"))
         except DtDispatchError as error:
-            self._has_lost = True
+            self._lost.append(FILE_LOST)
             self._notes.append(Span(f"failed: {error}", Tone.BAD))
 
     def _json_text(self) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.last_line import GATE_FAILED
 from pytest_dtdispatch.report.document import Document
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ class SavedRunGate:
         self._left_out.update(map(options.row_nodeid, items))
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail."""
-        return self._judgement is not None and self._judgement.has_failed
+    def failures(self) -> list[str]:
+        """Why the run must fail, as pytest's last line says it."""
+        return [GATE_FAILED] if self._judgement is not None and self._judgement.has_failed else []
 
     def document(self) -> Document:
         """Say what was judged, if there are thresholds."""
