@@ -67,5 +67,5 @@ def _setup(config: pytest.Config) -> tuple[object, object]:
         "invocation_dir": config.invocation_params.dir,
     }
     taken = inspect.signature(determine_setup).parameters  # not the same in every version
-    rootdir, inifile, *_ = determine_setup(**{name: known[name] for name in taken})
+    rootdir, inifile, *_ = determine_setup(**{name: known[name] for name in taken if name in known})
     return rootdir, inifile
