@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, plain_name
+from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, row_key
 
 # Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
 MAX_LENGTH = 120
@@ -158,6 +159,7 @@ class TestResults:
     Attributes:
         unseen: what ran and was not seen.
         is_simulated: whether figures hold the work of all ranks, simulated in one process.
+        passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
 
     Example:
         >>> results = TestResults()
@@ -172,6 +174,7 @@ class TestResults:
         self.test = test
         self.unseen = Unseen()
         self.is_simulated = False
+        self.passed_over: set[str] = set()
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
         self._found: dict[str, dict[str, Finding]] = {}
@@ -200,9 +203,18 @@ class TestResults:
         """Add a result of any kind; one of the same kind and name is replaced."""
         self._found.setdefault(result.kind, {})[result.name] = result
 
-    def names(self) -> Collection[str]:
-        """Names that are taken."""
-        return {name for of_kind in self._found.values() for name in of_kind}
+    def names(self) -> set[str]:
+        """Names that are taken, as the keys that they are in files."""
+        return {row_key(name) for of_kind in self._found.values() for name in of_kind}
+
+    def key_of_two(self) -> str:
+        """Give the key that two rows share, as a call named like an op does; empty where there is none."""
+        [(key, rows)] = Counter(row_key(row.label) for row in self.measurements()).most_common(1) or [("", 0)]
+        return key if rows > 1 else ""
+
+    def ops(self) -> set[str]:
+        """Every op on DTensors that captures saw."""
+        return self.passed_over | {signature.op for signature in self._figures}
 
     def of(self, kind: str) -> tuple[Any, ...]:
         """Every result of one kind, in the order they were found; of ops and named calls their rows."""
@@ -259,7 +271,7 @@ class TestResults:
             yield from (self._value(result.name, metric, value) for metric, value in result.metrics())
 
     def _value(self, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
-        full = plain_name(f"{self.test}::{name}")
+        full = row_key(f"{self.test}::{name}")
         return MetricValue(shorten(full, limit=LONGEST_NAME), metric, value, scatter)
 
     def merged(self, rows: Sequence[Measurement]) -> TestResults:
