@@ -11,7 +11,8 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue, row_key
-from pytest_dtdispatch.core.results import Signature, TestResults
+from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.gates import expected_file as expected
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedRow,

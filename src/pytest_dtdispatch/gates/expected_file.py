@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricNames, MetricValue, plain_name, row_key
-from pytest_dtdispatch.core.results import cut_name
+from pytest_dtdispatch.core.signatures import cut_name
 
 MOST_BYTES = 64 * 2**20  # some 300,000 rows
 LONGEST_LINE = 10_000

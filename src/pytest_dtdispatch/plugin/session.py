@@ -12,7 +12,8 @@ import pytest
 
 from pytest_dtdispatch.core.environment import load_text
 from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.results import Unseen, mesh_text
+from pytest_dtdispatch.core.results import Unseen
+from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
