@@ -36,6 +36,7 @@ def pytest_runtest_protocol(item, nextitem):
         item._initrequest()
         for report in runtestprotocol(item, nextitem=nextitem, log=False):
             item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 """
 

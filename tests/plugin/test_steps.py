@@ -216,7 +216,8 @@ def test_a_flag_of_a_gate_alone_is_a_usage_error(pytester: pytest.Pytester) -> N
 # Whole tests
 
 
-def test_whole_tests_are_counted(pytester: pytest.Pytester) -> None:
+def test_whole_tests_are_counted(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # a narrower table leaves out hits
     pytester.makepyfile(
         STEPS
         + """

@@ -53,7 +53,7 @@ def checked_target(path: Path, form: str = "") -> None:
         if not (status.st_mode & 0o222 and os.access(path, os.W_OK)):
             raise DtDispatchError(f"{path} is read-only")  # root too would overwrite it unasked
         if form and stat.S_ISREG(status.st_mode) and status.st_size:
-            with path.open(encoding="utf-8", errors="replace") as file:
+            with path.open(encoding="utf-8-sig", errors="replace") as file:
                 found = form_of(file.read(BEGINNING))
             if found != form:
                 raise DtDispatchError(f"{path} holds {found}, not {form}: name another file, or remove it")

@@ -17,6 +17,7 @@ _BEGINNINGS = {
     "a saved run of pytest-benchmark": re.compile(r'\s*\{\s*"machine_info":'),
     ATLAS: re.compile(f"# {ATLAS_TITLE}\n"),
 }
+_MARGIN = re.compile(r"[-+.\de]+")
 
 
 def form_of(beginning: str) -> str:
@@ -36,4 +37,6 @@ def form_of(beginning: str) -> str:
         return SOMETHING_ELSE
     if len(fields) < 3 or "::" not in fields[0] or not fields[2].strip().isdigit():
         return SOMETHING_ELSE
+    if len(fields) == 4 and not _MARGIN.fullmatch(fields[3].strip()):
+        return RESULTS  # with the whole signature of a name that is cut
     return {3: RESULTS, 4: EXPECTED, 5: EXPECTED}.get(len(fields), SOMETHING_ELSE)
