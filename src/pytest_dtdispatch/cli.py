@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,6 +42,9 @@ def _obey(words: list[str]) -> int:
     cut = words.index("--") if "--" in words else len(words)
     own, arguments = words[:cut], words[cut + 1 :]
     given = _parser().parse_args(own)
+    if given.version:
+        print("dtdispatch", version("pytest-dtdispatch"))
+        return 0
     if given.command is None:
         names = "ab, aa, selftest, atlas, expected"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
@@ -66,6 +70,7 @@ def _obey(words: list[str]) -> int:
 def _parser() -> Parser:
     about = "Measure DTensor dispatch; tests are measured by: pytest --dtdispatch"
     parser = Parser("dtdispatch", description=about)
+    parser.add_argument("--version", action="store_true", help="print the version of this package")
     commands = parser.add_subparsers(dest="command", title="subcommands")
     atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
     what = "the page, moved into place when it is whole"
