@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
 EXPECTED := benchmarks/instructions_torch-2.13.0-cpu_python-3.11.csv
 
-.PHONY: bench count test test-unit test-long test-sweep lint docs clean
+.PHONY: bench count test test-unit test-long test-sweep fuzz lint docs clean
 
 # One thread: what is measured is dispatch, and a local op must not wait for a core that is busy.
 bench: export OMP_NUM_THREADS ?= 1
@@ -32,6 +32,10 @@ test-long: $(VENV)/ready
 # The whole of torch's op database takes about half an hour: `SWEEP_SHARD=1/2 make test-sweep` takes half of it.
 test-sweep: $(VENV)/ready
 	$(BIN)/python -m pytest -m sweep -s $(ARGS)
+
+# Some 35,000 flags, ini values, markers, files and command lines, of which `test` tries a sample: two minutes.
+fuzz: $(VENV)/ready
+	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile=fuzz $(ARGS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

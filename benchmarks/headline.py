@@ -1,11 +1,12 @@
 """Which statistic of a miss stays nearest to that of a quiet machine, when the machine is busy?
 
 ``python benchmarks/headline.py`` runs a test of four ops in pytest, 30 times on the machine as it is, which
-should be quiet, and 30 times beside processes that work in bursts on every core. Of each op, state and
+should be quiet, and 30 times beside processes that work in bursts, as many as cores, or ``--per-core`` times
+that. ``taskset -c 1`` before it lets all of them share a core. Of each op, state and
 statistic the middle of the quiet runs is the truth; printed is how far runs lie from it, in percent: the
 middle run and the worst one, of the quiet runs and of the busy ones, and of the busy ones how many lie within
 a tenth. Statistics: the median, the lower quartile, the lowest median of neighbouring samples, cut into
-blocks, and the least sample.
+blocks, and the least sample. Last it prints how many rows are marked as noisy, by several bounds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from pytest_dtdispatch.core.measurement import NOISY
+from pytest_dtdispatch.stats.medians import quietest_block, scatter
 from pytest_dtdispatch.stats.resampling import quantile
 
 TEST = """
@@ -54,17 +57,11 @@ Statistic = Callable[[Sequence[float]], float]
 Samples = Mapping[str, Mapping[str, Sequence[float]]]  # seconds, by state and op
 
 
-def lowest_block(values: Sequence[float], blocks: int) -> float:
-    """Give the lowest median of neighbouring samples."""
-    length = -(-len(values) // blocks)
-    return min(statistics.median(values[start : start + length]) for start in range(0, len(values), length))
-
-
 STATISTICS: dict[str, Statistic] = {
     "median": statistics.median,
     "lower quartile": partial(quantile, q=0.25),
-    "lowest of 4 block medians": partial(lowest_block, blocks=4),
-    "lowest of 7 block medians": partial(lowest_block, blocks=7),
+    "lowest of 4 block medians": partial(quietest_block, blocks=4),
+    "lowest of 7 block medians": partial(quietest_block, blocks=7),
     "least": min,
 }
 
@@ -133,10 +130,22 @@ def table(quiet: Sequence[Samples], busy: Sequence[Samples]) -> Iterator[str]:
             yield f"{state:8}{name:28}" + "".join(text.rjust(18) for text in (*texts, near))
 
 
+def marks(quiet: Sequence[Samples], busy: Sequence[Samples]) -> Iterator[str]:
+    """Give a line for each bound: how many rows have a state that scatters by more."""
+    for bound in (NOISY / 2, NOISY * 0.75, NOISY, NOISY * 1.25):
+        found = []
+        for runs in (quiet, busy):
+            rows = [[samples[state][op] for state in STATES] for samples in runs for op in samples["miss"]]
+            noisy = sum(any((scatter(values) or 0) > bound for values in row) for row in rows)
+            found.append(f"{noisy} of {len(rows)}")
+        yield f"noisy past {bound:.0%}: {found[0]} quiet rows, {found[1]} busy ones"
+
+
 def main() -> None:
     """Take both kinds of runs, by turns, and print the table."""
     parser = argparse.ArgumentParser(description="Compare statistics of runs on a quiet and a busy machine.")
     parser.add_argument("--runs", type=int, default=30, help="runs of each kind (default: 30)")
+    parser.add_argument("--per-core", type=int, default=1, help="processes in bursts for each core")
     parser.add_argument("--keep", type=Path, help="a file for all samples")
     given = parser.parse_args()
     quiet: list[Samples] = []
@@ -147,11 +156,11 @@ def main() -> None:
         for _ in range(given.runs):
             time.sleep(1)  # until the bursts of the last run are over for the kernel too
             quiet.append(run(folder))
-            with bursts(os.cpu_count() or 1):
+            with bursts(given.per_core * len(os.sched_getaffinity(0))):
                 busy.append(run(folder))
     if given.keep:
         given.keep.write_text(json.dumps({"quiet": quiet, "busy": busy}))
-    print(*table(quiet, busy), sep="\n")
+    print(*table(quiet, busy), *marks(quiet, busy), sep="\n")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ LAYERS = (  # the lowest first: a folder imports from the layers below its own
 )
 # Beside that, within a layer. A folder that is not named here imports from none of its own layer.
 NEIGHBOURS = {
+    ("core", "stats"),
     ("report", "gates"),
     ("meshes", "ranks"),
     ("__init__", "api"),

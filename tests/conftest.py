@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.core.measurement import Measurement
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 
+# `make fuzz` tries this many inputs of each kind; what else runs, a sample.
+settings.register_profile("fuzz", max_examples=1000, deadline=None)
+
 Shard = Callable[..., "DTensor"]
 Capture = Callable[..., "dict[str, Measurement]"]
 

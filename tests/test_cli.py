@@ -11,6 +11,8 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 
+EARLIER = "# Atlas of ops\n\nkept"
+
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
     """Return the one line that was said of a command line that cannot be obeyed."""
@@ -63,6 +65,9 @@ def test_the_atlas_is_not_measured_for_a_file_that_cannot_be_written(
 ) -> None:
     assert main(["atlas", "--output", str(tmp_path / "nowhere" / "atlas.md")]) == 2
     assert "there is no folder" in said(capsys)
+    (tmp_path / "README.md").write_text("# Mine\n", encoding="utf-8")
+    assert main(["atlas", "--output", str(tmp_path / "README.md")]) == 2
+    assert "README.md holds something else, not an atlas: name another file" in said(capsys)
 
 
 @pytest.mark.torch
@@ -73,23 +78,33 @@ def test_an_interruption_is_told_in_one_line_and_leaves_the_file_alone(
         raise KeyboardInterrupt
 
     page = tmp_path / "atlas.md"
-    page.write_text("kept", encoding="utf-8")
+    page.write_text(EARLIER, encoding="utf-8")
     with monkeypatch.context() as while_it_measures:
         while_it_measures.setattr("torch.distributed.init_process_group", interrupted)
         assert main(["atlas", "--output", str(page), "--ops", "is_same_size.*"]) == 130
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "dtdispatch atlas: 1 ops\ndtdispatch: interrupted, and nothing was written\n"
-    assert page.read_text(encoding="utf-8") == "kept"
+    assert page.read_text(encoding="utf-8") == EARLIER
 
 
 @pytest.mark.torch
 def test_the_atlas_of_no_op_leaves_the_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "atlas.md"
-    page.write_text("kept", encoding="utf-8")
+    page.write_text(EARLIER, encoding="utf-8")
     assert main(["atlas", "--output", str(page), "--ops", "nonsense*"]) == 2
     assert "--ops nonsense*: no op" in said(capsys)
-    assert page.read_text(encoding="utf-8") == "kept"
+    assert page.read_text(encoding="utf-8") == EARLIER
+
+
+@pytest.mark.torch
+def test_the_atlas_is_written_to_a_path_that_is_no_utf_8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "atlas\udcff.md"
+    assert main(["atlas", "--output", str(page), "--ops", "is_same_size.*"]) == 0
+    assert r"atlas\udcff.md' --ops" in page.read_text(encoding="utf-8")
+    assert r"atlas\udcff.md: " in capsys.readouterr().out
 
 
 @pytest.mark.torch

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
 from pytest_dtdispatch.core.parsing import read_cache_settings, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.errors import CompileError, DtDispatchError, ScalingError
 from pytest_dtdispatch.scaling.model import Scaling, not_measured
 from pytest_dtdispatch.steps.model import Steps
@@ -84,8 +85,9 @@ class DtDispatch:
             32
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import given_arguments
+        from pytest_dtdispatch.measuring.preconditions import check_callable, given_arguments
 
+        check_callable("call", fn, name)
         return fn(*given_arguments(args, setup))
 
     def steps(
@@ -119,7 +121,7 @@ class DtDispatch:
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.preconditions import check_steps
 
-        check_steps(step_fn, warmup, steps)
+        check_steps(step_fn, warmup, steps, name)
         step_fn()
         return Steps(name or step_name(step_fn), (), ())
 
@@ -160,6 +162,9 @@ class DtDispatch:
             ([4, 2], (), 0.0)
         """
         __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.preconditions import check_callable
+
+        check_callable("scaling", make, name)
         checked = _read("sizes", sizes, read_sizes, ScalingError)
         if max_exponent is not None:
             max_exponent = _read("max_exponent", max_exponent, read_limit, ScalingError)
@@ -242,6 +247,9 @@ class DtDispatch:
             32
         """
         __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.preconditions import check_callable
+
+        check_callable("compile", fn, name)
         cached: tuple[bool, ...] | None = None
         if fake_tensor_cache is not None:
             cached = _read("fake_tensor_cache", fake_tensor_cache, read_cache_settings, CompileError)
@@ -274,7 +282,7 @@ def _read(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[DtDisp
     try:
         return read(given)
     except ValueError as error:
-        raise wrong(f"{keyword}={given!r} is not {error}") from None
+        raise wrong(f"{keyword}={shown(given)} is not {error}") from None
 
 
 def own_name(fn: Callable[..., Any]) -> str:

@@ -7,12 +7,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
-from pytest_dtdispatch.ab.commands import add_parsers, obey
+from pytest_dtdispatch.ab.commands import add_parsers, obey, told_by
 from pytest_dtdispatch.core.files import checked_target
+from pytest_dtdispatch.core.forms import ATLAS
+from pytest_dtdispatch.core.parsing import read_file
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
@@ -31,16 +33,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _obey(list(sys.argv[1:] if arguments is None else arguments))
     except DtDispatchError as error:
-        print(f"dtdispatch: {error}", file=sys.stderr)
+        print(printable(f"dtdispatch: {error}"), file=sys.stderr)
         return PROCESS_ERROR if isinstance(error, ProcessError) else USAGE_ERROR
     except KeyboardInterrupt as interrupt:
-        print(f"dtdispatch: {str(interrupt) or 'interrupted, and nothing was written'}", file=sys.stderr)
+        said = str(interrupt) or "interrupted, and nothing was written"
+        print(printable(f"dtdispatch: {said}"), file=sys.stderr)
         return INTERRUPTED
 
 
 def _obey(words: list[str]) -> int:
     cut = words.index("--") if "--" in words else len(words)
     own, arguments = words[:cut], words[cut + 1 :]
+    for word in own:
+        if word.startswith("--") and word.endswith("=--"):  # argparse takes it for no value at all
+            raise DtDispatchError(f"argument {word[:-3]}: expected one argument, and -- is none")
     given = _parser().parse_args(own)
     if given.version:
         print("dtdispatch", version("pytest-dtdispatch"))
@@ -53,17 +59,23 @@ def _obey(words: list[str]) -> int:
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
     if given.command == "expected":
-        from pytest_dtdispatch.gates.expected import update_expected
-        from pytest_dtdispatch.plugin.kinds import metric_names
-
-        update = update_expected(given.file, given.results, given.reason, given.new_margin, metric_names())
-        print(f"{given.file}: {update}")
-        return 0
-    checked_target(given.output)
+        return _update_expected(given)
+    checked_target(given.output, ATLAS)
     from pytest_dtdispatch.atlas.survey import write_atlas
 
     atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
-    print(f"{given.output}: {len(atlas.rows):,} rows of {atlas.ops:,} ops")
+    print(printable(f"{given.output}: {len(atlas.rows):,} rows of {atlas.ops:,} ops"))
+    return 0
+
+
+def _update_expected(given: argparse.Namespace) -> int:
+    from pytest_dtdispatch.gates.expected import update_expected
+    from pytest_dtdispatch.gates.expected_file import as_it_is, as_pytorch_reads_it
+    from pytest_dtdispatch.plugin.kinds import metric_names
+
+    names, form = metric_names(), as_pytorch_reads_it if given.pytorch else as_it_is
+    update = update_expected(given.file, given.results, given.reason, given.new_margin, names, form)
+    print(printable(f"{given.file}: {update}"))
     return 0
 
 
@@ -74,7 +86,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", title="subcommands")
     atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
     what = "the page, moved into place when it is whole"
-    atlas.add_argument("--output", type=Path, required=True, metavar="FILE.md", help=what)
+    atlas.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
     what = "only these ops, as mm.* or add.Tensor; may be repeated"
     atlas.add_argument("--ops", action="append", default=[], metavar="GLOB", help=what)
     add_parsers(commands)
@@ -86,10 +98,13 @@ def _add_expected(commands: Any) -> None:
     expected = commands.add_parser("expected", help="maintain a file of expected results")
     actions = expected.add_subparsers(dest="action", title="actions", required=True)
     update = actions.add_parser("update", help="take over values that a run found")
-    update.add_argument("file", type=Path, metavar="FILE", help="of expected results, rewritten in place")
+    what = "of expected results, rewritten in place"
+    update.add_argument("file", type=told_by(read_file), metavar="FILE", help=what)
     what = "what pytest wrote with --dtdispatch-csv"
-    update.add_argument("--results", type=Path, required=True, metavar="RESULTS.csv", help=what)
+    update.add_argument("--results", type=told_by(read_file), required=True, metavar="RESULTS.csv", help=what)
     what = "why they changed; kept in their rows"
     update.add_argument("--reason", required=True, metavar="TEXT", help=what)
     what = "add results that FILE has no row for, with this margin: 0.1 is 10 %%; counters get 0"
     update.add_argument("--new-margin", metavar="FRACTION", help=what)
+    what = "leave out and list what PyTorch's check_results.py cannot read: comments, rows that expect 0"
+    update.add_argument("--pytorch", action="store_true", help=what)

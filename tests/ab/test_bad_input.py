@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_dtdispatch.cli import main
-from tests.ab.fakes import calls, fake_python
+from tests.ab.fakes import ROW, calls, fake_python
 
 
 def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
@@ -187,12 +188,107 @@ def test_a_file_to_resume_with_a_part_of_another_kind(
     assert "not whole: " in said(["ab", "--resume", str(whole)], 2, capsys)
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "complaint"),
+    [
+        (("asked", "floor_hit"), NAN, "floor_hit of nan"),
+        (("asked", "floor_miss"), -0.1, "floor_miss of -0.1"),
+        (("asked", "floor_hit"), 0.0, "floor_hit of 0.0"),
+        (("asked", "control"), NAN, "control of nan"),
+        (("asked", "control"), -1.0, "control of -1.0"),
+        (("asked", "pairs"), 0, "a whole number of at least 1"),
+        (("asked", "confirm"), -3, "a whole number of at least 1"),
+        (("asked", "passes"), 2.7, "a whole number of at least 1"),
+        (("processes", 0, "seconds"), NAN, "a number of seconds above 0"),
+        (("processes", 0, "seconds"), -1.0, "a number of seconds above 0"),
+        (("processes", 0, "rows", f"{ROW}::hit", "quietest_ns"), NAN, "latencies of"),
+        (("processes", 0, "rows", f"{ROW}::hit", "quietest_ns"), 0.0, "latencies of"),
+        (("processes", 0, "rows", f"{ROW}::hit", "quietest_ns"), -5.0, "latencies of"),
+        (("processes", 0, "rows", f"{ROW}::hit", "medians_ns"), [NAN], "latencies of"),
+        (("processes", 0, "rows", f"{ROW}::hit", "samples"), -1, "a whole number of at least 1"),
+        (("processes", 0, "side"), "head", "the processes of its screen are not 5 pairs in turns"),
+        (("asked", "pairs"), 4, "the processes of its screen are not 4 pairs in turns"),
+    ],
+)
+def test_a_figure_to_resume_from_that_none_can_be(
+    whole: Path, where: tuple[Any, ...], value: object, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = part = json.loads(whole.read_text())
+    for key in where[:-1]:
+        part = part[key]
+    part[where[-1]] = value
+    whole.write_text(json.dumps(content))
+    text = said(["ab", "--resume", str(whole)], 2, capsys)
+    assert "not whole: " in text
+    assert complaint in text
+
+
+def test_a_file_to_resume_may_begin_with_a_byte_order_mark(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole.write_text(f"\ufeff{whole.read_text()}", encoding="utf-8")
+    assert main(["ab", "--resume", str(whole)]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--json", "--pairs", "--base"])
+def test_two_dashes_are_no_value_of_a_flag(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"argument {flag}: expected one argument, and -- is none" in said(["ab", f"{flag}=--"], 2, capsys)
+
+
+def test_two_dashes_are_no_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "argument --processes: expected one argument" in said(["aa", "--processes=--"], 2, capsys)
+    assert "argument --processes: expected one" in said(["ab", "--processes=--"], 2, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--base", "a" * 300, "--head", "x"], "this interpreter does not exist"),
+        (["--base", "a\udcff", "--head", "x"], r"--base a\udcff: this interpreter does not exist"),
+        (["--base", "\x1b[31m\r", "--head", "x"], r"--base \x1b[31m\r: this interpreter does not exist"),
+        (["--resume", "a" * 300], "cannot be read: File name too long"),
+        (["--time-limit", "1e300"], "'1e300' is not a number of seconds above 0, and at most 1,000,000,000"),
+        (["--pairs", "9" * 5000], "9..."),
+        (["--\x1b[31mfoo"], r"unrecognized arguments: --\x1b[31mfoo"),
+    ],
+)
+def test_words_that_no_terminal_and_no_file_system_takes(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(["ab", *words], 2, capsys)
+    assert line in text
+    assert text.isprintable()
+
+
+def test_a_file_of_a_name_that_is_too_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = fake_python(tmp_path, "good")
+    words = ["ab", "--base", str(good), "--head", str(good), "--json", str(tmp_path / ("a" * 256))]
+    assert "cannot be written: File name too long" in said(words, 2, capsys)
+    assert "File name too long" in said(["atlas", "--output", str(tmp_path / ("a" * 256))], 2, capsys)
+    assert not calls(tmp_path)
+
+
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = fake_python(tmp_path, "good")
     words = ["ab", "--base", str(good), "--head", str(good), "--json", str(tmp_path / "nowhere" / "ab.json")]
     assert "there is no folder" in said(words, 2, capsys)
+    assert not calls(tmp_path)
+
+
+def test_a_file_of_something_else_is_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, saved = fake_python(tmp_path, "good"), tmp_path / "saved.json"
+    saved.write_text('{"machine_info": {}}')
+    text = said(["ab", "--base", str(good), "--head", str(good), "--json", str(saved)], 2, capsys)
+    assert "saved.json holds a saved run of pytest-benchmark, not a run of dtdispatch ab or aa: name" in text
+    assert saved.read_text() == '{"machine_info": {}}'
     assert not calls(tmp_path)
 
 

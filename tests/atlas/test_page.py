@@ -10,6 +10,7 @@ import pytest
 from pytest_dtdispatch.atlas.model import Atlas, AtlasRow, Counts, Outcome
 from pytest_dtdispatch.atlas.page import FOLD_ABOVE, MOST_EXPENSIVE, atlas_document
 from pytest_dtdispatch.core.environment import Environment
+from pytest_dtdispatch.core.forms import ATLAS, form_of
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.report.markdown import document_text
 
@@ -56,6 +57,10 @@ EXAMPLE = (
 )
 
 
+def test_a_page_is_known_by_its_beginning() -> None:
+    assert form_of(page()) == ATLAS
+
+
 def test_the_page_says_how_much_it_covers_and_where_it_was_taken() -> None:
     text = page(*EXAMPLE)
     assert "4 signatures of 3 ops, of 6 ops in the registries of this torch." in text
@@ -91,10 +96,10 @@ def test_the_table_of_everything_is_sorted_by_the_miss_and_has_every_row() -> No
         "| signature | miss ms | hit us | cold ms | local us | overhead us | propagations | redistributes "
         "| note |",
         "| --- | --: | --: | --: | --: | --: | --: | --- | --- |",
-        "| `mm.default(f32[8,8]S0)@2x4` | 8.00 | 7.00 | 16.00 | 2.00 | 5.00 | 3 | - |  |",
-        "| `mm.default(f32[8,8]S0)@4` | 2.00 | 70.00 | 4.00 | 2.00 | 68.00 | 1 | "
+        "| `mm.default(f32[8,8]S0)@2x4` | 8.000 | 7.00 | 16.000 | 2.00 | 5.00 | 3 | - |  |",
+        "| `mm.default(f32[8,8]S0)@4` | 2.000 | 70.00 | 4.000 | 2.00 | 68.00 | 1 | "
         "`mat2 f32[16,32] S0 -> R` |  |",
-        "| `add.Tensor(f32[8,8]S0)@4` | 1.00 | 7.00 | 2.00 | 2.00 | 5.00 | 1 | - |  |",
+        "| `add.Tensor(f32[8,8]S0)@4` | 1.000 | 7.00 | 2.000 | 2.00 | 5.00 | 1 | - |  |",
         "| `is_same_size.default(f32[8,8]S0)@4` | - | 7.00 | - | 2.00 | 5.00 | 1 | - |  |",
         "| `tril.default(f32[8]P)@4` | - | - | - | - | - | - | - | torch does not support it |",
         "| `selu.default(f32[8]R)@4` | - | - | - | - | - | - | - | "
@@ -117,7 +122,7 @@ def test_each_question_has_its_section() -> None:
     assert "| `new.op` | no arguments made | TypeError: no |" in other
     assert "into elu.default" in other
     assert "tril" not in other
-    assert "| 4 | 3 | 1.50 |" in section(text, "By mesh")
+    assert "| 4 | 3 | 1.500 |" in section(text, "By mesh")
 
 
 def test_the_most_expensive_are_listed_mesh_by_mesh_and_each_op_once() -> None:

@@ -72,15 +72,15 @@ def test_the_median_of_an_even_number_of_samples_lies_between_two() -> None:
 
 
 def test_the_steady_latency_is_the_hits_else_the_calls() -> None:
-    assert measurement(MISSES, HITS).steady_ns == 6_750
+    assert measurement(MISSES, HITS).steady_ns == 6_500
     assert measurement(CALLS).steady_ns == 450
-    assert measurement(HITS, CALLS).steady_ns == 6_750
+    assert measurement(HITS, CALLS).steady_ns == 6_500
     assert measurement(MISSES).steady_ns is None
     assert measurement(of(State.HIT, 0), CALLS).steady_ns == 0
 
 
 def test_overhead_is_what_is_above_the_local_op() -> None:
-    assert measurement(HITS, LOCALS).overhead_ns == 5_250
+    assert measurement(HITS, LOCALS).overhead_ns == 5_000
     assert measurement(CALLS, LOCALS).overhead_ns == -1_050
     assert measurement(HITS).overhead_ns is None
     assert measurement(LOCALS).overhead_ns is None
@@ -180,3 +180,19 @@ def test_a_refused_count_stands_in_the_proof() -> None:
     refused = Samples(State.HIT, (), (Refused("the meter did not count", 10),), INSTRUCTIONS)
     assert counted(refused).proof == "the meter did not count (10x)"
     assert list(counted(refused).recorded()) == []
+
+
+def test_the_figure_of_times_is_the_quietest_block_and_of_counts_the_least() -> None:
+    ns = (9, 8, 9, 5, 4, 6, 9, 7, 9)
+    assert (of(State.MISS, *ns).figure, of(State.MISS, *ns).figure_name) == (5, "quietest block")
+    counted = Samples(State.MISS, ns, unit=INSTRUCTIONS)
+    assert (counted.figure, counted.figure_name, counted.scatter) == (4, "least", None)
+
+
+def test_states_whose_samples_scatter_by_more_than_their_figure_are_noisy() -> None:
+    waits = of(State.MISS, *(1_000, 5_000, 4_000) * 7)
+    assert waits.is_noisy
+    assert not of(State.HIT, *(1_000, 1_900, 1_500) * 7).is_noisy
+    assert not of(State.MISS, 1_000, 9_000).is_noisy, "nobody knows"
+    assert measurement(waits, HITS).noisy == (State.MISS,)
+    assert measurement(MISSES, HITS).noisy == ()

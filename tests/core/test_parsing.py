@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,10 +17,12 @@ from pytest_dtdispatch.core.parsing import (
     read_cache_settings,
     read_choice,
     read_count,
+    read_file,
     read_globs,
     read_limit,
     read_mesh,
     read_names,
+    read_ranks,
     read_rounds,
     read_seconds,
     read_sizes,
@@ -46,6 +50,28 @@ def test_a_count_is_a_whole_number_of_at_least_one(value: Any, count: int) -> No
 def test_anything_else_is_no_count(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^a whole number of at least 1$"):
         read_count(value)
+
+
+def test_a_number_that_is_not_whole_is_no_count_whatever_its_type() -> None:
+    class Rounded:
+        def __int__(self) -> int:
+            return 2
+
+    for value in (numpy.float32(2.7), numpy.float64(2), Decimal("2.7"), Rounded(), b"2"):
+        with pytest.raises(ValueError, match=r"^a whole number of at least 1$"):
+            read_count(value)
+    assert read_count(numpy.int64(2)) == 2
+
+
+@pytest.mark.parametrize(("value", "ranks"), [("1", 1), ("2", 2), ("1024", 1024)])
+def test_ranks_are_a_count_with_a_limit(value: str, ranks: int) -> None:
+    assert read_ranks(value) == ranks
+
+
+@pytest.mark.parametrize("value", ["0", "x", "1025", "50000000", "9" * 5000])
+def test_more_ranks_than_a_machine_runs_are_refused_and_the_limit_is_named(value: str) -> None:
+    with pytest.raises(ValueError, match=r"^a whole number from 1 to 1,024$"):
+        read_ranks(value)
 
 
 @pytest.mark.parametrize(("value", "rounds"), [("auto", "auto"), ("20", 20), (7, 7)])
@@ -90,6 +116,19 @@ def test_seconds_are_a_number_above_zero(value: Any, seconds: float) -> None:
 def test_anything_else_is_no_number_of_seconds(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^a number of seconds above 0$"):
         read_seconds(value)
+
+
+@pytest.mark.parametrize("value", ["1e300", "1000000001", 1e10])
+def test_seconds_that_no_clock_can_wait_for_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a number of seconds above 0, and at most 1,000,000,000$"):
+        read_seconds(value)
+
+
+def test_an_array_is_no_word_and_no_path_has_a_zero_byte() -> None:
+    with pytest.raises(ValueError, match=r"^one of auto, cpu$"):
+        read_choice(numpy.array([1, 2]), ("auto", "cpu"))
+    with pytest.raises(ValueError, match=r"^the path of a file$"):
+        read_file("a\0b.csv")
 
 
 @pytest.mark.parametrize(("value", "limit"), [(1, 1.0), (1.3, 1.3), (1e-3, 1e-3)])
@@ -251,7 +290,12 @@ def refusal(read: Callable[[Any], Any], value: Any) -> str:
 def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> None:
     assert refusal(read_count, value) in ("", "a whole number of at least 1")
     assert refusal(read_rounds, value) in ("", "a whole number of at least 1, or auto")
-    assert refusal(read_seconds, value) in ("", "a number of seconds above 0")
+    refused = refusal(read_seconds, value)
+    assert refused in (
+        "",
+        "a number of seconds above 0",
+        "a number of seconds above 0, and at most 1,000,000,000",
+    )
     assert refusal(read_switch, value) in ("", "true or false")
     assert refusal(read_mesh, value) in (
         "",
@@ -289,7 +333,9 @@ def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
         ("median:abc", "not 'abc'"),
         ("median:-5%", "not '-5%'"),
         ("median:0%", "not '0%'"),
-        ("median:5", "not '5'"),
+        ("median:5", "write 5%"),
+        ("20", "write 20%"),
+        ("20000", "not '20000'"),
         ("median:nan%", "not 'nan%'"),
         ("median:inf%", "not 'inf%'"),
         ("median:", "not ''"),

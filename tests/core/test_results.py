@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.results import MAX_LENGTH, Signature, TestResults, mesh_text, shorten
+from pytest_dtdispatch.core.results import MAX_LENGTH, Signature, TestResults, cut_name, mesh_text, shorten
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,6 +54,9 @@ def test_a_long_signature_is_kept_whole_beside_its_label() -> None:
     assert measured.label == str(LONG)
     assert measured.full_label == LONG.full
     assert len(measured.label) < len(measured.full_label)
+    numbers = [*book.metrics(())]
+    assert [number.name for number in numbers] == [f"::{measured.label}"] * len(numbers) != []
+    assert {number.signature for number in numbers} == {LONG.full}, "it stands whole beside its name in files"
 
 
 def test_a_named_call_is_end_to_end_and_made_once() -> None:
@@ -164,6 +168,20 @@ def test_a_shortened_name_keeps_its_beginning_and_the_end_that_must_stay(text: s
     shortened = shorten(text, keep_end, limit=40)
     assert text.startswith(shortened[: 40 - 12 - keep_end])
     assert text.endswith(shortened[40 - keep_end :])
+
+
+@unhurried
+@given(SIGNATURES, st.integers(60, MAX_LENGTH), st.integers(60, MAX_LENGTH))
+def test_a_name_that_is_cut_again_keeps_its_digest(signature: Signature, limit: int, more: int) -> None:
+    assert cut_name(str(signature), limit) == cut_name(signature.full, limit)
+    name = cut_name(cut_name(str(signature), more), limit)
+    assert len(re.findall("#[0-9a-f]{8}", name)) <= 1, "no row has two"
+
+
+def test_the_name_of_a_call_with_an_at_sign_keeps_its_beginning() -> None:
+    name = "a @ b, then its backward pass, then a step of the optimizer"
+    assert cut_name(name, 40).startswith("a @ b, then its backward pas...#")
+    assert cut_name("mm.default(f32[512,512]S0, f32[512,512]S0)@2x4:cuda", 40).endswith("@2x4:cuda")
 
 
 def test_names_that_differ_only_in_the_part_that_is_cut_stay_different() -> None:

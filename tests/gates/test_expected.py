@@ -48,6 +48,24 @@ def test_a_counter_may_be_expected_to_be_0_exactly(value: int, found: str) -> No
     assert verdict(0, 0, value, "misses_per_step") == found
 
 
+@pytest.mark.parametrize(
+    ("expected", "margin", "value", "found"),
+    [
+        (2**53 + 3, 0.0, 2**53 + 3, "passed"),
+        (2**53 + 3, 0.0, 2**53 + 4, "regressed"),
+        (2**53 + 1, 0.0, 2**53, "improved"),
+        (10**17, 0.1, 11 * 10**16, "passed"),
+        (10**17, 0.1, 11 * 10**16 + 1, "regressed"),
+        (10**17, 0.1, 9 * 10**16 - 1, "improved"),
+        (2**63 - 1, 0.0, 2**63 - 2, "improved"),
+    ],
+)
+def test_a_margin_is_exact_where_floats_round_whole_numbers(
+    expected: int, margin: float, value: int, found: str
+) -> None:
+    assert verdict(expected, margin, value) == found
+
+
 @given(VALUES, MARGINS)
 def test_what_is_expected_passes(value: int, margin: float) -> None:
     assert verdict(value, margin, value) is Verdict.PASSED
@@ -217,6 +235,48 @@ def test_a_first_file_is_made_from_results_and_pytorch_reads_it(files: tuple[Pat
     assert len(pytorch_reader.read_expected(files[0])) == 4
 
 
+def test_what_pytorchs_checker_cannot_read_is_left_out_and_listed(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(IndexError):
+        pytorch_reader.check(*files)
+    text = FILE.replace("test_gone", "test_new")
+    files[0].write_text(text.removeprefix("# hits are noisy\n"))
+    with pytest.raises(ZeroDivisionError):
+        pytorch_reader.check(*files)
+    files[0].write_text(f"{text}   \n  # the  end\x1b[31m\r\n")
+    assert update(*files, "--pytorch", reason="more") == 0
+    assert capsys.readouterr().out == (
+        f"{files[0]}: 3 of 4 rows changed\n"
+        "left out, as PyTorch's check_results.py ends at it: # hits are noisy\n"
+        "left out, as PyTorch's check_results.py ends at it: t.py::test_step::train,misses_per_step,0,0\n"
+        "left out, as PyTorch's check_results.py ends at it: # the end [31m\n"
+    )
+    assert pytorch_reader.check(*files).keys() == {
+        ("t.py::test_add::add(S0, S0)", HIT),
+        ("t.py::test_step::train", "collectives"),
+        ("t.py::test_new::train", "collectives"),
+    }
+    text = files[0].read_text()
+    assert text.startswith('\n"t.py::test_add::add(S0, S0)",dispatch_hit_ns,98760,0.25,more\n\n\n')
+    assert update(*files, "--pytorch", reason="again") == 0
+    assert files[0].read_text() == text
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_a_file_for_pytorch_is_not_emptied(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("t.py::test_step::train,misses_per_step,0,0\n", "t.py::test_step::train,collectives,5,0\n"):
+        files[0].write_text(text)
+        files[1].write_text(
+            "t.py::test_step::train,misses_per_step,0\nt.py::test_step::train,collectives,0\n"
+        )
+        assert update(*files, "--pytorch") == 2
+        assert "expected.csv: no row would be left" in refusal(capsys)
+        assert files[0].read_text() == text
+
+
 def test_a_read_only_file_is_refused_and_stays(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,3 +334,13 @@ def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
 ) -> None:
     assert main(["expected", *words]) == 2
     refusal(capsys)
+
+
+@pytest.mark.parametrize("value", [1, 1000, 10**9])
+def test_a_result_that_scatters_is_neither_passed_nor_failed(value: int) -> None:
+    rows = [ExpectedRow("t", HIT, 1000, 0.1), ExpectedRow("u", HIT, 5, 0.1)]
+    judgement = judge_results(rows, [MetricValue("t", HIT, value, scatter=1.5), MetricValue("u", HIT, 5)])
+    assert [str(row.verdict) for row in judgement.verdicts] == ["inconclusive", "passed"]
+    assert "scatter by 150%" in judgement.verdicts[0].remedy
+    assert not judgement.has_failed
+    assert judgement.corrections == ()

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.results import Signature, TestResults
 from pytest_dtdispatch.gates import expected_file as expected
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedRow,
+    as_pytorch_reads_it,
     checked_reason,
     parse_expected,
     read_expected,
@@ -107,6 +110,7 @@ def test_a_file_without_rows_is_one(tmp_path: Path, text: str) -> None:
         ('"t,dispatch_hit_ns,6940,0.1', "a row is one line, quoted as CSV"),
         (f"{NAME},dispatch_hit_ns,6940,0.1", "quote a name that has commas"),
         ("x" * 10_001, "a line of more than 10,000 characters"),
+        (f"{'x' * 4001},dispatch_hit_ns,1,0", "a name of more than 4,000 characters"),
     ],
 )
 def test_a_line_that_is_wrong_is_told_with_its_number(tmp_path: Path, line: str, says: str) -> None:
@@ -121,6 +125,27 @@ def test_a_second_row_of_a_metric_is_refused(tmp_path: Path) -> None:
     assert message.startswith("FILE:3: a second row of dispatch_hit_ns of 't.py::test_add::")
 
 
+@pytest.mark.parametrize("first", [ROW, "# hits", ""])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, first: str) -> None:
+    path = written(tmp_path, f"\ufeff{first}\nt,collectives,1,0\n")
+    file = read_expected(path, METRICS)
+    assert [row.name for row in file.rows] == [NAME, "t"] * (first == ROW) or ["t"]
+    assert not file.with_rows([]).startswith("\ufeff")
+
+
+def test_a_long_name_is_written_so_that_its_line_can_be_read(tmp_path: Path) -> None:
+    found = TestResults(f"t.py::test_add[{'x' * 20_000}]")
+    for name in ("one", "two", '"' * 20_000):
+        found.enter_call(name, "4", Figures(5, (Samples(State.MISS, (7,)),)))
+    values = tuple(found.metrics(()))
+    path = tmp_path / "results.csv"
+    path.write_text(results_text(values))
+    assert read_results(path, METRICS) == values
+    rows = [ExpectedRow(one.name, one.metric, 7, 0.1, '"' * expected.LONGEST_REASON) for one in values]
+    path.write_text(parse_expected("", "f", METRICS).with_rows(rows))
+    assert len(read_expected(path, METRICS).rows) == 3
+
+
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "expected.csv"
     path.write_bytes(f"{ROW}\n".encode() + bytes(range(256)))
@@ -133,7 +158,7 @@ def test_a_file_of_100_megabytes_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "expected.csv"
     with path.open("wb") as file:
         file.truncate(100 * 2**20)
-    assert complaint(path) == "FILE: it has more than 4 MiB, and is no file of rows"
+    assert complaint(path) == "FILE: it has more than 64 MiB, and is no file of rows"
 
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> None:
@@ -147,6 +172,28 @@ def test_results_have_three_fields(tmp_path: Path) -> None:
     path.write_text(f"t,dispatch_hit_ns,6940\n{ROW}\n")
     with pytest.raises(ValueError, match=r"results\.csv:2: 4 fields, and a row is name,metric,value"):
         read_results(path, METRICS)
+
+
+LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (4,), "cpu")
+
+
+def test_a_signature_that_its_name_has_cut_stands_whole_beside_it(tmp_path: Path) -> None:
+    result = MetricValue(f"t.py::test::{LONG}", "dispatch_hit_ns", 6940, signature=LONG.full)
+    path = written(tmp_path, results_text([result]))
+    assert LONG.full in path.read_text()
+    assert read_results(path, METRICS) == (result,)
+    assert pytorch_reader.read_results(path) == {(result.name, result.metric): result.value}
+    another = written(tmp_path, path.read_text().replace("f32[30]S0", "f32[99]S0"))
+    with pytest.raises(ValueError, match=r"expected\.csv:1: 4 fields, and a row is name,metric,value"):
+        read_results(another, METRICS)
+
+
+def test_no_line_is_written_that_is_too_long_to_be_read(tmp_path: Path) -> None:
+    long = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(4000)),), (4,), "cpu")
+    result = MetricValue(f"t.py::test::{long}", "dispatch_hit_ns", 6940, signature=long.full)
+    assert read_results(written(tmp_path, results_text([result])), METRICS) == (
+        replace(result, signature=""),
+    )
 
 
 # Writing
@@ -210,6 +257,21 @@ def test_pytorch_reads_the_rows_that_we_write_with_their_reasons(
     assert pytorch_reader.read_expected(path) == {
         (row.name, row.metric): (row.expected, row.noise_margin) for row in rows
     }
+
+
+@given(ROWS)
+def test_what_is_left_for_pytorch_is_every_row_that_expects_more_than_0(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[ExpectedRow]
+) -> None:
+    text = parse_expected("# why\n \n", "f", METRICS).with_rows(rows)
+    expected = {(row.name, row.metric): (row.expected, row.noise_margin) for row in rows if row.expected}
+    try:
+        kept, left_out = as_pytorch_reads_it(parse_expected(text, "f", METRICS))
+    except ValueError:
+        assert not expected
+        return
+    assert len(left_out) == 1 + len(rows) - len(expected)
+    assert pytorch_reader.read_expected(written(tmp_path_factory.mktemp("expected"), kept)) == expected
 
 
 def test_pytorch_stops_at_a_comment_so_a_reason_is_none(tmp_path: Path) -> None:

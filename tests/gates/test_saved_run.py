@@ -338,3 +338,16 @@ def test_each_difference_is_named(change: dict[str, Any], says: str) -> None:
 def test_a_run_that_says_nothing_of_its_machine_differs_from_every_one() -> None:
     unknown = parse_run(text_of(OURS, machine_info={}), "f")
     assert "threads: unknown then, 2 now" in machine_differences(unknown.machine, machine_of(MACHINE))
+
+
+@pytest.mark.parametrize("field", ["min", "median"])
+@pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])
+def test_a_row_that_scatters_in_either_run_is_neither_passed_nor_failed(factor: float, field: str) -> None:
+    quiet = row("miss")
+    busy = StateRow(quiet.name, quiet.state, tuple(factor * ns for ns in (1000.0, 5000.0, 4000.0) * 8))
+    threshold = Threshold("", field, 0.1)
+    [in_this_run] = judge([quiet], [busy], threshold).verdicts
+    [in_the_saved_run] = judge([busy], [quiet], threshold).verdicts
+    assert in_this_run.verdict == in_the_saved_run.verdict == "inconclusive"
+    assert in_this_run.remedy.startswith("noisy: its samples scatter by ")
+    assert in_the_saved_run.remedy.startswith("noisy in the saved run: its samples scatter by ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.core.measurement import Share
+from pytest_dtdispatch.core.profiles import Share
 from pytest_dtdispatch.instructions.profiler import LISTED, greatest, parse_dump
 
 DUMP = """\

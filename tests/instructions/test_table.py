@@ -9,12 +9,11 @@ from pytest_dtdispatch.core.measurement import (
     Contains,
     Figures,
     Measurement,
-    Profile,
     Refused,
     Samples,
-    Share,
     State,
 )
+from pytest_dtdispatch.core.profiles import Profile, Share
 from pytest_dtdispatch.instructions.table import document
 from pytest_dtdispatch.report.document import Line, Tone, View
 from tests.rendered import line_of, lines_of, table_of, titles_of
@@ -80,9 +79,9 @@ PROFILE = Profile((Share("eval", 750), Share(LONG, 250)), 1_000, (Share("rule (a
 
 
 def profiled(width: int = 100) -> list[str]:
-    """Lines below the table of one signature: its head, its test, and its line."""
+    """Lines below the table of one signature: its head, its test, its line, what is proved."""
     misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=PROFILE)
-    return lines_of(document({"t.py::test_add": [counted(HITS, misses)]}, VIEW), width)[3:]
+    return lines_of(document({"t.py::test_add": [counted(HITS, misses)]}, VIEW), width)[4:]
 
 
 def test_each_function_has_its_count_and_its_part_of_the_call() -> None:
@@ -102,4 +101,4 @@ def test_lines_of_a_profile_fit_and_keep_both_ends_of_a_name() -> None:
 
 
 def test_what_was_not_profiled_has_no_profile() -> None:
-    assert len(lines_of(document({"t.py::test_add": [counted(HITS)]}, VIEW))) == 3
+    assert len(lines_of(document({"t.py::test_add": [counted(HITS)]}, VIEW))) == 4

@@ -63,7 +63,7 @@ def test_a_mode_that_a_repetition_leaves_half_closed_is_closed_before_anything_i
 
     total = torch.zeros(2)
     _, ran = run_call(lambda: total.add_(1))
-    with ran.repeating() as prepare:
+    with ran.repeating(one_thread=True) as prepare:
         assert prepare() == ()
         Noted().__enter__()  # type: ignore[no-untyped-call]
         total.add_(1)

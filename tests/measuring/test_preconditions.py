@@ -15,6 +15,7 @@ import pytest
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.measuring.preconditions import (
     Measuring,
+    check_callable,
     check_steps,
     given_arguments,
     refuse_elsewhere,
@@ -232,5 +233,12 @@ def test_a_step_whose_arguments_are_optional_is_taken() -> None:
 
 
 def test_what_is_no_callable_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"steps\(None\): give a callable"):
+    with pytest.raises(CaptureError, match=r"^steps\(\): a value of type NoneType is not callable; give a"):
         check_steps(None, 3, 5)  # type: ignore[arg-type]
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"^call\(name=123\): a name is a text$"):
+        check_callable("call", len, 123)
+    check_callable("call", len, None)
+    check_callable("call", len, "len")

@@ -50,7 +50,7 @@ def in_test(body: str, marker: str = "", then: str = THEN_CLEAN) -> str:
         ("mesh=0x4", "'0x4' is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"),
         ("backend=mpi", "'mpi' is not one of auto, fake, gloo, nccl, local"),
         ("device=tpu", "'tpu' is not one of auto, cpu, cuda"),
-        ("nproc=x", "'x' is not a whole number of at least 1"),
+        ("nproc=x", "'x' is not a whole number from 1 to 1,024"),
     ],
 )
 @pytest.mark.parametrize("source", ["flag", "ini"])
@@ -409,3 +409,116 @@ def test_one_rank(dtdispatch, device_mesh):
     result, found = rows(pytester, "--dtdispatch-backend=gloo")
     assert result.ret == pytest.ExitCode.OK
     assert len(found) == 3
+
+
+BAD_MARKERS = """
+import numpy
+import pytest
+
+class Silent:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+@pytest.mark.dtdispatch({marker})
+def test_marked(dtdispatch): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("marker", "complaint"),
+    [
+        (
+            "rounds=Silent()",
+            "rounds=<Silent that cannot be shown> is not a whole number",
+        ),
+        ("Silent()", "marker dtdispatch takes keywords only, not <Silent that cannot be shown>"),
+        ("rounds=numpy.float32(2.7)", "is not a whole number of at least 1, or auto"),
+        ("backend=numpy.array([[1, 2], [3, 4]])", "is not one of auto, fake, gloo, nccl, local"),
+        (
+            "threshold='20'",
+            "threshold='20' is not [STATE=]FIELD:PERCENT, such as",
+        ),
+        ("threshold='20'", ": write 20%"),
+    ],
+)
+def test_a_marker_value_that_is_hard_to_show(pytester: pytest.Pytester, marker: str, complaint: str) -> None:
+    pytester.makepyfile(test_marked=BAD_MARKERS.format(marker=marker))
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_says_once(result, complaint)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--dtdispatch-nproc=50000000"], "'50000000' is not a whole number from 1 to 1,024"),
+        (
+            ["--dtdispatch-timeout=1e300"],
+            "a number of seconds above 0, and at most 1,000,000,000",
+        ),
+        (["--dtdispatch-fail=20"], ": write 20%"),
+        ([f"--dtdispatch-csv={'a' * 256}"], "cannot be written: File name too long"),
+        ([f"--dtdispatch-oss-json={'a' * 256}"], "cannot be written: File name too long"),
+        ([f"--dtdispatch-expected={'a' * 256}"], "cannot be read: File name too long"),
+        (["--dtdispatch-expected=a\udcff.csv"], "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_flag_past_a_limit(pytester: pytest.Pytester, flags: list[str], complaint: str) -> None:
+    pytester.makepyfile(PLAIN)
+    result = measure(pytester, *flags)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_says_once(result, complaint)
+
+
+@pytest.mark.parametrize("flags", [(), ("--dtdispatch",)], ids=["unmeasured", "measured"])
+def test_what_is_no_callable_and_a_name_that_is_no_text_are_told_as_that(
+    pytester: pytest.Pytester, flags: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+@pytest.mark.parametrize("method", ["call", "steps", "scaling", "compile"])
+def test_callable(dtdispatch, device_mesh, method):
+    a = sharded(device_mesh)
+    with pytest.raises(Exception) as told:
+        getattr(dtdispatch, method)(a + a)
+    assert str(told.value) == f"{method}(): a value of type DTensor is not callable; give a function"
+
+@pytest.mark.parametrize("method", ["call", "steps", "scaling", "compile"])
+def test_name(dtdispatch, method):
+    with pytest.raises(Exception) as told:
+        getattr(dtdispatch, method)(lambda: 1, name=123)
+    assert str(told.value) == f"{method}(name=123): a name is a text"
+"""
+    )
+    run(pytester, *flags).assert_outcomes(passed=8)
+
+
+def test_names_of_calls_reach_the_terminal_written_and_files_as_they_are(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+def test_evil(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.call(lambda: a + a, name="\\x1b[31mred\\rgone\\nline\\u202eevil")
+    dtdispatch.call(lambda: a * a, name="long \\udcff" + "x" * 200)
+    dtdispatch.steps(lambda: a + a, name="\\x1b[31mstep")
+"""
+    )
+    flags = ("--benchmark-name=long", "--benchmark-group-by=param:op", "--dtdispatch-csv=out.csv")
+    result, found = rows(pytester, *flags)
+    result.assert_outcomes(passed=1)
+    assert all(line.isprintable() for line in text_of(result).splitlines())
+    written = r"\x1b[31mred\rgone\nline\u202eevil"
+    assert written in text_of(result).partition("= dtdispatch =")[0]
+    assert written in text_of(result).partition("= dtdispatch =")[2]
+    assert any("::\x1b[31mred\rgone\nline\u202eevil::" in row["fullname"] for row in found)
+    assert len((pytester.path / "out.csv").read_text(encoding="utf-8").splitlines()) > 4
+
+
+def test_a_path_that_is_no_utf_8_is_written_to_and_named(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES)
+    result = measure(pytester, "--dtdispatch-csv=a\udcff.csv")
+    result.assert_outcomes(passed=1)
+    assert (pytester.path / "a\udcff.csv").exists()
+    assert r"/a\udcff.csv" in text_of(result)

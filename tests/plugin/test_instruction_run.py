@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.plugin import instruction_run as instructions
+from pytest_dtdispatch.plugin.command_line import same_command
 from pytest_dtdispatch.plugin.instruction_run import CALLGRIND, HARDWARE, choose, find_callgrind
-from pytest_dtdispatch.plugin.run import same_command
 
 NO_PMU = "the hardware counter reads 18446744073709551615"
 COUNT = ("--dtdispatch", "--dtdispatch-metric=instructions")

@@ -33,6 +33,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "nproc": (["--dtdispatch", "--dtdispatch-nproc=2"], 2),
     "timeout": (["--dtdispatch-timeout=7.5"], 7.5),
     "rank_stat": (["--dtdispatch-rank-stat=max"], "max"),
+    "threads": (["--dtdispatch-threads=program"], "program"),
     "metric": (["--dtdispatch-metric=counts"], "counts"),
     "profile": (["--dtdispatch-profile"], True),
     "max": (["--dtdispatch", "--dtdispatch-max=misses=0,graph_breaks=1"], LIMITED),
@@ -69,6 +70,7 @@ INI = {
     "nproc": "dtdispatch_nproc = 2",
     "timeout": "dtdispatch_timeout = 7.5",
     "rank_stat": "dtdispatch_rank_stat = max",
+    "threads": "dtdispatch_threads = program",
     "metric": "dtdispatch_metric = counts",
     "profile": "dtdispatch_profile = true",
     "max": "dtdispatch_max =\n  misses=0\n  graph_breaks=1",
@@ -99,7 +101,7 @@ MISTAKES = [
     ("rounds", "-1", ROUNDS),
     ("rounds", "x", ROUNDS),
     ("repeat", "1.5", COUNT),
-    ("nproc", "0", COUNT),
+    ("nproc", "0", "is not a whole number from 1 to 1,024"),
     ("max_time", "0", "is not a number of seconds above 0"),
     ("max_time", "soon", "is not a number of seconds above 0"),
     ("mesh", "2x", MESH),
@@ -114,6 +116,7 @@ MISTAKES = [
     ("backend", "mpi", "is not one of auto, fake, gloo, nccl, local"),
     ("timeout", "0", "is not a number of seconds above 0"),
     ("rank_stat", "mean", "is not one of median, max"),
+    ("threads", "2", "is not one of one, program"),
     ("device", "tpu", "is not one of auto, cpu, cuda"),
 ]
 BY_FIELD = {option.field: option for option in OPTIONS}

@@ -38,6 +38,10 @@ def test_mul(dtdispatch, device_mesh):
     dtdispatch.call(mul, name="mul")
 """
 )
+BURSTS = {
+    "import scripted": "import random, scripted\ndraws = random.Random(1)",
+    "wait(scripted.extra_ns)": "wait(draws.choice((0, 10**6)))",
+}
 MUL = "test_gate.py::test_mul::mul::"
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "--benchmark-quiet")
 SAVE = (*MEASURED, "--benchmark-save=base", "--benchmark-save-data")
@@ -96,6 +100,37 @@ def failed(result: pytest.RunResult, *says: str, passed: int = 2) -> str:
     for frame in ("Traceback", "INTERNALERROR", "pytest_dtdispatch/"):
         assert frame not in text
     return text
+
+
+def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    write(pytester, **BURSTS)
+    result = run(pytester, *GATE)
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.OK, text
+    assert "2 passed, 2 inconclusive" in text
+    assert "\n    noisy: its samples scatter by " in text
+    result.stdout.fnmatch_lines(
+        [
+            "dtdispatch: load * on * core*",
+            "  signature *  mark",
+            "  mul * noisy",
+            "  2 of 2 rows are proved *",
+        ]
+    )
+    assert result.outlines[-2].startswith("1 of 2 rows are noisy (miss, hit): "), text
+
+
+def test_nothing_is_judged_against_a_saved_row_that_is_noisy(pytester: pytest.Pytester) -> None:
+    write(pytester, **BURSTS)
+    assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
+    write(pytester)
+    result = run(pytester, *GATE)
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.OK, text
+    assert "2 passed, 2 inconclusive" in text
+    assert "\n    noisy in the saved run: its samples scatter by " in text
+    assert "rows are noisy" not in text, "this run is quiet"
 
 
 def refused(result: pytest.RunResult, *says: str) -> None:

@@ -67,7 +67,12 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_expected_results(pytester
     result = measure(pytester, METRIC, "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["dtdispatch: * metric=thread-cpu)", "  signature *miss *hit *", "  mul *proved"]
+        [
+            "dtdispatch: * metric=thread-cpu)",
+            "  signature *miss *hit *",
+            "  mul *",
+            "  1 of 1 rows are proved *",
+        ]
     )
     saved = json.loads((pytester.path / "rows.json").read_text())
     assert saved["machine_info"]["dtdispatch"]["metric"] == "thread-cpu"
@@ -146,7 +151,7 @@ def test_a_sampler_of_counts_has_whole_numbers_and_no_rows_of_times(pytester: py
     flags = ("--dtdispatch-metric=readings", "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
     result = measure(pytester, *flags)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  mul * 1 *proved"])
+    result.stdout.fnmatch_lines(["  mul * 1 *", "  1 of 1 rows are proved *"])
     assert "Readings: the least of the calls that were counted." in text_of(result)
     assert Path("results.csv").read_text() == f"{MUL},readings,1\n"
     assert benchmarks_of(Path("rows.json")) == []

@@ -28,8 +28,15 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.measurements import EXPENDABLE, LEGEND
-from pytest_dtdispatch.report.terminal import MIN_LABEL, Text, document_lines
+from pytest_dtdispatch.report.measurements import EXPENDABLE, LEGEND, MEANINGS
+from pytest_dtdispatch.report.terminal import (
+    MIN_LABEL,
+    NO_EDGE,
+    Text,
+    document_lines,
+    legend_text,
+    page_width,
+)
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,6 +60,8 @@ INDISPENSABLE = ["signature", "cold", "miss", "hit", "proof"]
 LEAST = len("  ") + MIN_LABEL + sum(2 + len(title) for title in ("cold ms", "miss ms", "hit us", "proved"))
 
 
+LONG_PROOF = "unpropagated, noisy"  # a longer one may run over the edge
+EVIL, WRITTEN = "\x1b[31mred\r\u202e", r"\x1b[31mred\r\u202e"
 COLUMNS = tuple(Column(*title.split()) for title in TITLES)
 
 
@@ -93,12 +102,12 @@ def test_lines_fit_the_terminal(label: str, width: int) -> None:
 def test_only_a_long_proof_runs_over_the_edge(width: int) -> None:
     proof = "propagation ran again (3x), no cache counter moved (20x)"
     head, _, row, short = texts(table(line(proof=proof), line()), width)
-    fits = max(width, LEAST + len("unpropagated") - len("proved"))
+    fits = max(width, LEAST + len(LONG_PROOF) - len("proved"))
     assert row.endswith(f"  {proof}")
-    assert len(row) - len(proof) + len("unpropagated") <= fits
+    assert len(row) - len(proof) + len(LONG_PROOF) <= fits
     assert len(head) <= fits
     assert len(short) <= fits
-    assert head == texts(table(line(proof="unpropagated"), line()), width)[0], "it takes no room from others"
+    assert head == texts(table(line(proof=LONG_PROOF), line()), width)[0], "it takes no room from others"
 
 
 def test_a_wide_terminal_shows_every_column_and_the_whole_label() -> None:
@@ -120,7 +129,7 @@ def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
     assert dropped == ["calls", "rounds", "samples", "local", "miss/hit", "overhead"]
 
 
-def test_no_column_is_left_out_while_labels_have_two_fifths_of_the_width() -> None:
+def test_no_column_is_left_out_while_labels_have_half_of_the_width() -> None:
     widest = len("  ") + len(LABEL) + sum(2 + len(title) for title in TITLES) + len("  proved")
     assert "calls" in columns(table(line()), widest)
     assert "calls" not in columns(table(line()), widest - 1)
@@ -205,13 +214,56 @@ def test_any_label_is_cut_until_its_line_fits(labels: list[str], width: int) -> 
     assert len({len(row) for row in rows[2:]}) == 1, "all lines are as long"
 
 
-@pytest.mark.parametrize("width", [40, *WIDTHS])
-def test_the_legend_fits_the_terminal_and_explains_each_column(width: int) -> None:
-    lines = texts(paragraph(LEGEND, indent=1), width)
-    assert max(map(len, lines)) < width
-    assert all(text.startswith("  ") for text in lines)
-    words = " ".join(lines)
-    assert all(f"{name}:" in words for name in ("miss", "hit", "local", "overhead", "samples"))
+@pytest.mark.parametrize("width", [60, *WIDTHS, NO_EDGE])
+def test_the_legend_explains_the_columns_that_are_shown(width: int) -> None:
+    document = Document((table(line()),), LEGEND, MEANINGS)
+    told = legend_text(document, width, View())
+    shown = columns(table(line()), width)
+    explained = [name for name in MEANINGS if f"{name}: " in told]
+    assert explained == [name for name in MEANINGS if name in shown] != []
+    verbose = legend_text(document, width, View(verbose=True))
+    every = columns(table(line()), NO_EDGE)
+    assert all(f"{name}: {meaning}" in verbose for name, meaning in MEANINGS.items() if name in every)
+
+
+def test_a_legend_without_columns_stays_as_it_is() -> None:
+    assert legend_text(Document((table(line()),), "Blocks: what a model is of."), 80, View()) == (
+        "Blocks: what a model is of."
+    )
+
+
+def test_a_page_without_an_edge_has_every_column_and_whole_names() -> None:
+    long = "x" * 500
+    head, _, row, note = texts(table(line(long, "proved", long)), NO_EDGE)
+    assert head.split() == ["signature", *" ".join(TITLES).split(), "proof"]
+    assert row.split()[0] == long
+    assert note.strip() == long
+
+
+@pytest.mark.parametrize(("is_terminal", "width"), [(True, 80), (False, NO_EDGE)])
+def test_only_a_terminal_has_an_edge(monkeypatch: pytest.MonkeyPatch, is_terminal: bool, width: int) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert page_width(is_terminal, 80) == width
+    monkeypatch.setenv("COLUMNS", "80")
+    assert page_width(is_terminal, 80) == 80
+
+
+def test_a_verbose_view_writes_columns_that_do_not_fit_below_the_line() -> None:
+    said = [plain(pieces) for pieces in document_lines(Document((table(line()),)), 80, View(verbose=True))]
+    assert said[0] == texts(table(line()), 80)[0]
+    below = " ".join(text.strip() for text in said[3:])
+    assert below == "local 1.5 us, overhead 5.0 us, miss/hit 185, samples 20+200, rounds 20, calls 3"
+
+
+def test_a_title_that_stands_twice_is_told_apart_below_the_line() -> None:
+    titles = (("miss", "ms"), ("slowest", ""), ("hit", "us"), ("slowest", ""))
+    twice = Table(
+        tuple(Column(*title) for title in titles),
+        (Group("", (Line("mm" * 30, ("1.2", "3.4 r1", "5.6", "-")),)),),
+        expendable=("slowest",),
+    )
+    said = [plain(pieces) for pieces in document_lines(Document((twice,)), 40, View(verbose=True))]
+    assert said[2:] == ["    miss slowest 3.4 r1"]
 
 
 def test_a_table_may_have_no_titles_and_no_proof() -> None:
@@ -284,3 +336,22 @@ def test_a_listing_cuts_the_names_of_parts_and_not_of_the_whole() -> None:
     assert len(second) == len(first)
     assert second.startswith("             250  25.0 %  ")
     assert second.endswith("(a.py:3)")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        one_line(Span(EVIL, Tone.BAD)),
+        paragraph(EVIL),
+        Heading(EVIL),
+        Bullets((EVIL, (Span(EVIL),))),
+        Verbatim((EVIL,)),
+        Listing(("a", "b", "name"), (("1", "2", EVIL),)),
+        table(line(EVIL, EVIL, EVIL), title=EVIL),
+        Folded(EVIL, (paragraph(EVIL),)),
+    ],
+)
+def test_names_reach_a_terminal_so_that_it_does_not_obey_them(block: Block) -> None:
+    shown = [plain(line) for line in document_lines(Document((block,)), 120, View(verbose=True))]
+    assert all(line.isprintable() for line in shown)
+    assert WRITTEN in "".join(shown)

@@ -14,17 +14,20 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.futures import Future
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.counter import StepCounter, resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.steps.model import Asked, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.dispatcher import collective_kind
 from pytest_dtdispatch.torchapi.ops import open_modes
+from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, redistribute_module
 from pytest_dtdispatch.torchapi.tensors import spec_type
 
@@ -155,7 +158,7 @@ def test_a_placement_a_dtype_and_a_keyword_that_are_new_are_told(mesh: DeviceMes
     of_sum = [miss.reason for miss in steps.missed if miss.signature.startswith("sum")]
     assert of_sum == [
         "placements of self R, were S0",
-        "dtype of self f64, was f32",
+        "dtype of self f64, was f32 in another place",
         "keepdim is given, and was not",
     ]
 
@@ -229,6 +232,67 @@ class watched_schema:  # noqa: N801 (a context manager)
 
     def __exit__(self, *exception: Any) -> None:
         self._replaced.__exit__(*exception)
+
+
+def test_a_decode_loop_compares_each_call_with_its_own_of_the_step_before(shard: Make) -> None:
+    """Both products of attention are ``bmm``, and the first is as near to the second as to itself."""
+    query = shard(8, 1, 4)
+    keys: list[Any] = [shard(8, 4, 4)]
+    values: list[Any] = [shard(8, 4, 4)]
+
+    def step() -> None:
+        for cache in (keys, values):
+            cache.append(torch.cat([cache[-1], query], 1))
+        scores = torch.bmm(query, keys[-1].transpose(1, 2))
+        torch.bmm(scores, values[-1])
+
+    steps = count(step, warmup=2, steps=3)
+    products = [miss.reason for miss in steps.steps[-1].missed if miss.signature.startswith("bmm")]
+    assert products == [
+        "shape of mat2 [8,4,9], was [8,4,8]",
+        "shape of self [8,1,9], was [8,1,8], shape of mat2 [8,9,4], was [8,8,4]",
+    ]
+    lines = by_cause([one.missed for one in steps.steps])
+    assert [line.partition(".")[0] for line in lines] == ["cat", "transpose", "bmm", "bmm"]
+    assert all(line.endswith("(once in each of steps 1-3)") for line in lines)
+
+
+def test_a_place_is_found_again_behind_a_clear_and_behind_ops_of_every_cache(shard: Make) -> None:
+    rows = itertools.count(8)
+
+    def step() -> None:
+        a = shard(8, 8)
+        a + a
+        clear_as_a_program_does()
+        a + a
+        if HAS_NATIVE:  # older ones have no rule for it
+            a.argmax(1)
+        torch.is_same_size(a, a)
+        b = shard(next(rows), 8)
+        a.exp()
+        b.exp()
+
+    steps = count(step, warmup=1, steps=3)
+    last = [one.missed[-1] for one in steps.steps]
+    assert len({miss.call for miss in last}) == 1
+    assert [miss.reason for miss in last] == [f"shape of self [{n},8], was [{n - 1},8]" for n in (9, 10, 11)]
+
+
+def test_a_miss_of_another_thread_is_not_compared_with_calls_of_this_one(shard: Make) -> None:
+    a = shard(8, 8)
+
+    def step() -> None:
+        a + a
+        thread = threading.Thread(target=lambda: (a + a, a + 1))
+        thread.start()
+        thread.join()
+
+    steps = count(step, warmup=1, steps=2)
+    assert [miss.reason for miss in steps.steps[-1].missed] == [
+        "first call of this op in this thread; caches are per thread",
+        "other is no tensor, and was a tensor in another place",
+    ]
+    assert all(miss.elsewhere for miss in steps.missed)
 
 
 def test_misses_of_another_thread_are_counted(mesh: DeviceMesh) -> None:
@@ -409,6 +473,79 @@ def test_collectives_are_counted_by_kind_whoever_runs_them(mesh: DeviceMesh) -> 
     }
 
 
+c10d: Any = dist
+
+
+class GroupInPython(c10d.ProcessGroup):  # type: ignore[misc]
+    """Four ranks whose collectives do nothing, by the names of old torches and of new ones."""
+
+    def _done(self, tensors: Any, *_: Any) -> Any:
+        future: Future[Any] = Future()
+        future.set_result(tensors)
+        return vars(torch._C)["_distributed_c10d"]._create_work_from_future(future)
+
+    def allreduce(self, tensors: Any, *_: Any) -> Any:
+        return self._done(tensors)
+
+    def all_gather_single_coalesced(self, results: Any, *_: Any) -> Any:
+        return self.allgather(results)
+
+    def allgather(self, results: Any, *_: Any) -> Any:
+        return self._done(results)
+
+    def reduce_scatter_single_coalesced(self, results: Any, *_: Any) -> Any:
+        return self._done(results)
+
+    _allgather_base = all_gather_single = allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single = reduce_scatter_single_coalesced
+
+    def size(self) -> int:
+        return 4
+
+    @property
+    def group_name(self) -> str:
+        return c10d.distributed_c10d._world.pg_names[self]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def mesh_in_python() -> Iterator[DeviceMesh]:
+    def make(store: Any, rank: int, size: int, timeout: Any) -> GroupInPython:
+        return GroupInPython(rank, size)
+
+    c10d.Backend.register_backend("in_python", make, devices=["cpu"])
+    c10d.init_process_group("in_python", store=c10d.HashStore(), rank=0, world_size=4)
+    yield init_device_mesh("cpu", (4,))
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def simulated(group_owner: ProcessGroupOwner) -> DeviceMesh:
+    if not has_local_mode():
+        pytest.skip("this torch has no torch.distributed._local_tensor")
+    return group_owner.mesh(Place((4,), "cpu", "local"))
+
+
+@pytest.mark.parametrize("ranks", ["mesh", "simulated", "mesh_in_python"])
+def test_collectives_are_counted_with_their_bytes_whatever_runs_them(
+    ranks: str, request: pytest.FixtureRequest
+) -> None:
+    on: DeviceMesh = request.getfixturevalue(ranks)
+    shard = DTensor.from_local(torch.rand(2, 8), on, [Shard(0)])
+    partial = DTensor.from_local(torch.rand(8, 8), on, [Partial()])
+    plain = torch.rand(8)
+
+    def step() -> None:
+        shard.redistribute(placements=[Replicate()])
+        partial.redistribute(placements=[Replicate()])
+        partial.redistribute(placements=[Shard(0)])
+        dist.all_reduce(plain)
+
+    steps = count(step, warmup=1, steps=1)
+    assert steps.collectives == {"all_gather": 1, "all_reduce": 2, "reduce_scatter": 1}
+    assert [one.bytes for one in steps.redistributions] == [256, 256, 256]
+
+
 @pytest.mark.parametrize(
     ("op", "kind"),
     [
@@ -420,6 +557,9 @@ def test_collectives_are_counted_by_kind_whoever_runs_them(mesh: DeviceMesh) -> 
         ("c10d::alltoall_base_", "all_to_all"),
         ("c10d::recv_any_source_", "recv"),
         ("c10d::send", "send"),
+        ("all_gather_single_coalesced", "all_gather"),
+        ("recv_anysource", "recv"),
+        ("_dtensor::shard_dim_alltoall", "all_to_all"),
     ],
 )
 def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> None:

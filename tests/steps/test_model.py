@@ -85,7 +85,7 @@ def test_a_step_with_another_number_of_calls_is_unsteady_and_both_counts_are_tol
 def test_a_count_lists_equal_misses_once() -> None:
     steps = Steps("train", (), (StepCounts(missed=(MISS, MISS)), StepCounts(missed=(MISS,))))
     assert steps.misses_per_step == 1.5
-    assert details_of(steps.misses_per_step) == (f"{MISS} (3x)",)
+    assert details_of(steps.misses_per_step) == (f"{MISS} (1 to 2 times in each of steps 1-2)",)
 
 
 def test_a_redistribution_tells_the_dimensions_that_change() -> None:
@@ -95,7 +95,7 @@ def test_a_redistribution_tells_the_dimensions_that_change() -> None:
     assert "on mesh dimensions 0, 1" in str(both)
 
 
-@pytest.mark.parametrize(("growth", "text"), [(1, "native: +1 entry"), (-2, "native: -2 entries")])
+@pytest.mark.parametrize(("growth", "text"), [(1, "native: +1 over 1 step"), (-2, "native: -2 over 1 step")])
 def test_caches_that_grew_are_listed(growth: int, text: str) -> None:
     steps = Steps("train", (), (StepCounts(cache_growth=(("native", growth), ("python", 0))),))
     assert details_of(steps.cache_growth_per_step) == (text,)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.steps.reasons import Seen, Trait, Traits
+from pytest_dtdispatch.steps.reasons import Called, Reason, Seen, Trait, Traits
+from pytest_dtdispatch.steps.threads import CallPlace
 
 pytestmark = pytest.mark.torch
 
@@ -29,11 +30,19 @@ def tensors(of: str, count: int) -> dict[Trait, str]:
     return {Trait(of, "kind"): "a list", Trait(of, "length"): str(count), **items}
 
 
+def note(seen: Seen, op: str, traits: Traits, at: CallPlace = CallPlace()) -> None:  # noqa: B008 (it is a constant)
+    seen.note(Called(op, traits, at))
+
+
+def why(seen: Seen, op: str, traits: Traits, at: CallPlace = CallPlace()) -> str:  # noqa: B008 (it is a constant)
+    return seen.why(Called(op, traits, at)).text
+
+
 BASE = {**mesh(), **tensor("self"), **number("other", 1)}
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "reason"),
     [
         (tensor("self", shape="[9,8]"), "shape of self [9,8], was [8,8]"),
         (tensor("self", placements="R"), "placements of self R, were S0"),
@@ -47,58 +56,89 @@ BASE = {**mesh(), **tensor("self"), **number("other", 1)}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_was_not_seen_before_is_told(changed: Traits, why: str) -> None:
+def test_what_was_not_seen_before_is_told(changed: Traits, reason: str) -> None:
     seen = Seen()
-    seen.note("add", BASE, clears=0)
+    note(seen, "add", BASE)
     unmatched = {trait for trait in BASE if trait.of in {t.of for t in changed} and trait not in changed}
     call = {trait: text for trait, text in {**BASE, **changed}.items() if trait not in unmatched}
-    assert seen.why("add", call, clears=0) == why
+    assert why(seen, "add", call) == reason
 
 
 def test_an_argument_that_is_not_given_any_more_is_told() -> None:
     seen = Seen()
-    seen.note("add", {**BASE, **number("alpha", 2)}, clears=0)
-    assert seen.why("add", BASE, clears=0) == "alpha is not given, and was"
+    note(seen, "add", {**BASE, **number("alpha", 2)})
+    assert why(seen, "add", BASE) == "alpha is not given, and was"
 
 
 def test_equal_changes_of_several_arguments_are_told_once() -> None:
     seen = Seen()
-    seen.note("add", {**tensor("self"), **tensor("other")}, clears=0)
+    note(seen, "add", {**tensor("self"), **tensor("other")})
     call = {**tensor("self", shape="[9,8]"), **tensor("other", shape="[9,8]")}
-    assert seen.why("add", call, clears=0) == "shape of self and other [9,8], was [8,8]"
+    assert why(seen, "add", call) == "shape of self and other [9,8], was [8,8]"
 
 
 def test_of_a_list_its_length_is_told_and_not_its_elements() -> None:
     seen = Seen()
-    seen.note("stack", tensors("tensors", 2), clears=0)
-    assert seen.why("stack", tensors("tensors", 4), clears=0) == "length of tensors 4, was 2"
+    note(seen, "stack", tensors("tensors", 2))
+    assert why(seen, "stack", tensors("tensors", 4)) == "length of tensors 4, was 2"
 
 
 def test_the_nearest_call_is_compared_with_and_of_equals_the_last() -> None:
     seen = Seen()
-    seen.note("add", {**BASE, **tensor("self", dtype="f64", shape="[1,1]")}, clears=0)
-    seen.note("add", {**BASE, **tensor("self", shape="[2,2]")}, clears=0)
-    seen.note("add", {**BASE, **tensor("self", shape="[3,3]")}, clears=0)
-    why = seen.why("add", {**BASE, **tensor("self", shape="[4,4]")}, clears=0)
-    assert why == "shape of self [4,4], was [3,3]"
+    note(seen, "add", {**BASE, **tensor("self", dtype="f64", shape="[1,1]")})
+    note(seen, "add", {**BASE, **tensor("self", shape="[2,2]")})
+    note(seen, "add", {**BASE, **tensor("self", shape="[3,3]")})
+    reason = why(seen, "add", {**BASE, **tensor("self", shape="[4,4]")})
+    assert reason == "shape of self [4,4], was [3,3]"
 
 
 def test_only_calls_of_the_same_op_are_compared_with() -> None:
     seen = Seen()
-    seen.note("mul", BASE, clears=0)
-    assert seen.why("add", BASE, clears=0) == "first call of this op"
+    note(seen, "mul", BASE)
+    assert why(seen, "add", BASE) == "first call of this op"
 
 
 def test_an_equal_call_missed_because_of_a_clear_or_is_not_kept() -> None:
     seen = Seen()
-    seen.note("add", BASE, clears=1)
-    assert seen.why("add", BASE, clears=2) == "the caches were cleared since its last call"
-    assert seen.why("add", BASE, clears=1) == "an equal call missed before: its plan is not kept"
+    note(seen, "add", BASE, CallPlace(clears=1))
+    assert why(seen, "add", BASE, CallPlace(clears=2)) == "the caches were cleared since its last call"
+    assert why(seen, "add", BASE, CallPlace(clears=1)) == "an equal call missed before: its plan is not kept"
 
 
 def test_a_long_list_of_differences_is_cut() -> None:
     seen = Seen()
-    seen.note("add", {t: v for name in "abcde" for t, v in tensor(name).items()}, clears=0)
+    note(seen, "add", {t: v for name in "abcde" for t, v in tensor(name).items()})
     shapes = {name: tensor(name, shape=f"[{i},8]") for i, name in enumerate("abcde")}
-    why = seen.why("add", {t: v for each in shapes.values() for t, v in each.items()}, clears=0)
-    assert why.endswith("and 2 more")
+    reason = why(seen, "add", {t: v for each in shapes.values() for t, v in each.items()})
+    assert reason.endswith("and 2 more")
+
+
+def test_a_call_is_compared_with_those_of_its_place_however_near_another_is() -> None:
+    seen = Seen()
+    scores, output = CallPlace(call=3), CallPlace(call=7)
+    note(seen, "bmm", {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,9]")}, scores)
+    note(seen, "bmm", {**tensor("self", shape="[8,1,9]"), **tensor("mat2", shape="[8,9,4]")}, output)
+    call = {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,10]")}
+    assert why(seen, "bmm", call, scores) == "shape of mat2 [8,4,10], was [8,4,9]"
+    assert why(seen, "bmm", call, output).startswith("shape of self [8,1,4], was [8,1,9]")
+    assert why(seen, "bmm", call, CallPlace(call=5)) == "shape of mat2 [8,4,10], was [8,4,9] in another place"
+
+
+def test_calls_of_other_threads_are_not_compared_with_nor_clears_there() -> None:
+    seen = Seen()
+    note(seen, "add", BASE, CallPlace(thread=0, clears=3))
+    call = {**BASE, **tensor("self", shape="[9,8]")}
+    first = "first call of this op in this thread; caches are per thread"
+    assert why(seen, "add", BASE, CallPlace(thread=1)) == why(seen, "add", call, CallPlace(thread=1)) == first
+    note(seen, "add", BASE, CallPlace(thread=1))
+    assert why(seen, "add", call, CallPlace(thread=1)) == "shape of self [9,8], was [8,8]"
+    assert why(seen, "mul", BASE, CallPlace(thread=1)) == first
+    assert why(seen, "mul", BASE, CallPlace(thread=0)) == "first call of this op"
+
+
+def test_a_cause_is_the_reason_without_what_differs_from_step_to_step() -> None:
+    seen = Seen()
+    note(seen, "add", BASE)
+    reasons = [seen.why(Called("add", {**BASE, **tensor("self", shape=f"[{n},8]")})) for n in (9, 10)]
+    assert [reason.cause for reason in reasons] == ["shape of self"] * 2
+    assert Reason("the caches were cleared").cause == "the caches were cleared"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,10 +39,17 @@ def test_what_missed_and_which_caches_grew_is_below_the_line() -> None:
     text = text_of(Steps("train", (STEADY,), (MISSING, MISSING, STEADY)))
     assert "11-12" in text
     assert "0-1" in text
-    assert f"    missed {MISS} (2x)" in text
+    assert f"    missed {MISS} (once in each of steps 1-2)" in text
     assert "    cache entries over 3 steps: native +2" in text
     assert "python" not in text, "a cache that did not grow is not named"
     assert text.splitlines()[2].endswith("misses, grows")
+
+
+def test_misses_of_other_threads_are_told_apart() -> None:
+    elsewhere = StepCounts(missed=(MISS, replace(MISS, elsewhere=True)))
+    assert "    1 of 2 misses were in other threads, whose hits are not counted" in text_of(
+        steps_of(elsewhere)
+    )
 
 
 def test_a_long_list_of_misses_is_cut_unless_it_is_asked_for() -> None:
@@ -56,9 +65,10 @@ def test_verbose_tells_redistributions_collectives_warm_up_and_memory() -> None:
         redistributions=(GATHER,), collectives=(("all_gather", 1),), host_memory_growth_bytes=4096
     )
     text = text_of(Steps("train", (MISSING, STEADY), (step, step)), verbose=True)
-    assert "    redistributed mm.default: f32[8,8] S0 -> R on mesh dimension 0, 256 bytes (2x)" in text
-    assert "    collectives: all_gather 2x" in text
-    assert "    misses of the warm-up: 1+0" in text
+    gathered = "redistributed mm.default: f32[8,8] S0 -> R on mesh dimension 0, 256 bytes"
+    assert f"    {gathered} (once in each of steps 1-2)" in text
+    assert "    collectives over 2 steps: all_gather 2x" in text
+    assert "    misses of each step of the warm-up: 1, 0" in text
     assert "    resident memory over 2 steps: +8,192 bytes" in text
 
 

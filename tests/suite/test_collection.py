@@ -40,8 +40,9 @@ def test_the_marker_selects_the_atlas_alone(pytester: pytest.Pytester) -> None:
 
 
 def test_an_op_of_the_atlas_is_measured_and_one_that_torch_refuses_is_skipped(
-    pytester: pytest.Pytester,
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     ops = "test_op and (atan2.default or _upsample_nearest_exact1d_backward.grad_input)"
     selected = (*SUITE, "-m", "atlas", "-k", ops, "-rs", "--benchmark-quiet")
     result = run(pytester, "--dtdispatch", "--dtdispatch-rounds=2", *selected)

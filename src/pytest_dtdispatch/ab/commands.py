@@ -7,19 +7,19 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab import runs
 from pytest_dtdispatch.ab.model import POOL, SCREEN, Request, Run
 from pytest_dtdispatch.ab.process import stopped_by_signals
-from pytest_dtdispatch.ab.recording import Recorder, read_run, resumed
+from pytest_dtdispatch.ab.recording import MOST_SHARE, Recorder, read_run, resumed
 from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
-from pytest_dtdispatch.core.parsing import read_count, read_seconds
+from pytest_dtdispatch.core.parsing import read_count, read_file, read_seconds
+from pytest_dtdispatch.core.shown import printable, shown
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.document import Document, View
-from pytest_dtdispatch.report.terminal import document_lines
+from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 TIME_LIMIT_S = 300.0
 AA_PROCESSES, SELFTEST_PROCESSES = 90, 40
@@ -40,7 +40,7 @@ def read_percent(text: str) -> float:
         fraction = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
     except ValueError:
         fraction = 0.0
-    if not 0 < fraction <= 10:
+    if not 0 < fraction <= MOST_SHARE:
         raise ValueError("a percentage above 0%, such as 7.5%")
     return fraction
 
@@ -86,14 +86,14 @@ RULE: tuple[Option, ...] = (
 )
 FILES: tuple[Option, ...] = (
     ("--time-limit", read_seconds, "S", f"seconds that a process may take (default: {TIME_LIMIT_S:g})"),
-    ("--json", Path, "FILE", "every sample, written after each process"),
-    ("--resume", Path, "FILE", "go on with the file of an earlier run"),
+    ("--json", read_file, "FILE", "every sample, written after each process"),
+    ("--resume", read_file, "FILE", "go on with the file of an earlier run"),
 )
 
 
 def add_parsers(commands: Any) -> None:
     """Declare the three subcommands."""
-    known_pool = ("--pool", Path, "FILE", "processes that dtdispatch aa --json FILE measured")
+    known_pool = ("--pool", read_file, "FILE", "processes that dtdispatch aa --json FILE measured")
     declared: dict[str, tuple[Option, ...]] = {
         "ab": (*SIDES, *RULE),
         "aa": (*_of_pool(AA_PROCESSES), *RULE),
@@ -102,7 +102,7 @@ def add_parsers(commands: Any) -> None:
     for name, options in declared.items():
         parser = commands.add_parser(name, help=COMMANDS[name])
         for flag, reader, metavar, meaning in (*options, *FILES):
-            parser.add_argument(flag, type=_told_by(reader), metavar=metavar, help=meaning)
+            parser.add_argument(flag, type=told_by(reader), metavar=metavar, help=meaning)
         parser.set_defaults(time_limit=TIME_LIMIT_S)
 
 
@@ -221,20 +221,20 @@ def _typed(given: argparse.Namespace, arguments: tuple[str, ...]) -> dict[str, A
     return {**typed, "arguments": arguments} if arguments else typed
 
 
-def _told_by(reader: Callable[[str], Any]) -> Callable[[str], Any]:
+def told_by(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     """Let argparse say what a reader says."""
 
     def read(text: str) -> Any:
         try:
             return reader(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not {error}") from None
 
     return read
 
 
 def _print(document: Document) -> None:
-    width = shutil.get_terminal_size((160, 24)).columns
+    width = page_width(sys.stdout.isatty(), shutil.get_terminal_size().columns)
     for pieces in document_lines(document, width, View()):
         print("".join(piece.text for piece in pieces).rstrip())
 
@@ -244,7 +244,7 @@ def _print_pool(recorder: Recorder) -> None:
     processes = run.of(POOL)
     rows = len({row for process in processes for row in process.rows if not row.endswith("::local")})
     side = run.sides["base"]
-    print(f"{run.asked.base}: Python {side.python}, torch {side.torch}, {side.cpu}")
+    print(printable(f"{run.asked.base}: Python {side.python}, torch {side.torch}, {side.cpu}"))
     print(
         f"pool: {len(processes)} processes in {sum(p.seconds for p in processes):.0f} s, {rows} rows; "
         f"{floors_text(run.asked)}"

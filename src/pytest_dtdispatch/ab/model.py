@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.parsing import read_count
 
 BASE, HEAD = "base", "head"
 SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
@@ -141,8 +142,8 @@ def row_samples(rows: Mapping[str, Any]) -> dict[str, RowSample]:
     """Read rows of one process from plain data."""
     read = {}
     for name, row in rows.items():
-        medians = tuple(map(float, row["medians_ns"]))
-        if not medians or not all(0 < median < float("inf") for median in medians):
-            raise ValueError(f"medians of {medians!r} ns")
-        read[str(name)] = RowSample(medians, float(row["quietest_ns"]), int(row["samples"]))
+        medians, quietest_ns = tuple(map(float, row["medians_ns"])), float(row["quietest_ns"])
+        if not medians or not all(0 < ns < float("inf") for ns in (*medians, quietest_ns)):
+            raise ValueError(f"latencies of {(*medians, quietest_ns)} ns")
+        read[str(name)] = RowSample(medians, quietest_ns, read_count(row["samples"]))
     return read

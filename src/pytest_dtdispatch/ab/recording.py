@@ -19,13 +19,17 @@ from pytest_dtdispatch.ab.model import (
     Request,
     Run,
     Side,
+    abba,
     row_samples,
 )
 from pytest_dtdispatch.core.files import read_text, write_whole
+from pytest_dtdispatch.core.forms import AB_FORMAT
+from pytest_dtdispatch.core.parsing import read_count, read_seconds
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
 
-FORMAT, VERSION = "pytest-dtdispatch ab", 1
+MOST_SHARE = 10.0  # of floors and of the control: 1000 %
+VERSION = 1
 MOST_BYTES = 256 * 2**20
 
 
@@ -56,7 +60,8 @@ class Recorder:
 
     def _write(self, verdicts: Iterable[Mapping[str, object]] = ()) -> None:
         if self.path is not None:
-            content = {"format": FORMAT, "version": VERSION, **asdict(self.run), "verdicts": list(verdicts)}
+            head = {"format": AB_FORMAT, "version": VERSION}
+            content = {**head, **asdict(self.run), "verdicts": list(verdicts)}
             write_whole(self.path, json.dumps(content, indent=1) + "\n")
 
 
@@ -107,12 +112,12 @@ def _read_json(text: str) -> Run:
         content = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("no JSON, or cut off") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{FORMAT}"')
+    if not isinstance(content, dict) or content.get("format") != AB_FORMAT:
+        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{AB_FORMAT}"')
     if content.get("version") != VERSION:
         raise ValueError(f"version {content.get('version')!r} of the format; this one reads {VERSION}")
     try:
-        return Run(
+        run = Run(
             _asked(content["asked"]),
             {
                 name: Side(**{field: str(side[field]) for field in Side.__dataclass_fields__})
@@ -123,19 +128,47 @@ def _read_json(text: str) -> Run:
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"not whole: {type(error).__name__}: {error}") from None
+    _check_order(run)
+    return run
 
 
 def _process(process: Mapping[str, Any]) -> ProcessSample:
     stage, side = process["stage"], process["side"]
     if stage not in (SCREEN, CONFIRM, POOL) or side not in (BASE, HEAD):
         raise ValueError(f"a process of {stage!r}, {side!r}")
-    return ProcessSample(stage, side, float(process["seconds"]), row_samples(process["rows"]))
+    seconds = read_seconds(process["seconds"])
+    return ProcessSample(stage, side, seconds, row_samples(process["rows"]))
 
 
 def _asked(given: Mapping[str, Any]) -> Request:
-    kinds = {name: type(value) for name, value in asdict(Request()).items()}
-    values = {name: kind(given[name]) for name, kind in kinds.items()}
-    return Request(**{**values, "arguments": tuple(str(word) for word in given["arguments"])})
+    """Read what was asked for, which is held to what a command line is held to."""
+    values: dict[str, Any] = {"arguments": tuple(str(word) for word in given["arguments"])}
+    for name, usual in asdict(Request()).items():
+        value = given[name]
+        if isinstance(usual, str):
+            values[name] = str(value)
+        elif isinstance(usual, int):
+            values[name] = read_count(value)
+        elif isinstance(usual, float):
+            values[name] = _share(name, value)
+    return Request(**values)
+
+
+def _share(name: str, value: Any) -> float:
+    share = float(value)
+    is_off = name == "control" and share == 0
+    if not is_off and not 0 < share <= MOST_SHARE:
+        raise ValueError(f"{name} of {value!r}")
+    return share
+
+
+def _check_order(run: Run) -> None:
+    """Check that processes ran in the order that they are dealt to sides in, and no more of them."""
+    pairs = {SCREEN: run.asked.pairs, CONFIRM: run.asked.confirm} if run.asked.command == "ab" else {}
+    for stage, number in pairs.items():
+        sides = tuple(process.side for process in run.of(stage))
+        if sides != abba(number)[: len(sides)]:
+            raise ValueError(f"not whole: the processes of its {stage} are not {number} pairs in turns")
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,7 @@ from pytest_dtdispatch.report.document import (
     plain,
 )
 from pytest_dtdispatch.report.judgements import verdict_counts
-from pytest_dtdispatch.report.measurements import Scale, column_scale
+from pytest_dtdispatch.report.measurements import MICROSECONDS
 from pytest_dtdispatch.stats.resampling import rate_interval
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
@@ -82,17 +82,17 @@ def floors_text(asked: Request) -> str:
 
 def _table(verdicts: Sequence[RowVerdict]) -> Table:
     figures = {verdict.row: dict(verdict.figures) for verdict in verdicts}
-    unit = column_scale(each.get(name) for each in figures.values() for name in ("base_ns", "head_ns"))
     groups: dict[str, list[Line]] = {}
     for verdict in verdicts:
         # The last part is the state, the one before it the signature, and all before that the test.
         test, _, label = verdict.row.removesuffix(f"::{state_of(verdict.row)}").rpartition("::")
-        cells = (state_of(verdict.row), *_cells(figures[verdict.row], unit))
+        cells = (state_of(verdict.row), *_cells(figures[verdict.row]))
         # A contaminated stage is told once, below the table.
         notes = (verdict.remedy,) if verdict.remedy and verdict.verdict is not Verdict.CONTAMINATED else ()
         tone = Tone.GOOD if verdict.verdict in GOOD else Tone.BAD
         groups.setdefault(test, []).append(Line(label, cells, str(verdict.verdict), notes, tone))
-    units = {"base": unit.name, "head": unit.name, "shift": "%", "95": "%", "p": "", "sees": "%"}
+    unit = MICROSECONDS.name
+    units = {"base": unit, "head": unit, "shift": "%", "95": "%", "p": "", "sees": "%"}
     return Table(
         (Column("state"), *(Column(title, of_it) for title, of_it in units.items())),
         tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
@@ -102,13 +102,13 @@ def _table(verdicts: Sequence[RowVerdict]) -> Table:
     )
 
 
-def _cells(found: Mapping[str, float], unit: Scale) -> tuple[str, ...]:
+def _cells(found: Mapping[str, float]) -> tuple[str, ...]:
     if not found:
         return ("-",) * 6
     low, high = _percent(found["low_percent"]), _percent(found["high_percent"])
     return (
-        unit.text(found["base_ns"]),
-        unit.text(found["head_ns"]),
+        MICROSECONDS.text(found["base_ns"]),
+        MICROSECONDS.text(found["head_ns"]),
         _percent(found["shift_percent"]),
         f"{low} to {high}",
         f"{found['p']:.4f}",

@@ -17,6 +17,7 @@ from pytest_dtdispatch.ab.sides import probe
 from pytest_dtdispatch.ab.slowdown import SLOWER_BY
 from pytest_dtdispatch.ab.worker import Progress, Workplace, run_process, run_processes, sample, workplace
 from pytest_dtdispatch.core.files import checked_target
+from pytest_dtdispatch.core.forms import AB_RUN
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import ProcessError
@@ -60,7 +61,7 @@ def recorded(
     with workplace(known.asked, time_limit_s) as place:
         target = output or resume
         if target is not None:
-            checked_target(target)
+            checked_target(target, AB_RUN)
         base, head = place.arms[BASE], place.arms[HEAD]
         sides = {BASE: probe(base, place.folder)}
         is_same = (base.python, base.import_path) == (head.python, head.import_path)

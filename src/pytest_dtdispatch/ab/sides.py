@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -68,9 +68,10 @@ def interpreter(name: str, given: str) -> str:
 
     The path is made absolute and no link is followed: a virtual environment is known by its link.
     """
-    found = shutil.which(given)
+    found, what = shutil.which(given), "does not exist"
     if found is None:
-        what = "is no program" if Path(given).exists() else "does not exist"
+        with contextlib.suppress(OSError, ValueError):  # it is too long for a path, or has a zero byte
+            what = "is no program" if Path(given).exists() else what
         raise DtDispatchError(f"--{name} {given}: this interpreter {what}; give the python of an environment")
     return str(Path(found).absolute())
 
@@ -117,7 +118,7 @@ def last_lines(log: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-@contextmanager
+@contextlib.contextmanager
 def worktrees(revisions: Mapping[str, str], project: Path, workspace: Path) -> Iterator[dict[str, Path]]:
     """Check commits out, and take the checkouts away again."""
     top = Path(_git("--base-rev", project, "rev-parse", "--show-toplevel"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import statistics
@@ -149,8 +150,10 @@ def run_process(place: Workplace, side: str) -> Answer:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         misses = {str(name): float(count) for name, count in content["misses_per_step"].items()}
+        if not all(0 <= count < math.inf for count in misses.values()):
+            raise ValueError(f"misses of {misses}")
         return Answer(row_samples(content["rows"]), misses, seconds)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ProcessError(f"{arm}: wrote something else than its rows: {error}; log: {log}") from None
 
 

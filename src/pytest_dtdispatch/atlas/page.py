@@ -17,6 +17,7 @@ from pytest_dtdispatch.atlas.model import (
     Outcome,
     count_ops,
 )
+from pytest_dtdispatch.core.forms import ATLAS_TITLE
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.report.document import (
     Block,
@@ -35,7 +36,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     spans,
 )
-from pytest_dtdispatch.report.measurements import TIMES, Scale, column_scale
+from pytest_dtdispatch.report.measurements import SCALES, TIMES, Scale
 
 MOST_EXPENSIVE = 10
 FOLD_ABOVE = 20  # lines of a table
@@ -46,7 +47,7 @@ CellOf = Callable[[AtlasRow], Cell]
 
 def atlas_document(atlas: Atlas) -> Document:
     """Say what every op costs, and which are not as one would think."""
-    units = {title: column_scale(_ns(row, title) for row in atlas.rows) for title in TITLES}
+    units = {title: SCALES[title] for title in TITLES}
     measured = atlas.of(Outcome.MEASURED)
     parts = {
         "Where these figures were taken": _where(atlas),
@@ -67,7 +68,7 @@ def _ns(row: AtlasRow, title: str) -> float | None:
 
 
 def _head(atlas: Atlas, measured: Sequence[AtlasRow]) -> Iterator[Block]:
-    yield Heading("Atlas of ops", level=1)
+    yield Heading(ATLAS_TITLE, level=1)
     yield paragraph(
         f"What every op costs that DTensor has a rule for: {len(measured):,} signatures of "
         f"{count_ops(measured):,} ops, of {atlas.ops:,} ops in the registries of this torch."
@@ -77,10 +78,10 @@ def _head(atlas: Atlas, measured: Sequence[AtlasRow]) -> Iterator[Block]:
         "that feed propagation were cleared too, a *hit* a later call, each proved by torch's cache "
         "counters; an op that never asks the propagator has its latency in the column of hits. *local* is "
         "the same op on the plain local shards, where that is one op, and *overhead* the hit less that. All "
-        "are medians, and start below autograd. *propagations* counts those of one miss: the op's own, and "
-        "those of the ops that torch makes it of where it has no rule of its own. *redistributes* says what "
-        "the op moves though its caller did not ask for it. The collectives are fakes, which move nothing: "
-        "what they cost on a network is not in these figures."
+        "are quietest blocks, and start below autograd. *propagations* counts those of one miss: the op's "
+        "own, and those of the ops that torch makes it of where it has no rule of its own. *redistributes* "
+        "says what the op moves though its caller did not ask for it. The collectives are fakes, which move "
+        "nothing: what they cost on a network is not in these figures."
     )
     tones = itertools.cycle((Tone.PLAIN, Tone.STRONG))
     yield Paragraph(tuple(map(Span, definitions.split("*"), tones)))

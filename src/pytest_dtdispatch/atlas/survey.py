@@ -17,7 +17,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.atlas.arguments import Arguments, find_arguments
@@ -69,16 +68,14 @@ def write_atlas(output: Path, globs: Sequence[str], command: str) -> Atlas:
 
 @contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """One thread; and no word of what torch logs and warns of while it refuses one op after the other."""
-    threads, level = torch.get_num_threads(), logging.root.manager.disable
-    torch.set_num_threads(1)
+    """No word of what torch logs and warns of while it refuses one op after the other."""
+    level = logging.root.manager.disable
     logging.disable()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.set_num_threads(threads)
         logging.disable(level)
 
 

@@ -10,7 +10,9 @@ from typing import Any
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.metrics import listed, repeated
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.document import (
+    Block,
     Column,
     Document,
     Group,
@@ -18,16 +20,24 @@ from pytest_dtdispatch.report.document import (
     Line,
     Paragraph,
     Table,
+    Tone,
     View,
     paragraph,
 )
-from pytest_dtdispatch.report.measurements import Scale, column_scale, proof_tone
+from pytest_dtdispatch.report.marks import mark, proved, title_of
+from pytest_dtdispatch.report.measurements import MICROSECONDS, Scale
 from pytest_dtdispatch.stats.rank_sums import hodges_lehmann, shift_interval
 
 CONFIDENCE = 0.95  # five compiles each suffice for it
 COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)
 LIMITS = ("max_recompiles", "max_graph_breaks")  # each names what it limits
 NOT_COUNTED = "?"
+SCALES = {
+    "cold": Scale("s", 1e9, 3),
+    "warm": Scale("ms", 1e6, 1),
+    "call": MICROSECONDS,
+    "eager": MICROSECONDS,
+}
 STATES = {"cold": State.COMPILE_COLD, "warm": State.COMPILE_WARM, "call": State.CALL, "eager": State.EAGER}
 COUNTS: dict[str, Callable[[CompileCounts], int | None]] = {
     "graphs": METRICS["graphs"],
@@ -38,11 +48,17 @@ COUNTS: dict[str, Callable[[CompileCounts], int | None]] = {
 }
 EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm", "cold/call")
 LEGEND = (
-    "Compiled: medians, of instructions the least. cold: torch.compile and the first call, every cache "
-    "empty; warm: the same with caches of compiled code filled; call: guards and the compiled program; "
-    "eager: the same call uncompiled. Counts of one cold compile by torch's counters, ? where it has none; "
-    "fake: hits + misses of the FakeTensor cache. samples: cold + warm + calls. More with -v."
+    "Compiled: quietest blocks, of instructions the least; counts of one cold compile by torch's counters, "
+    "? where it has none."
 )
+MEANINGS = {
+    "cold": "torch.compile and the first call, every cache empty",
+    "warm": "the same with caches of compiled code filled",
+    "call": "guards and the compiled program",
+    "eager": "the same call uncompiled",
+    "fake": "hits + misses of the FakeTensor cache",
+    "samples": "cold + warm + calls",
+}
 
 
 def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
@@ -54,7 +70,7 @@ def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
             against.append(f"{limit}={allowed} cannot be judged: this torch does not count them")
         elif allowed is not None and len(found) > allowed:
             against += [f"{limit}={allowed}, and there are {len(found):,}", *listed(found)]
-    return "\n".join([f"{variant.name}: over its limits", *against]) if against else ""
+    return "\n".join([f"{printable(variant.name)}: over its limits", *against]) if against else ""
 
 
 @dataclass(frozen=True)
@@ -106,17 +122,16 @@ def cache_effects(variants: Sequence[CompiledVariant]) -> Iterator[CacheEffect]:
 
 def document(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Document:
     """Lay out what was compiled, and what the FakeTensor cache is worth, where it was off and on."""
-    return Document((_table(compiled, view), *_effects(compiled)), LEGEND)
+    return Document((*_table(compiled, view), *_effects(compiled)), LEGEND, MEANINGS)
 
 
-def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Table:
+def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Iterator[Block]:
     everything = [variant.measurement for of_test in compiled.values() for variant in of_test]
     is_timed = any(samples.ns for measurement in everything for samples in measurement.samples)
     scales: dict[str, Scale] = {}
     for title, state in STATES.items():
         if any(measurement.of(state) for measurement in everything):
-            figures = (measurement.figure(state) for measurement in everything)
-            scales[title] = column_scale(figures) if is_timed else Scale("", 1, 0)
+            scales[title] = SCALES[title] if is_timed else Scale("", 1, 0)
 
     def line(variant: CompiledVariant) -> Line:
         measurement, counts = variant.measurement, variant.counts
@@ -125,8 +140,8 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Tab
         cells += [_number(of(counts)) for of in COUNTS.values()]
         cells += [f"{_number(counts.fake_tensor_hits)}+{_number(counts.fake_tensor_misses)}"]
         cells += [_samples(measurement)] * bool(scales)
-        proof = measurement.proof if scales else "counted"
-        return Line(variant.name, tuple(cells), proof, tuple(_notes(variant, view)), proof_tone(proof))
+        text, tone = mark(measurement) if scales else ("", Tone.PLAIN)
+        return Line(variant.name, tuple(cells), text, tuple(_notes(variant, view)), tone)
 
     groups = tuple(
         Group(f"{test} (compiled by {backend})", tuple(line(v) for v in of_test if v.backend == backend))
@@ -135,7 +150,9 @@ def _table(compiled: Mapping[str, Sequence[CompiledVariant]], view: View) -> Tab
     )
     titles = [*["cold/call"] * bool(scales), *COUNTS, "fake", *["samples"] * bool(scales)]
     columns = (*(Column(title, scale.name) for title, scale in scales.items()), *map(Column, titles))
-    return Table(columns, groups, label_title="compiled", expendable=EXPENDABLE)
+    last = title_of([line for group in groups for line in group.lines])
+    yield Table(columns, groups, label_title="compiled", proof_title=last, expendable=EXPENDABLE)
+    yield from proved(everything if scales else (), by="torch's counters")
 
 
 def _effects(compiled: Mapping[str, Sequence[CompiledVariant]]) -> Iterator[Paragraph]:

@@ -248,7 +248,7 @@ def run_and_measure_compile(
         only = variant(None, CompileCounts(), Figures(notes=(ran.once,)))
         return Compiled(name, eager_results, eager_results, (only,))
     with ExitStack() as stack:
-        prepare = stack.enter_context(ran.repeating())
+        prepare = stack.enter_context(ran.repeating(plan.one_thread))
         settings = plan.fake_tensor_cache or (None,)
         compilers = [
             TorchCompiler(compilation, caches, is_on, stack.enter_context(temporary_folder()))

@@ -25,6 +25,7 @@ class CompilePlan:
         calls: of the compiled function in each round, and of the uncompiled one.
         fake_tensor_cache: settings that are compared; empty to keep torch's own.
         sampler: reads each call; where all read alike there are no warm compiles.
+        one_thread: compile for, and call in, one intra-op thread.
     """
 
     backend: str = "inductor"
@@ -32,6 +33,7 @@ class CompilePlan:
     calls: int = 40
     fake_tensor_cache: tuple[bool, ...] = ()
     sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
+    one_thread: bool = True
 
 
 @dataclass(frozen=True)

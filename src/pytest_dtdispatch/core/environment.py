@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,7 +25,7 @@ class Environment:
         device_name: name of the GPU, empty on a CPU.
         backend: backend of the run's default process group.
         world_size: ranks in the run's default mesh.
-        threads: intra-op threads of torch.
+        threads: intra-op threads of torch that figures were taken in.
         cache_interface: which sharding-propagation caches this torch has.
         driver: newest CUDA version that the driver of the GPU takes, empty on a CPU.
         nccl: version of NCCL, empty on a CPU.
@@ -74,6 +75,18 @@ def cpu_model() -> str:
     lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def load_text() -> str:
+    """Say how many processes lately ran, or waited to, on how many cores, and whether that is busy."""
+    cores = os.cpu_count() or 1
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return f"load unknown on {cores} cores"
+    # Two of what the system calls cores are often one core, and slow each other.
+    busy = ": the machine is busy, and figures may scatter" if load > cores / 2 else ""
+    return f"load {load:.1f} on {cores} core{'s' * (cores > 1)}{busy}"
 
 
 def machine_of(info: Mapping[str, Any]) -> Machine:

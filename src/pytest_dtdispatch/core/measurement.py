@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import starmap
 
+from pytest_dtdispatch.core.profiles import Profile
+from pytest_dtdispatch.stats.medians import quietest_block, scatter
+
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
+NOISY = (
+    1.0  # scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more
+)
 
 
 class State(str, Enum):
@@ -54,7 +60,7 @@ class Unit:
 
     Args:
         name: what is counted, as a plural: ``instructions``; of times ``ns``.
-        is_time: whether samples are nanoseconds; their median stands for them, and the least for a count.
+        is_time: whether samples are nanoseconds; their quietest block stands for them, else the least.
         steady: metric of hits, and of calls where the op never asks the propagator; empty for none.
         hit: metric of hits alone.
         miss: metric of misses.
@@ -79,9 +85,10 @@ class Unit:
         """Tell a reading from what a counter reads that does not count."""
         return self.least <= reading < MOST
 
-    def figure(self, values: Sequence[int]) -> float:
-        """Give what stands for samples, of which there must be one."""
-        return statistics.median(values) if self.is_time else min(values)
+    @property
+    def figure_name(self) -> str:
+        """What stands for samples."""
+        return "quietest block" if self.is_time else "least"
 
 
 TIME = Unit(hit="dispatch_hit_ns", miss="dispatch_miss_ns")
@@ -94,36 +101,6 @@ INSTRUCTIONS = Unit(
     least=1,
 )
 UNITS = [INSTRUCTIONS, TIME]  # those of registered samplers follow
-
-
-@dataclass(frozen=True)
-class Share:
-    """Instructions of one function, without those of what it calls.
-
-    Args:
-        function: its name, and where it is.
-        instructions: of all its calls together.
-    """
-
-    function: str
-    instructions: int
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Where the instructions of one call went.
-
-    Args:
-        machine: functions of machine code, those with most instructions first.
-        machine_total: instructions of the call, in functions listed and not.
-        python: functions of Python, each with the machine code that it called.
-        python_total: instructions of a second call, which was made to tell Python's functions apart.
-    """
-
-    machine: tuple[Share, ...]
-    machine_total: int
-    python: tuple[Share, ...] = ()
-    python_total: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,9 +133,19 @@ class Samples:
         return self.values if self.unit.is_time else ()
 
     @property
+    def figure_name(self) -> str:
+        """What the figure is called."""
+        return self.unit.figure_name
+
+    @property
     def figure(self) -> float:
-        """What stands for the samples: the median of times, else the least; there must be a sample."""
-        return self.unit.figure(self.values)
+        """What stands for the samples, if there are any: of times the quietest block, else the least."""
+        return quietest_block(self.values) if self.unit.is_time else min(self.values)
+
+    @property
+    def scatter(self) -> float | None:
+        """How far they scatter, as a share; None of counts, and of few samples."""
+        return scatter(self.ns)
 
     @property
     def median_ns(self) -> float:
@@ -166,9 +153,19 @@ class Samples:
         return statistics.median(self.ns)
 
     @property
+    def is_noisy(self) -> bool:
+        """Whether the samples scatter too far for their figure to be judged."""
+        return (self.scatter or 0) > NOISY
+
+    @property
     def span(self) -> int:
         """How much greater the greatest sample is than the least."""
         return max(self.values) - min(self.values)
+
+
+def noise_text(share: float) -> str:
+    """Say how far samples scatter, and how far is too far."""
+    return f"its samples scatter by {share:,.0%}, more than {NOISY:.0%}"
 
 
 def refused_of(every: Iterable[Samples]) -> tuple[Refused, ...]:
@@ -260,19 +257,19 @@ class Measurement:
 
     @property
     def steady_ns(self) -> float | None:
-        """Median latency in nanoseconds of a call in the steady state: a hit, else an unpropagated call."""
-        return self.median_ns(self.steady.state) if self.steady else None
+        """What stands for calls in the steady state, in nanoseconds: hits, else unpropagated calls."""
+        return self.steady.figure if self.steady and self.steady.ns else None
 
     @property
     def overhead_ns(self) -> float | None:
         """What dispatch adds to the op on the local shards, in nanoseconds: steady minus local."""
-        steady, local = self.steady_ns, self.median_ns(State.LOCAL)
-        return steady - local if steady is not None and local is not None else None
+        steady, local = self.steady_ns, self.of(State.LOCAL)
+        return steady - local.figure if steady is not None and local else None
 
     @property
     def miss_over_hit(self) -> float | None:
         """How many hits one miss costs."""
-        miss, hit = self.median_ns(State.MISS), self.median_ns(State.HIT)
+        miss, hit = self.figure(State.MISS), self.figure(State.HIT)
         return miss / hit if miss is not None and hit else None
 
     @property
@@ -287,6 +284,11 @@ class Measurement:
         if State.CALL in recorded:
             return "unpropagated"
         return "proved" if recorded & {State.MISS, State.HIT} else "not measured"
+
+    @property
+    def noisy(self) -> tuple[State, ...]:
+        """States whose samples scatter too far for their figure to be judged."""
+        return tuple(samples.state for samples in self.samples if samples.is_noisy)
 
     def recorded(self) -> Iterator[Samples]:
         """Every state that has samples."""

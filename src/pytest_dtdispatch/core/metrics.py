@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 MOST_LISTED = 20
+LONGEST_NAME = 4000  # in files: with it, quoted, a line stays in what readers take
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,15 @@ class MetricValue:
         name: of the test with the signature, the call or the step: ``t.py::test_add::mm.default(...)@4``.
         metric: what was measured; a time is in nanoseconds.
         value: rounded to a whole number.
+        scatter: of the samples that it stands for, where that is too far to judge it; else 0.
+        signature: the whole one, where the name has it cut.
     """
 
     name: str
     metric: str
     value: int
+    scatter: float = 0.0
+    signature: str = ""
 
 
 class Count(float):

@@ -8,20 +8,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import read_thresholds
 
 AUTO = "auto"
+MOST_RANKS = 1024
+LONGEST_S = 10**9  # some 30 years; clocks overflow soon after
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
 
 def read_count(value: Any, least: int = 1) -> int:
     """Read a whole number of at least 1, or 0."""
     try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
+        number = int(value) if isinstance(value, str) else operator.index(value)
+    except Exception:  # the value is the user's, and can raise anything
         number = least - 1
-    if number < least or isinstance(value, (bool, float)):
+    if number < least or isinstance(value, bool):
         raise ValueError(f"a whole number of at least {least}")
+    return number
+
+
+def read_ranks(value: Any) -> int:
+    """Read a number of ranks to start on one machine: each is a process."""
+    try:
+        number = read_count(value)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MOST_RANKS:
+        raise ValueError(f"a whole number from 1 to {MOST_RANKS:,}")
     return number
 
 
@@ -36,8 +50,12 @@ def read_rounds(value: Any) -> int | str:
 
 
 def read_seconds(value: Any) -> float:
-    """Read a positive number of seconds."""
-    return _read_positive(value, "a number of seconds above 0")
+    """Read a positive number of seconds, of which a clock can wait."""
+    valid = "a number of seconds above 0"
+    seconds = _read_positive(value, valid)
+    if seconds > LONGEST_S:
+        raise ValueError(f"{valid}, and at most {LONGEST_S:,}")
+    return seconds
 
 
 def read_limit(value: Any) -> float:
@@ -48,7 +66,7 @@ def read_limit(value: Any) -> float:
 def _read_positive(value: Any, valid: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # the value is the user's, as above
         number = 0.0
     if not 0 < number < float("inf") or isinstance(value, bool):
         raise ValueError(valid)
@@ -125,14 +143,14 @@ def read_globs(value: Any) -> tuple[str, ...]:
 
 def read_file(value: Any) -> Path:
     """Read the path of a file."""
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError("the path of a file")
     return Path(value)
 
 
 def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Read one of several words."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"one of {', '.join(choices)}")
     return str(value)
 
@@ -146,14 +164,14 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
     """
     limits: dict[str, int] = {}
     for name, number in _limits_of(value):
-        if name not in names:
-            raise ValueError(f"{name!r} is no limit; valid: {', '.join(names)}")
+        if not isinstance(name, str) or name not in names:
+            raise ValueError(f"{shown(name)} is no limit; valid: {', '.join(names)}")
         if name in limits:
             raise ValueError(f"{name} is given twice")
         try:
             limits[name] = read_count(number, least=0)
         except ValueError as error:
-            raise ValueError(f"{name}={number!r} is not {error}") from None
+            raise ValueError(f"{name}={shown(number)} is not {error}") from None
     return limits
 
 
@@ -175,6 +193,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "mesh": read_mesh,
     "most": partial(read_count, least=0),
     "names": read_names,
+    "ranks": read_ranks,
     "rounds": read_rounds,
     "seconds": read_seconds,
     "switch": read_switch,

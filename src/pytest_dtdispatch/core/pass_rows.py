@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.stats.medians import quietest_block
 
 # How a process is told what to do, and the format in which it answers.
 OUTPUT, PASSES = "DTDISPATCH_AB_OUTPUT", "DTDISPATCH_AB_PASSES"
@@ -16,12 +16,6 @@ FORMAT = "pytest-dtdispatch passes 1"
 # Of each pass and row. At 20 rounds a block of misses is one miss, of hits 30: some milliseconds, in which a
 # machine is quiet when it is never quiet for as long as a pass takes.
 BLOCKS = 20
-
-
-def quietest_block(ns: Sequence[int]) -> float:
-    """Give the least median of neighbouring samples, cut into blocks."""
-    length = -(-len(ns) // BLOCKS)
-    return min(statistics.median(ns[start : start + length]) for start in range(0, len(ns), length))
 
 
 class PassRows:
@@ -38,7 +32,7 @@ class PassRows:
                 first = {"medians_ns": [], "quietest_ns": math.inf, "samples": 0}
                 row = self._rows.setdefault(name, first)
                 row["medians_ns"].append(samples.median_ns)
-                row["quietest_ns"] = min(row["quietest_ns"], quietest_block(samples.ns))
+                row["quietest_ns"] = min(row["quietest_ns"], quietest_block(samples.ns, BLOCKS, least=1))
                 row["samples"] += len(samples.ns)
             for steps in results.counts():
                 self._misses[f"{results.test}::{steps.name}"] = float(steps.misses_per_step)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, plain_name
 
 # Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
 MAX_LENGTH = 120
+DIGEST = re.compile(r"\.\.\.#[0-9a-f]{8}")
+DIGEST_LENGTH = 12
+PLACE = re.compile(r"@[\dx]*(:\w+)?$")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Signature:
         return f"@{place_text(self.mesh, self.device)}"
 
     def __str__(self) -> str:
-        return shorten(self.full, keep_end=len(self.place))
+        return cut_name(self.full)
 
 
 def mesh_text(shape: Sequence[int]) -> str:
@@ -66,14 +70,24 @@ def place_text(shape: Sequence[int], device: str) -> str:
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
     """Cut a name above a limit, of 12 at least, in the middle; a digest of the whole keeps it unique.
 
-    So many characters of its end stay, as far as the limit has room for them.
+    So many characters of its end stay, as far as the limit has room for them. A row's name that was cut is
+    cut further with the digest that it has: wherever the row stands, it is found by one digest.
     """
     if len(text) <= limit:
         return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    room = limit - 12
-    end = text[len(text) - min(keep_end, room) :]
-    return f"{text[: room - len(end)]}...#{digest}{end}"
+    room = limit - DIGEST_LENGTH
+    at = len(text) - min(keep_end, room)
+    digest = text[at - DIGEST_LENGTH : at]
+    if len(text) != MAX_LENGTH or not DIGEST.fullmatch(digest):
+        digest = f"...#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    end = text[at:]
+    return f"{text[: room - len(end)]}{digest}{end}"
+
+
+def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
+    """Cut the name of a call, or a signature, of which its end stays: mesh and device."""
+    place = PLACE.search(name)
+    return shorten(name, len(place[0]) if place else 0, limit)
 
 
 class Finding(Protocol):
@@ -109,11 +123,41 @@ class NamedCall:
         return ()
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """What a capture does not see.
+
+    Args:
+        threads: of the program, that ran DTensor ops where no capture was open.
+        ops: that they ran, at least.
+        processes: that were started to run functions of the program; what they ran is not known.
+        modes: names of modes that hid DTensor ops.
+
+    Example:
+        >>> Unseen(threads=1, ops=2) + Unseen(threads=1, ops=3)
+        Unseen(threads=2, ops=5, processes=0, modes=())
+    """
+
+    threads: int = 0
+    ops: int = 0
+    processes: int = 0
+    modes: tuple[str, ...] = ()
+
+    def __add__(self, other: Unseen) -> Unseen:
+        modes = tuple(dict.fromkeys((*self.modes, *other.modes)))
+        processes = self.processes + other.processes
+        return Unseen(self.threads + other.threads, self.ops + other.ops, processes, modes)
+
+
 class TestResults:
     """Everything that was found in one test.
 
     Args:
         test: name of the test in its rows.
+
+    Attributes:
+        unseen: what ran and was not seen.
+        is_simulated: whether figures hold the work of all ranks, simulated in one process.
 
     Example:
         >>> results = TestResults()
@@ -126,6 +170,8 @@ class TestResults:
 
     def __init__(self, test: str = "") -> None:
         self.test = test
+        self.unseen = Unseen()
+        self.is_simulated = False
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
         self._found: dict[str, dict[str, Finding]] = {}
@@ -202,7 +248,9 @@ class TestResults:
     def metrics(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
         """Name every number of the test: those of its rows, then those of results of these kinds."""
         for row in self.measurements():
-            yield from (self._value(row.label, metric, value) for metric, value in call_metrics(row))
+            whole = row.full_label if row.full_label != row.label else ""
+            for metric in call_metrics(row):
+                yield replace(self._value(row.label, *metric), signature=whole)
         yield from self.numbers(kinds)
 
     def numbers(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
@@ -210,8 +258,9 @@ class TestResults:
         for result in (result for kind in kinds for result in self._found.get(kind, {}).values()):
             yield from (self._value(result.name, metric, value) for metric, value in result.metrics())
 
-    def _value(self, name: str, metric: str, value: int) -> MetricValue:
-        return MetricValue(plain_name(f"{self.test}::{name}"), metric, value)
+    def _value(self, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
+        full = plain_name(f"{self.test}::{name}")
+        return MetricValue(shorten(full, limit=LONGEST_NAME), metric, value, scatter)
 
     def merged(self, rows: Sequence[Measurement]) -> TestResults:
         """Give the same results with rows that stand for those of all ranks."""
@@ -220,20 +269,20 @@ class TestResults:
         return merged
 
 
-def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int]]:
-    """Give every metric of a row, under the names that its unit gives."""
+def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
+    """Give every metric of a row, under the names that its unit gives, and how far it scatters if too far."""
     unit = next((samples.unit for samples in measurement.recorded()), TIME)
-    first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
-    figures = {
-        unit.steady: measurement.steady.figure if measurement.steady else None,
-        unit.hit: measurement.figure(State.HIT),
-        unit.miss: measurement.figure(State.MISS),
-        # The first call compiles, and then runs once as later ones do.
-        unit.compile: None if first is None or call is None else first - call,
+    taken = {
+        unit.steady: measurement.steady,
+        unit.hit: measurement.of(State.HIT),
+        unit.miss: measurement.of(State.MISS),
     }
-    for metric, value in figures.items():
-        if metric and value is not None:
-            yield metric, round(value)
+    for metric, samples in taken.items():
+        if metric and samples:
+            yield metric, round(samples.figure), (samples.scatter or 0.0) * samples.is_noisy
+    first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
+    if unit.compile and first is not None and call is not None:
+        yield unit.compile, round(first - call), 0.0  # the first call compiles, and then runs once
 
 
 def _runs(texts: Sequence[str]) -> str:

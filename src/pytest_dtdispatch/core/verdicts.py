@@ -95,6 +95,9 @@ def _read_threshold(text: str) -> Threshold:
         fraction = float(percent.removesuffix("%")) / 100
     except ValueError:
         fraction = 0.0
-    if not percent.endswith("%") or not 0 < fraction <= 100:
+    is_number = 0 < fraction <= 100
+    if is_number and not percent.endswith("%"):
+        raise ValueError(f"{example}: write {percent.strip()}%")
+    if not is_number:
         raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
     return Threshold(state, field, fraction)

@@ -5,19 +5,22 @@ An improvement counts too: one that nobody recorded hides the next loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, noise_text
 from pytest_dtdispatch.core.metrics import MetricNames, MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedFile,
     ExpectedRow,
+    as_it_is,
     checked_reason,
+    parse_expected,
     read_expected,
     read_margin,
     read_results,
@@ -28,6 +31,7 @@ REGRESSED = "find what made it grow, or update the expected file where the cost 
 IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
 GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
 NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
+CHECKER = "PyTorch's check_results.py"
 UNEXPECTED = "the expected file has no such row: add one to gate it"
 
 
@@ -51,8 +55,8 @@ class ExpectedJudgement:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run must fail: something is neither passed nor new, or nothing was compared."""
-        harmless = {Verdict.PASSED, Verdict.NEW}
+        """Whether the run must fail: an inconclusive row may lie on either side of its margin."""
+        harmless = {Verdict.PASSED, Verdict.NEW, Verdict.INCONCLUSIVE}
         return not self.has_compared or any(row.verdict not in harmless for row in self.verdicts)
 
 
@@ -66,6 +70,7 @@ class Update:
         added: rows that it did not have.
         unmeasured: rows that no result was given for; they stay.
         unknown: results that it has no row for.
+        left_out: lines that it does not have any more, as PyTorch cannot read them.
     """
 
     rows: int
@@ -73,25 +78,28 @@ class Update:
     added: int
     unmeasured: int
     unknown: int
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """One line for who typed the command."""
+        """One line for who typed the command, and one for each that was left out."""
         text = f"{self.changed:,} of {self.rows:,} rows changed"
         others = (
             (self.added, "added"),
             (self.unmeasured, "left alone, as the results do not have them"),
             (self.unknown, "results have no row: --new-margin adds them"),
         )
-        return "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
+        counts = "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
+        return "\n".join([counts, *(f"left out, as {CHECKER} ends at it: {line}" for line in self.left_out)])
 
 
 def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> ExpectedJudgement:
     """Judge results against expected ones.
 
     Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
-    ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``.
+    ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``. One whose samples scatter
+    too far is inconclusive.
     """
-    found = {(result.name, result.metric): result.value for result in results}
+    found = {(result.name, result.metric): result for result in results}
     known = {(row.name, row.metric) for row in expected}
     verdicts = [_judge_row(row, found.get((row.name, row.metric))) for row in expected]
     new = [
@@ -99,7 +107,8 @@ def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue
         for result in results
         if (result.name, result.metric) not in known
     ]
-    return ExpectedJudgement((*verdicts, *new), tuple(corrections(expected, results)))
+    quiet = [result for result in results if not result.scatter]
+    return ExpectedJudgement((*verdicts, *new), tuple(corrections(expected, quiet)))
 
 
 def not_judged(why: str) -> ExpectedJudgement:
@@ -124,11 +133,16 @@ def shortened(value: int, noise_margin: float) -> int:
 
 
 def update_expected(
-    path: Path, results_path: Path, reason: str, new_margin: str | None, metrics: MetricNames
+    path: Path,
+    results_path: Path,
+    reason: str,
+    new_margin: str | None,
+    metrics: MetricNames,
+    form: Callable[[ExpectedFile], tuple[str, tuple[str, ...]]] = as_it_is,
 ) -> Update:
     """Write values that are off by more than a third of their margin anew, each with the reason.
 
-    Order, comments, blank lines and every other row stay as they are.
+    Order, comments, blank lines and every other row stay as they are, as far as the form has them.
     """
     checked_target(path)
     try:
@@ -145,32 +159,47 @@ def update_expected(
     if margin is None and not known & found:
         raise DtDispatchError(f"{results_path} has no result for any row of {path}")
     changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
-    added = []
-    if margin is not None:
-        for result in unknown:
-            room = 0.0 if result.metric in metrics.exact else margin
-            value = shortened(result.value, room)
-            added.append(ExpectedRow(result.name, result.metric, value, room, reason))
-    if changed or added:
-        write_whole(path, file.with_rows([*changed, *added]))
+    added = [] if margin is None else [_new_row(result, margin, reason, metrics) for result in unknown]
+    text = file.with_rows([*changed, *added]) if changed or added else file.text
+    try:
+        text, left_out = form(parse_expected(text, str(path), metrics))
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None
+    if text != file.text:
+        write_whole(path, text)
     return Update(
         rows=len(file.rows) + len(added),
         changed=len(changed),
         added=len(added),
         unmeasured=len(known - found),
         unknown=len(unknown) - len(added),
+        left_out=left_out,
     )
 
 
+def _new_row(result: MetricValue, margin: float, reason: str, metrics: MetricNames) -> ExpectedRow:
+    room = 0.0 if result.metric in metrics.exact else margin
+    return ExpectedRow(result.name, result.metric, shortened(result.value, room), room, reason)
+
+
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
-    return 3 * abs(value - expected) > noise_margin * expected
+    return 3 * abs(value - expected) > _room(expected, noise_margin)
 
 
-def _judge_row(row: ExpectedRow, value: int | None) -> RowVerdict:
+def _room(expected: int, noise_margin: float) -> Fraction:
+    """How far a result may be from what is expected; exact, as floats round whole numbers above 2**53."""
+    return expected * Fraction(repr(noise_margin))
+
+
+def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
     criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %"
-    if value is None:
+    if result is None:
         remedy = NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE
         return RowVerdict(row.name, Verdict.MISSING, (), remedy, criterion)
+    value = result.value
+    if result.scatter:
+        why = f"noisy: {noise_text(result.scatter)}; run again where less else runs"
+        return RowVerdict(row.name, Verdict.INCONCLUSIVE, (), why, f"{criterion}: found {value:,}")
     change = (("change_percent", 100 * (value / row.expected - 1)),) if row.expected else ()
     figures = (("expected", row.expected), ("found", value), *change)
     verdict, remedy = _place(row, value)
@@ -178,7 +207,7 @@ def _judge_row(row: ExpectedRow, value: int | None) -> RowVerdict:
 
 
 def _place(row: ExpectedRow, value: int) -> tuple[Verdict, str]:
-    room = row.expected * row.noise_margin
+    room = _room(row.expected, row.noise_margin)
     if value > row.expected + room:
         return Verdict.REGRESSED, REGRESSED
     if value < row.expected - room:

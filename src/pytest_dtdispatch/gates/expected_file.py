@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import read_text
-from pytest_dtdispatch.core.metrics import MetricNames, MetricValue, plain_name
+from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricNames, MetricValue, plain_name
+from pytest_dtdispatch.core.results import cut_name
 
-MOST_BYTES = 4 * 2**20  # some 20,000 rows
+MOST_BYTES = 64 * 2**20  # some 300,000 rows
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
 MOST = 2**63  # a count of instructions that is larger is no count
 EXPECTED_FORM = "name,metric,expected,noise_margin"
-RESULTS_FORM = "name,metric,value"
+RESULTS_FORM = "name,metric,value[,signature]"
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,47 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
     return ExpectedFile(where, text, tuple(rows))
 
 
+def as_it_is(file: ExpectedFile) -> tuple[str, tuple[str, ...]]:
+    """Give all of a file; nothing is left out."""
+    return file.text, ()
+
+
+def as_pytorch_reads_it(file: ExpectedFile) -> tuple[str, tuple[str, ...]]:
+    """Give what PyTorch's ``check_results.py`` can read of a file, and the lines that are left out.
+
+    A comment ends that program, and so does a row that expects 0: it divides by what is expected.
+    """
+    rows = {row.line: row for row in file.rows}
+    kept, left_out = [], []
+    for number, line in enumerate(file.text.split("\n"), start=1):
+        row = rows.get(number)
+        if line.strip() and not (row and row.expected):
+            left_out.append(plain_name(line))
+        else:
+            kept.append(str(row) if row else "")
+    if left_out and not any(kept):
+        raise ValueError(f"{file.where}: no row would be left: PyTorch's checker reads none that expects 0")
+    return "\n".join(kept), tuple(left_out)
+
+
 def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     """Read a file of results."""
-    rows = _rows(_text(path), str(path), RESULTS_FORM, (3,), metrics)
-    return tuple(
-        MetricValue(name, metric, _whole(value, "value", f"{path}:{line}"))
-        for line, (name, metric, value) in rows
-    )
+    rows = _rows(_text(path), str(path), RESULTS_FORM, (3, 4), metrics)
+    results = []
+    for line, (name, metric, value, *signature) in rows:
+        if signature and not name.endswith(f"::{cut_name(signature[0])}"):
+            raise ValueError(f"{path}:{line}: 4 fields, and a row is {RESULTS_FORM} of that name")
+        number = _whole(value, "value", f"{path}:{line}")
+        results.append(MetricValue(name, metric, number, signature="".join(signature)))
+    return tuple(results)
 
 
 def results_text(results: Iterable[MetricValue]) -> str:
-    """Write a line for each result, and no blank one, at which PyTorch's reader stops."""
-    return "".join(f"{_csv_line([result.name, result.metric, str(result.value)])}\n" for result in results)
+    """Write a line for each result, and no blank one, at which PyTorch's reader stops.
+
+    A signature that its name has cut is the last field, unless a line with it is too long to be read.
+    """
+    return "".join(f"{_result_line(result)}\n" for result in results)
 
 
 def checked_reason(text: str) -> str:
@@ -167,6 +197,8 @@ def _rows(
         name, metric, *others = plain_name(fields[0]), *map(str.strip, fields[1:])
         if not name:
             raise ValueError(f"{place}: the name is empty")
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"{place}: a name of more than {LONGEST_NAME:,} characters")
         if metric not in metrics:
             raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
         if (name, metric) in seen:
@@ -184,6 +216,12 @@ def _whole(text: str, column: str, place: str) -> int:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _result_line(result: MetricValue) -> str:
+    fields = [result.name, result.metric, str(result.value)]
+    whole = _csv_line([*fields, result.signature])
+    return whole if result.signature and len(whole) <= LONGEST_LINE else _csv_line(fields)
 
 
 def _csv_line(fields: list[str]) -> str:

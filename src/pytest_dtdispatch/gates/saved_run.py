@@ -13,8 +13,9 @@ from typing import Any
 
 from pytest_dtdispatch.core.environment import Machine, machine_of, mapping
 from pytest_dtdispatch.core.files import read_text
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import NOISY, State, noise_text
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.stats.medians import scatter
 from pytest_dtdispatch.stats.resampling import Statistic, quantile, ratio_interval
 
 MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
@@ -41,6 +42,8 @@ FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "--dtdispa
 NO_SAMPLES = "the saved run has no samples: save it with --benchmark-save-data"
 STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run where the cost is wanted"
+IN_THIS_RUN = "noisy: {noise}; run again where less else runs, or compare builds with dtdispatch ab"
+IN_SAVED_RUN = "noisy in the saved run: {noise}; save a new one where less else runs"
 CONTAMINATED = (
     "the same op on plain tensors shifted too, so it may have been the machine: run again, "
     "or compare builds with dtdispatch ab"
@@ -242,9 +245,8 @@ def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshol
     then = _figure(base, threshold.field)
     if then is None:
         return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), NO_SAMPLES, criterion)
-    if len(head.ns) < MIN_SAMPLES or 0 < len(base.ns) < MIN_SAMPLES:
-        flag = COMPILE_FLAG if head.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
-        return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), TOO_FEW.format(flag=flag), criterion)
+    if why_not := _why_inconclusive(base, head):
+        return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), why_not, criterion)
     now = STATISTICS[threshold.field](head.ns)
     low, high = _interval(base.ns or (then,), head.ns, STATISTICS[threshold.field])
     figures = (
@@ -261,6 +263,17 @@ def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshol
     )
     verdict, remedy = _place(low, high, 1 + threshold.fraction)
     return RowVerdict(head.name, verdict, figures, remedy, criterion)
+
+
+def _why_inconclusive(base: StateRow, head: StateRow) -> str:
+    """Say what keeps the samples of two rows from being compared; empty where nothing does."""
+    if len(head.ns) < MIN_SAMPLES or 0 < len(base.ns) < MIN_SAMPLES:
+        flag = COMPILE_FLAG if head.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
+        return TOO_FEW.format(flag=flag)
+    for row, where in ((head, IN_THIS_RUN), (base, IN_SAVED_RUN)):
+        if (share := scatter(row.ns) or 0.0) > NOISY:
+            return where.format(noise=noise_text(share))
+    return ""
 
 
 def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.measurement import Measurement, Samples, Share, State
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.core.profiles import Share
 from pytest_dtdispatch.report.document import Block, Column, Document, Listing, Span, Tone, View, one_line
+from pytest_dtdispatch.report.marks import proved
+from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
 from pytest_dtdispatch.report.measurements import lay_out, recorded
 
 MACHINE = "machine code, without what it calls"
 PYTHON = "Python, with the machine code that it calls"
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "hit+", "miss+")
-LEGEND = (
-    "{units}: the least of the calls that were counted. miss: first call after the sharding caches were "
-    "cleared; hit: a later call; local: the same op on plain local shards; miss+, hit+: how many more the "
-    "greatest count has. samples: misses + hits counted, each of them proved by the cache counters. More "
-    "columns and notes with -v."
-)
+LEGEND = "{units}: the least of the calls that were counted."
+MEANINGS = {
+    **OF_TIMES,
+    "miss+": "how many more the greatest count has",
+    "hit+": "how many more the greatest count has",
+}
 COLUMNS: tuple[tuple[str, Callable[[Measurement], float | None]], ...] = (
     ("cold", lambda m: m.figure(State.COLD)),
     ("miss", lambda m: m.figure(State.MISS)),
@@ -38,7 +41,8 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
 
     titles = [*(title for title, _ in columns), "miss/hit", "samples"]
     table = lay_out([*map(Column, titles)], measured, cells, EXPENDABLE, view)
-    return Document((table, *_profiles(measured)), LEGEND.format(units=view.counted.capitalize()))
+    legend = LEGEND.format(units=view.counted.capitalize())
+    return Document((table, *proved(everything), *_profiles(measured)), legend, MEANINGS)
 
 
 def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from pytest_dtdispatch.measuring.repeating import Repetitions, left_as_it_was, s
 from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.state import NoCopyError
+from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
 from pytest_dtdispatch.torchapi.ops import is_op, returns_alias, tree_leaves, without_outer_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of
@@ -83,17 +85,20 @@ class CallWatch(WriteWatch):
 class RanCall:
     """A call that the program has made, and that can be repeated to measure it, as often as wanted."""
 
-    def __init__(self, subject: Subject, replay: CallReplay, place: str, once: str, took_ns: int = 0) -> None:
+    def __init__(
+        self, subject: Subject, replay: CallReplay, place: str, once: str, took_ns: int, is_compiled: bool
+    ) -> None:
         self.place = place
         self.once = once
         self.took_ns = took_ns
         self._subject = subject
         self._replay = replay
+        self._is_compiled = is_compiled
 
     @contextmanager
-    def repeating(self) -> Iterator[Callable[[], tuple[Any, ...]]]:
+    def repeating(self, one_thread: bool) -> Iterator[Callable[[], tuple[Any, ...]]]:
         """Give what prepares each repetition, of a call that can be repeated; then put everything back."""
-        with Signals() as signals, left_as_it_was(self._replay.restore, self._replay.masks):
+        with Signals() as signals, left_as_it_was(self._replay.restore, self._replay.masks, one_thread):
             try:
                 signals.let_in()
                 yield self._subject.prepare
@@ -107,11 +112,17 @@ class RanCall:
             return Figures(notes=(self.once,))
 
         once_more = partial(_repeat, self._subject, caches.clear)
-        replay = self._replay
-        with Repetitions(replay.restore, replay.masks, None if plan.agreement else once_more) as repetitions:
+        replay, again = self._replay, None if plan.agreement else once_more
+        one_thread, threads = plan.one_thread and not self._is_compiled, torch.get_num_threads()
+        with Repetitions(replay.restore, replay.masks, again, one_thread) as repetitions:
             rounds = Rounds(self._subject, caches, plan, None, synchronizer(), repetitions.signals)
             repetitions.figures = rounds.take()
-        return repetitions.figures
+        figures = repetitions.figures
+        if one_thread == plan.one_thread or threads == 1:
+            return figures
+        # Torch compiles again where the number is another, which the program would notice.
+        why = f"timed in the program's {threads} threads, which it is compiled for"
+        return replace(figures, notes=(*figures.notes, why))
 
 
 def run_and_measure_call(
@@ -158,9 +169,11 @@ def run_call(
         return given_arguments(args, setup)
 
     subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
-    once, mesh = _settled(replay, watch, subject), watch.mesh
+    compiled: list[bool] = []
+    with noticing_compiled_code(lambda: compiled.append(True)):
+        once, mesh = _settled(replay, watch, subject), watch.mesh
     place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
-    return result, RanCall(subject, replay, place, once, took_ns)
+    return result, RanCall(subject, replay, place, once, took_ns, bool(compiled))
 
 
 def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
@@ -170,7 +183,9 @@ def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
         once = replay.settle() or watch.once
     if once:
         return once
-    with Repetitions(replay.restore, replay.masks, partial(_repeat, subject)) as repetitions:
+    with Repetitions(
+        replay.restore, replay.masks, partial(_repeat, subject), one_thread=False
+    ) as repetitions:
         once = _watched_repetition(replay, subject, repetitions.signals)
     return once or next(iter(repetitions.figures.notes), "")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor, signature_of
@@ -24,6 +24,7 @@ from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewher
 from pytest_dtdispatch.measuring.repeating import run_and_measure_op
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
 from pytest_dtdispatch.torchapi.ops import op_name, open_modes
+from pytest_dtdispatch.torchapi.process_groups import innermost_in_local_mode, is_local_mode_open
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
 
@@ -57,6 +58,7 @@ class DispatchCapture(UnnoticedMode):
                 warn_of_debug_logging()
                 self._measuring.__enter__()
                 self._measuring.held.enter_context(self._others.watched())
+                self._measuring.held.enter_context(innermost_in_local_mode(self))
                 super().__enter__()
                 self._hiding.note()
         except BaseException:
@@ -72,6 +74,7 @@ class DispatchCapture(UnnoticedMode):
         except BaseException:  # it may have come before signals were held back
             self._leave()
             raise
+        self.on_unseen(Unseen(*self._others.found(), modes=self._hiding.found()))
         if exception[0] is not None:
             return
         if not self._measuring.is_of_this_thread():
@@ -105,6 +108,9 @@ class DispatchCapture(UnnoticedMode):
         finally:
             self._hiding.note()
 
+    def on_unseen(self, unseen: Unseen) -> None:
+        """Take what ran while it was open, and was not seen."""
+
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
         """Make the call for the program, once, and return its result."""
@@ -121,7 +127,7 @@ class TimeCaptureMode(DispatchCapture):
     """Time every DTensor op of a region, call by call: one proved miss, and the median of proved hits.
 
     Usable without pytest. The caches are cleared by the mode itself. An op that never asks the sharding
-    propagator has no miss; its latency stands where the hit does.
+    propagator has no miss; its latency stands where the hit does. What is timed runs local ops in one thread.
 
     Args:
         repeat_count: hits recorded for each call.
@@ -186,6 +192,10 @@ class SignatureCapture(DispatchCapture):
         self._results = results
         self._plan = plan
 
+    def on_unseen(self, unseen: Unseen) -> None:
+        """Keep what was not seen in the results of the test."""
+        self._results.unseen += unseen
+
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""
         __tracebackhide__ = True
@@ -197,6 +207,7 @@ class SignatureCapture(DispatchCapture):
         began = time.perf_counter()
         result, figures = run_and_measure_op(call, self._caches, self._plan)
         self._results.enter(signature, figures)
+        self._results.is_simulated |= is_local_mode_open()
         self._measured(time.perf_counter() - began)
         return result
 

@@ -7,39 +7,14 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from pytest_dtdispatch.measuring.proof import Propagation
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
+from pytest_dtdispatch.stats.medians import median_interval
 
-CONFIDENCE = 0.95
 WITHIN = 0.1  # of the median, on both sides
 ENOUGH_TO_TRY = 8  # samples; gates judge no row of fewer
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Give the interval between two samples that holds the median of what they were drawn from.
-
-    It supposes nothing of the distribution: of n independent samples, those below the median are as many as
-    heads of n coins.
-
-    Source: Conover, "Practical Nonparametric Statistics" (3rd edition, 1999), section 3.2, confidence
-    interval for a quantile.
-
-    Example:
-        >>> median_interval([5, 1, 4, 2, 3, 9])
-        (1, 9)
-        >>> median_interval(range(1, 21))
-        (6, 15)
-        >>> median_interval([1, 2, 3, 4, 5]) is None
-        True
-    """
-    left_out = _left_out(len(values))
-    if left_out < 0:
-        return None
-    ordered = sorted(values)
-    return ordered[left_out], ordered[-1 - left_out]
 
 
 def is_enough(values: Sequence[float], within: float) -> bool:
@@ -54,18 +29,6 @@ def is_enough(values: Sequence[float], within: float) -> bool:
         return False
     middle = statistics.median(values)
     return interval[0] >= middle * (1 - within) and interval[1] <= middle * (1 + within)
-
-
-@lru_cache(maxsize=1024)
-def _left_out(count: int) -> int:
-    """How many samples are outside the interval at each end; -1 where all of them are too few."""
-    most = (1 - CONFIDENCE) / 2 * 2**count  # ways to throw the coins, at each end
-    ways = 0
-    for heads in range(count // 2 + 1):
-        ways += math.comb(count, heads)
-        if ways > most:
-            return heads - 1
-    return -1
 
 
 MIN_ROUNDS = 5
@@ -159,6 +122,7 @@ class Plan:
         within: share of the median; no round is added once the median of each state is known that closely.
         warmup: hits discarded before those of a row.
         quick_warmup: the most that are discarded where they take no time.
+        one_thread: run repetitions in one intra-op thread, and not in as many as the program has set.
     """
 
     rounds: int = 20
@@ -171,6 +135,7 @@ class Plan:
     within: float | None = None
     warmup: int = WARMUP_HITS
     quick_warmup: int = QUICK_WARMUP
+    one_thread: bool = True
 
     @property
     def effort(self) -> Effort:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.errors import CaptureError, ScalingError
 
 _lock = threading.RLock()
@@ -108,8 +109,18 @@ def given_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ..
     if given is None:
         return args
     if not isinstance(given, tuple):
-        raise CaptureError(f"setup returned {given!r}: it must return a tuple of arguments, or nothing")
+        raise CaptureError(f"setup returned {shown(given)}: it must return a tuple of arguments, or nothing")
     return given
+
+
+def check_callable(method: str, fn: object, name: object) -> None:
+    """Refuse what cannot be called, and a name that is no text."""
+    __tracebackhide__ = True
+    if not callable(fn):
+        kind = type(fn).__name__
+        raise CaptureError(f"{method}(): a value of type {kind} is not callable; give a function")
+    if name is not None and not isinstance(name, str):
+        raise CaptureError(f"{method}(name={shown(name)}): a name is a text")
 
 
 def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:
@@ -117,18 +128,19 @@ def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable
     __tracebackhide__ = True
     made = make(size)
     if not callable(made):
-        raise ScalingError(f"make({size}) returned {made!r}: it must return a callable without arguments")
+        raise ScalingError(
+            f"make({size}) returned {shown(made)}: it must return a callable without arguments"
+        )
     return made
 
 
-def check_steps(step: Callable[[], object], warmup: int, steps: int) -> None:
+def check_steps(step: Callable[[], object], warmup: int, steps: int, name: str | None = None) -> None:
     """Refuse what cannot be counted."""
     __tracebackhide__ = True
+    check_callable("steps", step, name)
     for keyword, value, least in (("warmup", warmup, 0), ("steps", steps, 1)):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise CaptureError(f"steps(): {keyword}={value!r} is not a whole number of at least {least}")
-    if not callable(step):
-        raise CaptureError(f"steps({step!r}): give a callable that runs one step")
+            raise CaptureError(f"steps(): {keyword}={shown(value)} is not a whole number of at least {least}")
     required = _required_arguments(step)
     if required:
         raise CaptureError(

@@ -85,9 +85,16 @@ class OpReplay:
 
 
 @contextmanager
-def left_as_it_was(restore: Callable[[], None], masks: Masks) -> Iterator[None]:
-    """Repeat a call below the modes of the program; then close what it left open, and put all back."""
+def left_as_it_was(restore: Callable[[], None], masks: Masks, one_thread: bool) -> Iterator[None]:
+    """Repeat a call below the modes of the program; then close what it left open, and put all back.
+
+    In one thread it is dispatch that is timed: a local op that torch splits over threads waits, where other
+    processes keep the cores busy, a whole time slice for its second thread.
+    """
     with without_outer_modes(), ExitStack() as afterwards:
+        if one_thread and (threads := torch.get_num_threads()) != 1:
+            afterwards.callback(torch.set_num_threads, threads)
+            torch.set_num_threads(1)
         afterwards.callback(restore)
         afterwards.enter_context(masks.repeating())
         afterwards.callback(close_modes_opened_since, open_modes())
@@ -110,20 +117,25 @@ class Repetitions:
     """
 
     def __init__(
-        self, restore: Callable[[], None], masks: Masks, once_more: Callable[[], Any] | None
+        self,
+        restore: Callable[[], None],
+        masks: Masks,
+        once_more: Callable[[], Any] | None,
+        one_thread: bool,
     ) -> None:
         self.figures = Figures()
         self.signals = Signals()
         self._restore = restore
         self._masks = masks
         self._once_more = once_more
+        self._one_thread = one_thread
         self._entered = ExitStack()
 
     def __enter__(self) -> Repetitions:
         with ExitStack() as entered:
             entered.enter_context(self.signals)
             entered.enter_context(nothing_warned())
-            entered.enter_context(left_as_it_was(self._restore, self._masks))
+            entered.enter_context(left_as_it_was(self._restore, self._masks, self._one_thread))
             self._entered = entered.pop_all()
         return self
 
@@ -184,7 +196,8 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
         caches.clear()
         return call.run()
 
-    with Repetitions(replay.restore, replay.masks, None if plan.agreement else once_more) as repetitions:
+    again = None if plan.agreement else once_more
+    with Repetitions(replay.restore, replay.masks, again, plan.one_thread) as repetitions:
         signals = repetitions.signals
         local, why_no_local = with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
         local_subject = _subject(local, replay) if local else None

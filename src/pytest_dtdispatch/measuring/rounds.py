@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtdispatch.core.measurement import Figures, Profile, Samples, State
+from pytest_dtdispatch.core.measurement import Figures, Samples, State
+from pytest_dtdispatch.core.profiles import Profile
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.plan import Plan, Schedule
 from pytest_dtdispatch.measuring.proof import (
@@ -164,8 +165,7 @@ class Rounds:
 
     def _profile(self, state: State) -> Profile | None:
         """Profile one call more, if that was asked for."""
-        profiler = self._sampler.profiler
-        if profiler is None or state not in (State.MISS, State.HIT, State.CALL):
+        if (profiler := self._sampler.profiler) is None or state not in (State.MISS, State.HIT, State.CALL):
             return None
 
         def cleared() -> tuple[Any, ...]:

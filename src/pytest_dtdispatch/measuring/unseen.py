@@ -6,8 +6,10 @@ import sys
 import threading
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
@@ -15,6 +17,7 @@ from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.torchapi.dispatcher import noticing_propagations
 from pytest_dtdispatch.torchapi.ops import is_mode_of_program, open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
 MOST_NAMES = 3
 
@@ -38,11 +41,15 @@ class OtherThreads:
         self._noted.clear()
         return noticing_propagations(self._note)
 
+    def found(self) -> tuple[int, int]:
+        """Return how many threads ran ops, and at least how many ops."""
+        return len(self._noted), sum(max(noted.values()) for noted in self._noted.values())
+
     def warn(self) -> None:
         """Warn of what was noticed."""
         if not self._noted:
             return
-        ops = sum(max(noted.values()) for noted in self._noted.values())
+        _, ops = self.found()
         names = [name for _, name in self._noted]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         listed = ", ".join(map(repr, names[:MOST_NAMES])) + more
@@ -87,15 +94,30 @@ class HidingModes:
     def _counters(self) -> list[tuple[int, int]]:
         return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
 
+    def found(self) -> tuple[str, ...]:
+        """Return the names of modes that hid ops."""
+        return tuple(sorted(self._hiding))
+
     def warn(self) -> None:
         """Warn of the modes that were found."""
-        for mode in sorted(self._hiding):
+        for mode in self.found():
             warnings.warn(
                 f"{mode} was opened inside the capture and hides DTensor ops from it: "
                 f"open {mode} outside the capture",
                 DtDispatchWarning,
                 stacklevel=3,
             )
+
+
+@contextmanager
+def watching_processes(on_start: Callable[[Any, Callable[[Any], Any]], Any]) -> Iterator[None]:
+    """Hand over every process that is to run a function of the program, and what starts it."""
+
+    def watched(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return wraps(start)(lambda process: on_start(process, start))
+
+    with SharedHook(BaseProcess, "start", watched).in_place():
+        yield
 
 
 def _dispatching() -> Iterator[Any]:

@@ -96,7 +96,9 @@ def group_backend() -> str:
     return "local" if is_local_mode_open() else str(dist.get_backend())
 
 
-def run_environment(mesh: tuple[int, ...], device: str, backend: str, rank_stat: str = "") -> Environment:
+def run_environment(
+    mesh: tuple[int, ...], device: str, backend: str, rank_stat: str = "", one_thread: bool = True
+) -> Environment:
     """Describe where a run measures whose default mesh is this one."""
     world = read_world(os.environ)
     try:
@@ -113,7 +115,7 @@ def run_environment(mesh: tuple[int, ...], device: str, backend: str, rank_stat:
         device_name=torch.cuda.get_device_name() if on_cuda else "",
         backend=place.backend,
         world_size=place.world_size,
-        threads=torch.get_num_threads(),
+        threads=1 if one_thread else torch.get_num_threads(),
         cache_interface=ShardingCaches().interface,
         driver=cuda_driver_version() if on_cuda else "",
         nccl=".".join(map(str, nccl)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
-from pytest_dtdispatch.core.results import shorten
+from pytest_dtdispatch.core.results import cut_name
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS
@@ -85,6 +85,12 @@ class Bridge:
             for item in ours:
                 item.fixturenames = names[id(item)]  # type: ignore[attr-defined]
 
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_benchmark_group_stats(self) -> Generator[None, Any, Any]:
+        """Write names so that a terminal shows them: these rows are what tables are made of, and no file."""
+        groups = yield
+        return [(_printable(group), [*map(_printable, rows)]) for group, rows in groups]
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
         """Add what our figures depend on; two runs that differ in it are not comparable."""
@@ -104,8 +110,12 @@ class Bridge:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Add numbers that are no samples, such as counts of steps."""
-        if numbers := [asdict(number) for of_test in self._numbers.values() for number in of_test]:
-            output_json["dtdispatch"] = numbers
+        if any(self._numbers.values()):
+            output_json["dtdispatch"] = [
+                {"name": number.name, "metric": number.metric, "value": number.value}
+                for of_test in self._numbers.values()
+                for number in of_test
+            ]
 
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
@@ -156,7 +166,7 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
     """Describe one signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
-    short = shorten(measurement.label, keep_end=len(measurement.mesh) + 1, limit=NAME_LENGTH)
+    short = cut_name(measurement.label, NAME_LENGTH)
     return SimpleNamespace(
         cprofile_stats=None,
         has_error=False,
@@ -172,6 +182,9 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "refused": [str(refusal) for refusal in samples.refused],
             "calls": measurement.calls,
             "rounds": measurement.rounds,
+            "figure": samples.figure_name,
+            "figure_ns": samples.figure,
+            "scatter": samples.scatter,
             "overhead_ns": measurement.overhead_ns,
             "notes": [*measurement.notes, *measurement.remarks],
             **_of_ranks(samples),
@@ -199,6 +212,13 @@ def _proof(measurement: Measurement, samples: Samples) -> str:
     if measurement.contains is Contains.COMPILED and samples.state is State.CALL:
         return "each sample: torch's counters show that nothing was compiled"
     return PROOFS[samples.state]
+
+
+def _printable(part: Any) -> Any:
+    """Write a name, or the names that a row of a table has."""
+    if isinstance(part, dict):
+        return {key: _printable(value) for key, value in part.items()}
+    return printable(part) if isinstance(part, str) else part
 
 
 def _plain(value: Any) -> Any:

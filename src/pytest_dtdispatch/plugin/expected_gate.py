@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.forms import RECORDS, RESULTS
 from pytest_dtdispatch.core.metrics import MetricValue, plain_name
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.options import Settings
 
 PLUGIN = "dtdispatch-results"
-RESULTS = "RESULTS.csv"
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
@@ -45,6 +45,7 @@ class NamedResults:
         self._settings = settings
         self._by_test: dict[str, tuple[MetricValue, ...]] = {}
         self._left_out: set[str] = set()
+        self._ended: set[str] = set()
         self._notes: list[Span] = []
         self._has_lost = False
         _check_that_files_differ(settings)
@@ -52,7 +53,8 @@ class NamedResults:
             read_expected(settings.expected, metric_names()) if settings.expected else None
         )
         # A test may change the working directory.
-        self._csv, self._oss_json = map(_checked_target, (settings.csv, settings.oss_json))
+        self._csv = _checked_target(settings.csv, RESULTS)
+        self._oss_json = _checked_target(settings.oss_json, RECORDS)
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter every number that was found in a test."""
@@ -62,10 +64,17 @@ class NamedResults:
         """Remember what the user left out: its rows are not missing."""
         self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
 
-    def write(self, why_not: str = "") -> None:
-        """Write the files that were asked for, when all is measured."""
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Remember which tests came to their end, however that was."""
+        self._ended.add(nodeid)
+
+    def write(self, items: Sequence[pytest.Item], why_not: str = "") -> None:
+        """Write the files that were asked for, when all of a run is measured: a part replaces no whole."""
         if self._config.getoption("collectonly"):
             return
+        ended = sum(item.nodeid in self._ended for item in items)
+        if ended < len(items):
+            why_not = why_not or f"the run stopped after {ended:,} of {len(items):,} tests"
         self._write(self._csv, lambda: results_text(self._results), why_not)
         self._write(self._oss_json, self._json_text, why_not)
 
@@ -80,7 +89,7 @@ class NamedResults:
 
         judged = Document()
         if self._judgement is not None and self._expected is not None:
-            results = str(self._settings.csv or RESULTS)
+            results = str(self._settings.csv or "RESULTS.csv")
             judged = expected_document(self._judgement, self._expected.where, results)
         return Document((*judged.blocks, *map(one_line, self._notes)))
 
@@ -127,8 +136,8 @@ def _check_that_files_differ(settings: Settings) -> None:
             raise ValueError(f"{option.flag}: {path} is the file of {other} too: name another")
 
 
-def _checked_target(path: Path | None) -> Path | None:
+def _checked_target(path: Path | None, form: str) -> Path | None:
     if path is None:
         return None
-    checked_target(path)
+    checked_target(path, form)
     return path.absolute()

@@ -28,6 +28,7 @@ LIMITS = {
     "recompiles": "max_recompiles",
     "graph_breaks": "max_graph_breaks",
 }
+THREADS = ("one", "program")
 # What an option is, where that matters.
 LIMIT, SAVED_RUN_GATE, FILE = "limit", "saved-run gate", "file"
 
@@ -112,9 +113,10 @@ OPTIONS = (
     _choice("backend", "backend of the process group", BACKENDS, in_marker=True),
     _choice("device", "device of the mesh", DEVICES, in_marker=True),
     Option("rpc", "switch", "RPC beside the process group", "off", flag=""),
-    Option("nproc", "count", "ranks to start on this machine", "1", "N", in_marker=False),
+    Option("nproc", "ranks", "ranks to start on this machine", "1", "N", in_marker=False),
     Option("timeout", "seconds", "seconds that ranks wait for each other", "60.0", "S", in_marker=False),
     _choice("rank_stat", "what stands for all ranks in files and gates, of the medians of each", RANK_STATS),
+    _choice("threads", "intra-op threads that what is timed runs in, or as many as the program set", THREADS),
     Option(
         "metric",
         "metric",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.core.parsing import READERS, read_choice, read_limits
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.plugin.flags import FILE, LIMITS, OPTIONS, WITH_FLAG, Option
 
 [MAX] = (option for option in OPTIONS if option.kind == "limits")
@@ -60,7 +61,7 @@ def read_given(option: Option, value: Any, where: str, name: str = "") -> Any:
     try:
         return read_value(option, value)
     except ValueError as error:
-        what = "" if option is MAX else f"{name}{value!r} is not "
+        what = "" if option is MAX else f"{name}{shown(value)} is not "
         raise pytest.UsageError(f"{where}: {what}{error}") from None
 
 

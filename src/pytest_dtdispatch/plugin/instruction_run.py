@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.run import measuring_settings, refuse_questions, same_command, uncaptured
+from pytest_dtdispatch.plugin.command_line import (
+    measuring_settings,
+    refuse_questions,
+    same_command,
+    uncaptured,
+)
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.sampler import Meter, Profiler

@@ -12,6 +12,7 @@ from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
 from pytest_dtdispatch.report.document import Document, Kind, View, one_line, paragraph
 from pytest_dtdispatch.report.measurements import document as of_times
+from pytest_dtdispatch.report.terminal import legend_text
 from pytest_dtdispatch.scaling.judge import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
@@ -49,9 +50,11 @@ def documents(found: Mapping[str, TestResults], view: View) -> list[Document]:
     return shown
 
 
-def legends(shown: Sequence[Document], stands_on: Sequence[str]) -> Document:
-    """Say on what figures stand, and what their columns mean."""
-    explained = [paragraph(document.legend, indent=1) for document in shown if document.legend]
+def legends(shown: Sequence[Document], stands_on: Sequence[str], width: int, view: View) -> Document:
+    """Say on what figures stand, what the columns mean that are shown, and how to see more."""
+    told = [text for document in shown if (text := legend_text(document, width, view))]
+    more = [] if view.verbose or not told else ["-v shows every column, and more notes."]
+    explained = [paragraph(text, indent=1) for text in (*told, *more)]
     return Document((*(one_line(summary, indent=1) for summary in stands_on), *explained))
 
 

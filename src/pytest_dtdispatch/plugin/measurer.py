@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_dtdispatch import api
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.results import Finding, TestResults
+from pytest_dtdispatch.core.results import Finding, TestResults, Unseen
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions
@@ -66,6 +66,18 @@ class MeasuringDtDispatch(api.DtDispatch):
         capture = SignatureCapture(self.results, self._plan, self._ops, self.waiting.measured)
         return OpenCapture(capture, self.results, self._open)
 
+    @contextmanager
+    def whole_test(self) -> Iterator[None]:
+        """Capture what the thread of a test runs, and notice what processes it starts."""
+        from pytest_dtdispatch.measuring.unseen import watching_processes
+
+        def notice(process: Any, start: Callable[[Any], Any]) -> Any:
+            self.results.unseen += Unseen(processes=1)
+            return start(process)
+
+        with watching_processes(notice), self.capture():
+            yield
+
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
     ) -> T:
@@ -91,7 +103,7 @@ class MeasuringDtDispatch(api.DtDispatch):
         from pytest_dtdispatch.measuring.preconditions import check_steps
         from pytest_dtdispatch.steps.measure import run_and_count_steps
 
-        check_steps(step_fn, warmup, steps)
+        check_steps(step_fn, warmup, steps, name)
         self._open.refuse(
             "steps()", "steps() inside a capture would count what the capture does: close it first"
         )
@@ -163,7 +175,10 @@ class MeasuringDtDispatch(api.DtDispatch):
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
         """Name what a method measures, where it may be measured now and the name is free."""
         __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.preconditions import check_callable
+
         method = usage.partition("(")[0]
+        check_callable(method, fn, name)
         what = f"{method}(name={name!r})"
         self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
         name = name or api.own_name(fn)
@@ -201,7 +216,7 @@ class UntimedDtDispatch(MeasuringDtDispatch):
         scaling = api.run_sizes(make, sizes, name)
         if max_exponent is not None:
             raise GateError(
-                f"{scaling.name}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
+                f"{scaling.name!r}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
             )
         return scaling
 
@@ -219,12 +234,26 @@ class CountingDtDispatch(UntimedDtDispatch):
         )
         name = f"capture {len(self.results.counts()) + 1}"
 
-        def keep(counts: StepCounts) -> None:
-            __tracebackhide__ = True
-            if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
-                self.record(Steps(name, (), (counts,)))
+        return OpenCapture(CountedRegion(partial(self._keep, name)), self.results, self._open)
 
-        return OpenCapture(CountedRegion(keep), self.results, self._open)
+    @contextmanager
+    def whole_test(self) -> Iterator[None]:
+        """Count what the thread of a test does, and the processes that it starts anew."""
+        from pytest_dtdispatch.steps.processes import counting_in_processes
+
+        with counting_in_processes() as processes:
+            with self.capture():
+                yield
+            told = dict(processes.found())
+        self.results.unseen += Unseen(processes=processes.started - len(told))
+        for number, counts in told.items():
+            if next(first for first, others in told.items() if others == counts) == number:
+                self._keep(f"process {number}", counts)
+
+    def _keep(self, name: str, counts: StepCounts) -> None:
+        __tracebackhide__ = True
+        if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
+            self.record(Steps(name, (), (counts,)))
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -253,13 +282,14 @@ def make_measurer(
 
     rounds, repeat = settings.most_rounds, settings.repeat
     within = WITHIN if settings.stops_when_enough else None
+    one_thread = settings.threads == "one"
     plan = Plan(rounds, repeat, settings.max_time, settings.cold, within=within)
-    plan = replace(plan, sampler=sampler, agreement=agreement)
+    plan = replace(plan, sampler=sampler, agreement=agreement, one_thread=one_thread)
     compile_rounds, calls = settings.compile_rounds, max(1, rounds * repeat // settings.compile_rounds)
     kind = MeasuringDtDispatch if sampler.unit.is_time else UntimedDtDispatch
     if settings.metric == "counts":
         kind, compile_rounds, calls = CountingDtDispatch, 1, 1
     cached = settings.fake_tensor_cache or ()
-    compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler)
+    compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler, one_thread)
     limits = {limit: getattr(settings, limit, None) for each in KINDS.values() for limit in each.limits}
     return kind(plan, settings.ops, limits, compile_plan, waiting, test)

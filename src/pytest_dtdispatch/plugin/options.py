@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.parsing import AUTO
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import MeshError
@@ -55,6 +56,7 @@ class Settings:
     nproc: int = 1
     timeout: float = 60.0
     rank_stat: str = "median"
+    threads: str = "one"
     metric: str = "time"
     profile: bool = False
     max_misses_per_step: int | None = None
@@ -85,7 +87,8 @@ class Settings:
         """Describe what the figures stand on."""
         from pytest_dtdispatch.meshes.place import run_environment
 
-        return run_environment(self.mesh, self.device, self.backend, self.rank_stat)
+        one_thread = self.threads == "one" and self.metric != "counts"
+        return run_environment(self.mesh, self.device, self.backend, self.rank_stat, one_thread)
 
     @property
     def stops_when_enough(self) -> bool:
@@ -192,7 +195,7 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
     for mark in item.iter_markers(MARKER):
         if mark.args:
             raise pytest.UsageError(
-                f"{_where(item)}: marker dtdispatch takes keywords only, not {mark.args[0]!r}"
+                f"{_where(item)}: marker dtdispatch takes keywords only, not {shown(mark.args[0])}"
             )
         where = f"{_where(item)}: marker dtdispatch"
         given = {keyword: _keyword_value(keyword, value, where) for keyword, value in mark.kwargs.items()}
@@ -217,7 +220,7 @@ def checked(keyword: str, value: Any) -> Any:
     try:
         return read_value(_BY_KEYWORD[keyword], value)
     except ValueError as error:
-        raise MeshError(f"{keyword}={value!r} is not {error}") from None
+        raise MeshError(f"{keyword}={shown(value)} is not {error}") from None
 
 
 def _keyword_value(keyword: str, value: Any, where: str) -> Any:

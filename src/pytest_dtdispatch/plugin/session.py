@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtdispatch.core.environment import load_text
 from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.results import mesh_text
+from pytest_dtdispatch.core.results import Unseen, mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.given import gate_flags
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
+from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
-from pytest_dtdispatch.report.terminal import document_lines
+from pytest_dtdispatch.report.marks import noise
+from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -68,7 +71,8 @@ class Session:
             f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
             f" repeat={settings.repeat}{limit}{cold}{ops}{metric})"
         )
-        return [how, *(f"dtdispatch: {summary}" for summary in self._meter_summary())]
+        load = [load_text()] if settings.metric != "instructions" else []
+        return [how, *(f"dtdispatch: {summary}" for summary in (*load, *self._meter_summary()))]
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
@@ -130,7 +134,7 @@ class Session:
         if self.why_not or measures_itself or not self._settings.measure_all:
             result = yield
         else:
-            with self.measuring(item) as measurer, _whole_test(measurer.capture()):
+            with self.measuring(item) as measurer, _whole_test(measurer.whole_test()):
                 result = yield
         self._require_results(item)
         return result
@@ -152,7 +156,7 @@ class Session:
         """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
         named_results: NamedResults
         for named_results in self._plugins(NAMED_RESULTS):
-            named_results.write(self._ranks.why_stopped if self._ranks else "")
+            named_results.write(session.items, self._ranks.why_stopped if self._ranks else "")
         has_failed = any(gate.has_failed for gate in self._gates())
         if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -191,10 +195,11 @@ class Session:
                 terminalreporter.ensure_newline()
                 terminalreporter.section("dtdispatch")
                 view = self._view()
-                for document in self._documents(view):
-                    _print(terminalreporter, document, view)
+                width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
+                for document in self._documents(view, width):
+                    _print(terminalreporter, document_lines(document, width, view))
 
-    def _documents(self, view: View) -> Iterator[Document]:
+    def _documents(self, view: View, width: int) -> Iterator[Document]:
         """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
         verbosity = self._config.get_verbosity()
         if not any(self.results.values()):
@@ -205,7 +210,8 @@ class Session:
         else:
             yield from (shown := documents(self.results, view))
             if verbosity >= 0:
-                yield legends(shown, self._summaries())
+                yield legends(shown, self._summaries(), width, view)
+        yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()
         if self._has_thresholds and not self._plugins(SAVED_RUN):
@@ -213,6 +219,7 @@ class Session:
         yield from (gate.document() for gate in self._gates())
         if idle := self._idle_gates():
             yield Document((one_line(Span(f"failed: {idle}", Tone.BAD)),))
+        yield noise([row for results in self.results.values() for row in results.measurements()])
 
     def _view(self) -> View:
         from pytest_dtdispatch.measuring.sampler import SAMPLERS
@@ -228,23 +235,24 @@ class Session:
 
     def _nothing(self) -> str:
         if self._settings.measure_all:
-            return "no test ran an op on DTensors"
+            is_unseen = any(results.unseen != Unseen() for results in self.results.values())
+            return f"no test ran an op on DTensors{' where a capture sees it' * is_unseen}"
         return (
             "no test that ran made a call on DTensors through the dtdispatch fixture; "
             "--dtdispatch-all measures every test"
         )
 
 
-def _print(terminalreporter: Any, document: Document, view: View) -> None:
-    """Print a document in the width of the terminal."""
-    for line in document_lines(document, terminalreporter._tw.fullwidth, view):
+def _print(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> None:
+    """Print lines in their colours."""
+    for line in lines:
         for piece in line:
             terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
         terminalreporter.write("\n")
 
 
 @contextmanager
-def _whole_test(capture: AbstractContextManager[TestResults]) -> Iterator[None]:
+def _whole_test(capture: AbstractContextManager[None]) -> Iterator[None]:
     """Hold a capture open over a test; what it says of the test at its end is no traceback."""
     is_over = False
     try:

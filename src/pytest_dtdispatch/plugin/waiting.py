@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.world import read_world
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _announcer(config: pytest.Config) -> Announce:
     def announce(text: str) -> None:
         with capturing.global_and_fixture_disabled() if capturing else nullcontext():
             reporter.ensure_newline()
-            reporter.write_line(f"dtdispatch: {text}")
+            reporter.write_line(f"dtdispatch: {printable(text)}")
             reporter.flush()
 
     return announce

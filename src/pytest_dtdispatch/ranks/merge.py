@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
 from pytest_dtdispatch.core.world import group_ranks, ranks_text
+from pytest_dtdispatch.stats.medians import scatter
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -63,6 +64,16 @@ class RankSamples(Samples):
         return self.slowest[1] if self.stat == "max" else self.middle_ns
 
     median_ns = figure
+
+    @property
+    def figure_name(self) -> str:
+        """What stands for all ranks."""
+        return f"{self.stat} of rank medians"
+
+    @property
+    def scatter(self) -> float | None:
+        """How far the samples of the rank that scatters most do."""
+        return max((scatter(ns) or 0.0 for _, ns in self.by_rank), default=None)
 
 
 def merge_ranks(by_rank: Mapping[int, Sequence[Measurement]], stat: str) -> tuple[Measurement, ...]:

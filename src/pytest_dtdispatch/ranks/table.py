@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
-from pytest_dtdispatch.report.measurements import Scale, column_scale, lay_out
+from pytest_dtdispatch.report.marks import proved
+from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
+from pytest_dtdispatch.report.measurements import SCALES, Scale, lay_out
 
 EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
-LEGEND = (
-    "Of each rank the median of its samples. miss, hit, cold, local: the median of these over ranks; "
-    "slowest: the greatest of them, and its rank; spread: how much slower that rank is than the fastest, "
-    "against the median over ranks; overhead: hit - local. samples: misses + hits recorded on all ranks, "
-    "each of them proved by the cache counters. More columns and notes with -v."
-)
+LEGEND = "A figure is the median over ranks of the median of each."
+MEANINGS = {
+    **OF_TIMES,
+    "slowest": "the greatest of these medians, and its rank",
+    "spread": "how much slower that rank is than the fastest, against the median over ranks",
+    "samples": "misses + hits recorded on all ranks",
+}
 
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
@@ -23,10 +26,8 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     has_cold = any(measurement.of(State.COLD) for measurement in everything)
     states = (State.COLD, State.MISS, State.HIT) if has_cold else (State.MISS, State.HIT)
-    scales = {
-        state: column_scale(_middle_ns(m, state) for m in everything) for state in (*states, State.LOCAL)
-    }
-    overhead = column_scale(_overhead_ns(m) for m in everything)
+    scales = {state: SCALES[str(state)] for state in (*states, State.LOCAL)}
+    overhead = SCALES["overhead"]
 
     def cells(measurement: Measurement) -> list[str]:
         return [
@@ -42,7 +43,8 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
         Column("overhead", overhead.name),
         Column("samples"),
     ]
-    return Document((lay_out(columns, measured, cells, EXPENDABLE, view),), LEGEND)
+    table = lay_out(columns, measured, cells, EXPENDABLE, view)
+    return Document((table, *proved(everything)), LEGEND, MEANINGS)
 
 
 def _of(measurement: Measurement, state: State) -> Samples | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -197,14 +197,21 @@ class Document:
 
     Args:
         blocks: from the first to the last.
-        legend: what the columns mean; it may stand far below them.
+        legend: what the figures are; it may stand far below them.
+        meanings: what each column means, by its title.
     """
 
     blocks: tuple[Block, ...] = ()
     legend: str = ""
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
+
+    def legend_of(self, titles: Collection[str]) -> str:
+        """Say what the figures are, and what the columns of these titles mean."""
+        told = [f"{title}: {meaning}" for title, meaning in self.meanings.items() if title in titles]
+        return f"{self.legend} {'; '.join(told)}.".lstrip() if told else self.legend
 
 
 @dataclass(frozen=True)

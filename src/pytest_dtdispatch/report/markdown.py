@@ -31,7 +31,8 @@ FENCE = "```"
 
 def document_text(document: Document) -> str:
     """Write a document, its legend below its blocks."""
-    legend = [_inline(document.legend)] if document.legend else []
+    told = document.legend_of(document.meanings)
+    legend = [_inline(told)] if told else []
     parts = [part for block in document.blocks for part in _block_parts(block)]
     return "\n\n".join([*parts, *legend]) + "\n"
 

@@ -6,25 +6,37 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, View
+from pytest_dtdispatch.core.measurement import NOISY, Measurement, Samples, State
+from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, View
+from pytest_dtdispatch.report.marks import mark, proved, title_of
 
-LEGEND = (
-    "Medians. miss: first call after the sharding caches were cleared; hit: a later call; local: the same op "
-    "on plain local shards; overhead: hit - local. samples: misses + hits recorded, each of them proved by "
-    "the cache counters. More columns and notes with -v."
-)
+LEGEND = "Quietest blocks: of seven blocks of neighbouring samples the lowest median."
+SCATTER = "+-%"
+MEANINGS = {
+    "cold": "a miss after every other cache was cleared too",
+    "miss": "first call after the sharding caches were cleared",
+    "hit": "a later call",
+    "local": "that op on plain local shards",
+    "overhead": "hit - local, what DTensor adds to the op on plain local shards",
+    SCATTER: "how far the median may lie above the figure, with 95%, or the figure above the least sample, "
+    f"noisy past {NOISY:.0%}",
+    "samples": "misses + hits recorded",
+}
 # Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
 EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "overhead")
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 MAX_DECIMALS = 3
 MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
 TIMES: dict[str, Callable[[Measurement], float | None]] = {
-    "cold": lambda measurement: measurement.median_ns(State.COLD),
-    "miss": lambda measurement: measurement.median_ns(State.MISS),
+    "cold": lambda measurement: measurement.figure(State.COLD),
+    "miss": lambda measurement: measurement.figure(State.MISS),
     "hit": lambda measurement: measurement.steady_ns,
-    "local": lambda measurement: measurement.median_ns(State.LOCAL),
+    "local": lambda measurement: measurement.figure(State.LOCAL),
     "overhead": lambda measurement: measurement.overhead_ns,
+}
+SCATTERED: dict[str, Callable[[Measurement], Samples | None]] = {
+    "miss": lambda measurement: measurement.of(State.MISS),
+    "hit": lambda measurement: measurement.steady,
 }
 
 
@@ -47,6 +59,11 @@ class Scale:
         return "-" if ns is None else f"{ns / self.ns:,.{self.decimals}f}"
 
 
+# One unit and as many digits in every run: two runs are read side by side.
+MILLISECONDS, MICROSECONDS = Scale("ms", 1e6, 3), Scale("us", 1e3, 2)
+SCALES = {title: MILLISECONDS if title in ("cold", "miss") else MICROSECONDS for title in TIMES}
+
+
 def column_scale(values_ns: Iterable[float | None]) -> Scale:
     """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits."""
     sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= MIN_NS)
@@ -63,14 +80,21 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     everything = [measurement for of_test in measured.values() for measurement in of_test]
     has_cold = any(measurement.of(State.COLD) for measurement in everything)
     times = {title: of for title, of in TIMES.items() if has_cold or title != "cold"}
-    scales = {title: column_scale(map(of, everything)) for title, of in times.items()}
+    scales = {title: SCALES[title] for title in times}
 
     def cells(measurement: Measurement) -> list[str]:
-        texts = [scale.text(times[title](measurement)) for title, scale in scales.items()]
+        texts = []
+        for title, scale in scales.items():
+            texts.append(scale.text(times[title](measurement)))
+            texts += [_scatter(of(measurement)) for each, of in SCATTERED.items() if each == title]
         return [*texts, _ratio(measurement), recorded(measurement)]
 
-    columns = [*(Column(title, scale.name) for title, scale in scales.items()), Column("miss/hit")]
-    return Document((lay_out([*columns, Column("samples")], measured, cells, EXPENDABLE, view),), LEGEND)
+    columns = []
+    for title, scale in scales.items():
+        columns += [Column(title, scale.name), *[Column(SCATTER)] * (title in SCATTERED)]
+    columns += [Column("miss/hit"), Column("samples")]
+    table = lay_out(columns, measured, cells, EXPENDABLE, view)
+    return Document((table, *proved(everything)), LEGEND, MEANINGS)
 
 
 def lay_out(
@@ -85,8 +109,8 @@ def lay_out(
     def line(measurement: Measurement) -> Line:
         more = (str(measurement.rounds), str(measurement.calls)) if view.verbose else ()
         notes = measurement.notes + (measurement.remarks if view.verbose else ())
-        proof = measurement.proof
-        return Line(measurement.label, (*cells(measurement), *more), proof, notes, proof_tone(proof))
+        text, tone = mark(measurement)
+        return Line(measurement.label, (*cells(measurement), *more), text, notes, tone)
 
     groups = [
         Group(f"{test} ({contains})", tuple(line(each) for each in of_test if each.contains is contains))
@@ -94,14 +118,12 @@ def lay_out(
         for contains in dict.fromkeys(each.contains for each in of_test)
     ]
     extra = (Column("rounds"), Column("calls")) if view.verbose else ()
-    return Table((*columns, *extra), tuple(groups), expendable=expendable)
+    last = title_of([line for group in groups for line in group.lines])
+    return Table((*columns, *extra), tuple(groups), proof_title=last, expendable=expendable)
 
 
-def proof_tone(proof: str) -> Tone:
-    """Tell what was proved, or only counted, from what was refused."""
-    if proof in ("proved", "unpropagated", "counted"):
-        return Tone.GOOD
-    return Tone.NOTICE if proof == "not measured" else Tone.BAD
+def _scatter(samples: Samples | None) -> str:
+    return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
 
 
 def _ratio(measurement: Measurement) -> str:

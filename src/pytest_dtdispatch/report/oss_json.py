@@ -20,7 +20,11 @@ def oss_json(results: Iterable[MetricValue], environment: Mapping[str, str | int
     records = [
         {
             "benchmark": {"name": BENCHMARK, "extra_info": dict(environment)},
-            "model": {"name": result.name, "type": TEST_TYPE},
+            "model": {
+                "name": result.name,
+                "type": TEST_TYPE,
+                **({"extra_info": {"signature": result.signature}} if result.signature else {}),
+            },
             "metric": {"name": result.metric, "benchmark_values": [result.value]},
         }
         for result in results

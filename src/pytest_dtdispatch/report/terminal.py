@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.results import shorten
+from pytest_dtdispatch.core.results import cut_name, shorten
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
     Document,
     Folded,
-    Group,
     Heading,
     Line,
     Listing,
@@ -31,11 +34,13 @@ from pytest_dtdispatch.report.document import (
     spans_of,
 )
 
+NO_EDGE = sys.maxsize  # the width of a pipe and of a file
 MIN_LABEL, ROOMY_LABEL = 32, 60
 INDENT = "  "
 FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
 KEPT_OF_NAME = 16  # letters of its end: its beginning is what is looked for
 COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,38 @@ class Text:
     color: str = ""
 
 
+def page_width(is_terminal: bool, columns: int) -> int:
+    """Columns of a terminal; a pipe or a file has no edge, unless ``COLUMNS`` gives it one."""
+    return columns if is_terminal or "COLUMNS" in os.environ else NO_EDGE
+
+
 def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     """Lay out the blocks of a document; its legend stands elsewhere."""
     for block in document.blocks:
-        yield from _block_lines(block, width, view)
+        yield from _block_lines(_printable(block), width, view)
+
+
+def _printable(part: T) -> T:
+    """Write what tests and files named so that a terminal shows it, and does not obey it."""
+    changed: Any = part
+    if isinstance(part, str):
+        changed = printable(part)
+    elif isinstance(part, tuple):
+        changed = tuple(map(_printable, part))
+    elif is_dataclass(part) and not isinstance(part, type):
+        changed = replace(part, **{of.name: _printable(getattr(part, of.name)) for of in fields(part)})
+    return changed  # type: ignore[no-any-return]
+
+
+def legend_text(document: Document, width: int, view: View) -> str:
+    """Say what those columns of a document mean that are shown in a width; a verbose view shows all."""
+    tables = [block for block in document.blocks if isinstance(block, Table)]
+    shown = {
+        table.columns[i].title
+        for table in tables
+        for i in _columns_that_fit(table, NO_EDGE if view.verbose else width)
+    }
+    return document.legend_of(shown)
 
 
 def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Text, ...]]:
@@ -57,7 +90,7 @@ def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Text, .
         case Paragraph():
             yield from _paragraph_lines(block, width)
         case Table():
-            yield from _table_lines(block, width)
+            yield from _table_lines(block, width, view)
         case Listing():
             yield from _listing_lines(block, width)
         case Verbatim():
@@ -104,30 +137,42 @@ def _text(span: Span) -> Text:
     return Text(span.text, COLORS.get(span.tone, ""))
 
 
-def _table_lines(table: Table, width: int) -> Iterator[tuple[Text, ...]]:
+def _table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     keep = _columns_that_fit(table, width)
     widths = [_column_width(table, i) for i in keep]
     room = width - len(INDENT) - sum(widths) - _proof_width(table)
-    label_width = max(min(room, _longest_label(table)), _least_label(table, width))
+    label_width = min(max(room, MIN_LABEL), _longest_label(table))
     heads = "".join(table.columns[i].head.rjust(size) for i, size in zip(keep, widths, strict=True))
     yield (Text(f"{INDENT}{table.label_title.ljust(label_width)}{heads}  {table.proof_title}".rstrip()),)
+    left_out = [i for i in range(len(table.columns)) if view.verbose and i not in keep]
     for group in table.groups:
-        yield from _group_lines(group, keep, widths, label_width, width)
+        if group.title:
+            yield (_text(Span(group.title, Tone.STRONG)),)
+        for line in group.lines:
+            yield _row(line, keep, widths, label_width)
+            if figures := _figures_text(table, line, left_out):
+                yield from _paragraph_lines(paragraph(figures, indent=2, hanging=1), width)
+            for note in line.notes:
+                yield from _paragraph_lines(paragraph(note, Tone.NOTICE, indent=2, hanging=1), width)
 
 
-def _group_lines(
-    group: Group, keep: Sequence[int], widths: Sequence[int], label_width: int, width: int
-) -> Iterator[tuple[Text, ...]]:
-    if group.title:
-        yield (_text(Span(group.title, Tone.STRONG)),)
-    for line in group.lines:
-        place = len(line.label) - line.label.rfind("@") if "@" in line.label else 0
-        label = shorten(line.label, keep_end=place, limit=label_width)
-        cells = "".join(plain(line.cells[i]).rjust(size) for i, size in zip(keep, widths, strict=True))
-        proof = (_text(Span(f"  {line.proof}", line.tone)),) if line.proof else ()
-        yield (Text(f"{INDENT}{label.ljust(label_width)}{cells}"), *proof)
-        for note in line.notes:
-            yield from _paragraph_lines(paragraph(note, Tone.NOTICE, indent=2, hanging=1), width)
+def _row(line: Line, keep: Sequence[int], widths: Sequence[int], label_width: int) -> tuple[Text, ...]:
+    label = cut_name(line.label, label_width).ljust(label_width)
+    cells = "".join(plain(line.cells[i]).rjust(size) for i, size in zip(keep, widths, strict=True))
+    proof = (_text(Span(f"  {line.proof}", line.tone)),) if line.proof else ()
+    return (Text(f"{INDENT}{label}{cells}"), *proof)
+
+
+def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:
+    """Write cells of a line in running text; a title that stands twice with the one that it belongs to."""
+    titles = [column.title for column in table.columns]
+    texts = []
+    for i in columns:
+        owner = next((title for title in titles[i::-1] if titles.count(title) == 1), "")
+        title = titles[i] if owner == titles[i] else f"{owner} {titles[i]}"
+        cell = plain(line.cells[i])
+        texts += [f"{title} {cell} {table.columns[i].unit}".strip()] * (cell != "-")
+    return ", ".join(texts)
 
 
 def _columns_that_fit(table: Table, width: int) -> list[int]:
@@ -149,8 +194,8 @@ def _longest_label(table: Table) -> int:
 
 
 def _least_label(table: Table, width: int) -> int:
-    """Width that labels are never cut below, and columns are left out for: two fifths of the terminal's."""
-    return min(max(width * 2 // 5, MIN_LABEL), ROOMY_LABEL, _longest_label(table))
+    """Width that labels are never cut below, and columns are left out for: half of the terminal's."""
+    return min(max(width // 2, MIN_LABEL), ROOMY_LABEL, _longest_label(table))
 
 
 def _column_width(table: Table, index: int) -> int:
@@ -160,7 +205,7 @@ def _column_width(table: Table, index: int) -> int:
 
 def _proof_width(table: Table) -> int:
     """Width of the last column; a long refusal may run over the edge."""
-    return 2 + min(max((len(line.proof) for line in _lines_of(table)), default=0), len("unpropagated"))
+    return 2 + min(max((len(line.proof) for line in _lines_of(table)), default=0), len("unpropagated, noisy"))
 
 
 def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Text, ...]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,11 +21,12 @@ from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.measuring.op_call import dtype_text, placement_text, shape_text, signature_of
 from pytest_dtdispatch.measuring.preconditions import Measuring
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts
-from pytest_dtdispatch.steps.reasons import Called, Describer, Seen
+from pytest_dtdispatch.steps.reasons import Called, Describer, Reason, Seen
+from pytest_dtdispatch.steps.threads import CallPlace, ThreadState
 from pytest_dtdispatch.torchapi.dispatcher import watching
 from pytest_dtdispatch.torchapi.ops import op_name, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import spec_type, tensor_traits
+from pytest_dtdispatch.torchapi.tensors import shards_of_simulated_ranks, spec_type, tensor_traits
 
 STATM = Path("/proc/self/statm")
 Function = Callable[..., Any]
@@ -38,19 +39,7 @@ class _Propagated(NamedTuple):
     asked: Asked
     nested: int
     error: str
-    clears: int
-    thread: int
-
-
-class _Thread(threading.local):
-    """What is going on in a thread."""
-
-    depth = 0  # propagations that are running: one may need others
-    nested = 0
-    asked = Asked.NONE
-    implied_by = ""
-    collective_bytes = 0
-    python_entries = 0
+    at: CallPlace
 
 
 class Held(NamedTuple):
@@ -83,9 +72,9 @@ class StepCounter:
         self._caches = ShardingCaches()
         self._describer = Describer()
         self._seen = Seen()
-        self._thread = _Thread()
-        self._home = threading.get_ident()
-        self._clears = 0
+        self._lap = 0
+        self._thread = ThreadState(itertools.count(), self._caches)
+        self._home = self._thread.key
         self._open = ExitStack()
         self._begin()
 
@@ -105,7 +94,7 @@ class StepCounter:
 
     def note_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Note a call that was made, so that it is known what a later miss has that no call had before."""
-        self._log.append(self._describer.called(func, args, kwargs, self._clears))
+        self._log.append(self._describer.called(func, args, kwargs, self._thread.last_call(self._lap)))
 
     def lap(self) -> StepCounts:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
@@ -138,6 +127,8 @@ class StepCounter:
         return counts
 
     def _begin(self) -> None:
+        self._lap += 1
+        self._thread.begin(self._lap)
         self._log: list[Called | _Propagated] = []
         self._python_hits = 0
         self._python_misses = 0
@@ -163,7 +154,7 @@ class StepCounter:
         info = cache.cache.cache_info
         before = info()
         if before.currsize < self._thread.python_entries:
-            self._clears += 1
+            self._thread.clears += 1
         try:
             return self._asking(cache, schema, Asked.PYTHON, lambda: info().misses > before.misses)
         finally:
@@ -173,15 +164,17 @@ class StepCounter:
         """Count an op whose handler asks no cache."""
         before = self._asked_so_far()
         result = handler(*args, **kwargs)
-        self._unpropagated += self._asked_so_far() == before
+        if self._asked_so_far() == before:
+            self._unpropagated += 1
+            self._thread.tell(self._lap)
         return result
 
     def on_native_clear(self, clear: Function) -> None:
         """Keep what the counters show, which go with the cache."""
-        if threading.get_ident() == self._home:
+        if self._thread.key == self._home:
             self._native_before_clear = self._native_since()
             self._native = (0, 0)
-        self._clears += 1
+        self._thread.cleared()
         clear()
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
@@ -200,10 +193,14 @@ class StepCounter:
         return result
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
-        """Count a collective."""
+        """Count a collective; one that runs inside another, by which that one is made, is part of it."""
+        if self._thread.is_in_collective:
+            return collective(*args, **kwargs)
         self._collectives[kind] += 1
-        self._thread.collective_bytes += max(map(_bytes, (*args, *kwargs.values())), default=0)
-        return collective(*args, **kwargs)
+        with patch.object(self._thread, "is_in_collective", True):
+            result = collective(*args, **kwargs)
+        self._thread.collective_bytes += max(map(_bytes, (*args, *kwargs.values(), result)))
+        return result
 
     def _asking(self, ask: Function, schema: Any, asked: Asked, has_propagated: Callable[[], bool]) -> Any:
         thread, error = self._thread, ""
@@ -220,6 +217,7 @@ class StepCounter:
                 self._note_propagation(schema, asked, error)
             elif not thread.depth:
                 self._python_hits += 1
+                thread.tell(self._lap)
 
     def _note_propagation(self, schema: Any, asked: Asked, error: str) -> None:
         thread = self._thread
@@ -227,7 +225,7 @@ class StepCounter:
             thread.nested += 1
             return
         nested, thread.nested = thread.nested, 0
-        self._log.append(_Propagated(schema, asked, nested, error, self._clears, threading.get_ident()))
+        self._log.append(_Propagated(schema, asked, nested, error, thread.tell(self._lap)))
 
     def _asked_so_far(self) -> tuple[int, int, tuple[int, int]]:
         return len(self._log), self._python_hits, self._caches.native_stats()
@@ -240,7 +238,7 @@ class StepCounter:
 
     def _check(self, native_misses: int, propagated: Sequence[_Propagated]) -> None:
         """Compare what was seen with torch's own counter, which belongs to this thread."""
-        seen = sum(one.asked is Asked.NATIVE and one.thread == self._home for one in propagated)
+        seen = sum(one.asked is Asked.NATIVE and one.at.thread == self._home for one in propagated)
         if seen != native_misses:
             warnings.warn(
                 f"misses of the native cache: {seen} were seen, and torch counts {native_misses}: "
@@ -255,19 +253,24 @@ class StepCounter:
             if isinstance(entry, _Propagated):
                 miss, entry = self._explain(entry)
                 missed.append(miss)
-            self._seen.note(*entry)
+            self._seen.note(entry)
         return tuple(missed)
 
     def _explain(self, one: _Propagated) -> tuple[Miss, Called]:
         call = one.schema.op, one.schema.args_schema, one.schema.kwargs_schema
-        called = self._describer.called(*call, one.clears)
+        called = self._describer.called(*call, one.at)
         if one.error:
-            reason = f"propagation raised {one.error}, and that is not kept"
+            reason = Reason(f"propagation raised {one.error}, and that is not kept")
         elif one.asked is Asked.NONE:
-            reason = "no cache was asked: the program is being traced, or a mode makes torch pass them by"
+            reason = Reason(
+                "no cache was asked: the program is being traced, or a mode makes torch pass them by"
+            )
         else:
-            reason = self._seen.why(*called)
-        return Miss(str(signature_of(*call)), reason, one.asked, one.nested), called
+            reason = self._seen.why(called)
+        where = one.at.call, one.at.thread != self._home
+        return Miss(
+            str(signature_of(*call)), reason.text, one.asked, one.nested, reason.cause, *where
+        ), called
 
     def _redistribution(self, source: Any, target: Any, handled: int) -> Redistribution:
         tensor = tensor_traits(source)
@@ -281,8 +284,9 @@ class StepCounter:
 
 
 def _bytes(argument: Any) -> int:
-    """Bytes of the tensors of an argument."""
-    tensors = [leaf for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
+    """Bytes of the tensors of an argument, on the first rank where all are simulated."""
+    leaves = [leaf for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
+    tensors = [shards_of_simulated_ranks(leaf)[0] for leaf in leaves]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.metrics import Count, repeated
+from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.steps.causes import by_cause
 
 
 class Asked(str, Enum):
@@ -32,15 +33,26 @@ class Miss:
         reason: what in it was not seen before, or why no cache could answer.
         asked: the cache that was asked.
         nested: propagations of other ops inside this one, as an op without a rule of its own has them.
+        cause: the reason without the values that may differ from step to step.
+        call: how many calls its thread made before it in the step.
+        elsewhere: whether it was made in another thread than the one that runs the step.
     """
 
     signature: str
     reason: str
     asked: Asked
     nested: int = 0
+    cause: str = field(default="", compare=False)
+    call: int = field(default=0, compare=False)
+    elsewhere: bool = False
 
     def __str__(self) -> str:
         return f"{self.signature}: {self.reason}"
+
+    @property
+    def origin(self) -> Hashable:
+        """What it has in common with misses of the same cause in other steps."""
+        return self.signature.partition("(")[0], self.call, self.elsewhere, self.cause or self.reason
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,11 @@ class Redistribution:
             f"{self.op}: {self.tensor} {' '.join(self.source)} -> {' '.join(self.target)} "
             f"on mesh {dims}, {self.bytes:,} bytes"
         )
+
+    @property
+    def origin(self) -> Hashable:
+        """What it has in common with others that may differ in size alone."""
+        return self.op, self.source, self.target
 
 
 @dataclass(frozen=True)
@@ -225,31 +242,33 @@ class Steps:
         return None if None in grown else sum(one for one in grown if one is not None)
 
     @property
+    def length(self) -> str:
+        """The number of steps in words: ``5 steps``."""
+        return f"{len(self.steps)} step{'s' * (len(self.steps) != 1)}"
+
+    @property
     def misses_per_step(self) -> float:
         """Calls that propagated, a step; lists what missed and why."""
-        return Count(self.misses, len(self.steps), repeated(self.missed))
+        return Count(self.misses, len(self.steps), by_cause([step.missed for step in self.steps]))
 
     @property
     def redistributes_per_step(self) -> float:
         """Redistributions a step; lists them."""
-        return Count(len(self.redistributions), len(self.steps), repeated(self.redistributions))
+        listed = by_cause([step.redistributions for step in self.steps])
+        return Count(len(self.redistributions), len(self.steps), listed)
 
     @property
     def collectives_per_step(self) -> float:
         """Collectives a step; lists them by kind."""
         kinds = self.collectives
-        details = [f"{kind}: {count}x" for kind, count in kinds.items()]
+        details = [f"{kind}: {count}x over {self.length}" for kind, count in kinds.items()]
         return Count(sum(kinds.values()), len(self.steps), details)
 
     @property
     def cache_growth_per_step(self) -> float:
         """Entries a step that the cache gained which gained most; lists every cache that grew."""
         grown = self.cache_growth
-        details = [
-            f"{cache}: {count:+,} {'entry' if abs(count) == 1 else 'entries'}"
-            for cache, count in grown.items()
-            if count
-        ]
+        details = [f"{cache}: {count:+,} over {self.length}" for cache, count in grown.items() if count]
         return Count(max(grown.values(), default=0), len(self.steps), details)
 
     @property

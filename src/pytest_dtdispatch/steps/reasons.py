@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.results import mesh_text
 from pytest_dtdispatch.measuring.op_call import dtype_text, placements_text, shape_text
+from pytest_dtdispatch.steps.threads import CallPlace
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
@@ -28,16 +30,29 @@ class Trait(NamedTuple):
 
 # What a call looks like to the caches, as texts.
 Traits = Mapping[Trait, str]
+_Call = tuple[tuple[Trait, str], ...]
 # These follow from others, or need not be part of a cache's key: named where nothing else differs.
 WEAK = ("stride", "value")
 
 
 class Called(NamedTuple):
-    """A call, whether it propagated or not, and how often the caches had been cleared by then."""
+    """A call, whether it propagated or not, and where it was made."""
 
     op: str
     traits: Traits
-    clears: int
+    at: CallPlace = CallPlace()
+
+
+class Reason(NamedTuple):
+    """Why a call missed, in full, and without the values that may differ from step to step."""
+
+    text: str
+    without_values: str = ""
+
+    @property
+    def cause(self) -> str:
+        """What calls that missed for the same reason have in common."""
+        return self.without_values or self.text
 
 
 class Describer:
@@ -47,7 +62,7 @@ class Describer:
         # By id: the mesh is held, so its id stays its own.
         self._meshes: dict[int, tuple[Any, dict[Trait, str]]] = {}
 
-    def called(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], clears: int) -> Called:
+    def called(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], at: CallPlace) -> Called:
         """Describe a call on DTensors, or on the specs that stand for them in propagation."""
         traits: dict[Trait, str] = {}
         mesh = mesh_among(leaves_of(args, kwargs))
@@ -55,7 +70,7 @@ class Describer:
             traits.update(self._mesh_traits(mesh))
         for argument in arguments_of(func, args, kwargs):
             self._add(traits, argument.name, argument.value, mesh)
-        return Called(op_name(func), traits, clears)
+        return Called(op_name(func), traits, at)
 
     def _add(self, traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
         tensor = tensor_traits(value)
@@ -96,56 +111,75 @@ def _shortened(ranks: str) -> str:
 
 
 class Seen:
-    """Calls that were seen, and how often the caches had been cleared by then."""
+    """Calls that were seen: of each thread by op, and by the place in the step at which they were made."""
 
     def __init__(self) -> None:
-        self._clears: dict[str, dict[tuple[tuple[Trait, str], ...], int]] = {}
+        # Of each call, how often the caches of its thread had been cleared when it was last made.
+        self._clears: defaultdict[tuple[int, str], dict[_Call, int]] = defaultdict(dict)
+        self._placed: defaultdict[tuple[int, str, int], dict[_Call, None]] = defaultdict(dict)
 
-    def note(self, op: str, traits: Traits, clears: int) -> None:
-        """Note a call, made when the caches had been cleared so many times."""
-        self._clears.setdefault(op, {})[tuple(traits.items())] = clears
+    def note(self, called: Called) -> None:
+        """Note a call."""
+        call, at = tuple(called.traits.items()), called.at
+        self._clears[at.thread, called.op][call] = at.clears
+        placed = self._placed[at.thread, called.op, at.call]
+        placed.pop(call, None)  # the last that was made stands last
+        placed[call] = None
 
-    def why(self, op: str, traits: Traits, clears: int) -> str:
+    def why(self, called: Called) -> Reason:
         """Say why a call missed, before it is noted itself."""
-        known = self._clears.get(op)
+        op, traits, at = called
+        known = self._clears.get((at.thread, op))
         if not known:
-            return "first call of this op"
+            elsewhere = bool(at.thread) or any(other == op for _, other in self._clears)
+            return Reason(f"first call of this op{' in this thread; caches are per thread' * elsewhere}")
         before = known.get(tuple(traits.items()))
-        if before is not None and before < clears:
-            return "the caches were cleared since its last call"
+        if before is not None and before < at.clears:
+            return Reason("the caches were cleared since its last call")
         if before is not None:
-            return "an equal call missed before: its plan is not kept"
-        latest_first = reversed(known)  # of those equally near, the last one is what a reader remembers
+            return Reason("an equal call missed before: its plan is not kept")
+        placed = self._placed.get((at.thread, op, at.call))
+        latest_first = reversed(placed or known)  # of those equally near, the last is what a reader remembers
         differences = (_differences(traits, dict(other)) for other in latest_first)
-        return min(differences, key=lambda each: tuple(map(len, each))).text
+        nearest = min(differences, key=lambda each: tuple(map(len, each))).reason
+        return nearest if placed else Reason(*(f"{text} in another place" for text in nearest))
+
+
+class _Change(NamedTuple):
+    """One thing that tells two calls apart: what it is, and what it was and is."""
+
+    what: str
+    values: str = ""
 
 
 class _Differences(NamedTuple):
     """What tells two calls apart, what weighs most first."""
 
-    kinds: Sequence[str]
-    strong: Sequence[str]
-    weak: Sequence[str]
+    kinds: Sequence[_Change]
+    strong: Sequence[_Change]
+    weak: Sequence[_Change]
 
     @property
-    def text(self) -> str:
-        return _joined([*self.kinds, *self.strong] or self.weak, ", ")
+    def reason(self) -> Reason:
+        changes = [*self.kinds, *self.strong] or self.weak
+        full = [f"{change.what} {change.values}".strip() for change in changes]
+        return Reason(_joined(full, ", "), _joined([change.what for change in changes], ", "))
 
 
 def _differences(traits: Traits, other: Traits) -> _Differences:
     """Compare two calls; equal differences of several arguments are told once."""
-    strong: list[str] = []
-    weak: list[str] = []
+    strong: list[_Change] = []
+    weak: list[_Change] = []
     kinds = _kinds(traits, other)
     changed: dict[tuple[str, str, str], list[str]] = {}
     for trait, new in traits.items():
         if trait in other and other[trait] != new and trait.of not in kinds:
             changed.setdefault((trait.what, new, other[trait]), []).append(trait.of)
     for (what, new, old), of in changed.items():
-        text = f"{new}, {'were' if what.endswith('s') else 'was'} {old}"
+        values = f"{new}, {'were' if what.endswith('s') else 'was'} {old}"
         subject = f"another mesh: {what}" if of == ["mesh"] else f"{what} of {_joined(of, ' and ')}"
-        (weak if what in WEAK else strong).append(f"{subject} {text}")
-    return _Differences([f"{of} {text}" for of, text in kinds.items()], strong, weak)
+        (weak if what in WEAK else strong).append(_Change(subject, values))
+    return _Differences([_Change(f"{of} {text}") for of, text in kinds.items()], strong, weak)
 
 
 def _kinds(traits: Traits, other: Traits) -> dict[str, str]:

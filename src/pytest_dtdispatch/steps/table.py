@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_dtdispatch.core.metrics import listed, repeated
+from pytest_dtdispatch.core.metrics import listed
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
+from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
@@ -20,11 +22,15 @@ COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
     ("DTensors+", lambda step: step.dtensor_growth),
 )
 EXPENDABLE = ("steps", "DTensors+", "hits", "collectives")
-LEGEND = (
-    "Counts of each step, least-most where steps differ. calls: ops on DTensors; misses: those whose "
-    "sharding was propagated; cache+: entries gained by the cache that gained most; specs+, DTensors+: live "
-    "objects gained. steps: of the warm-up + counted. More with -v."
-)
+LEGEND = "Counts of each step, least-most where steps differ."
+MEANINGS = {
+    "calls": "ops on DTensors",
+    "misses": "those whose sharding was propagated",
+    "cache+": "entries gained by the cache that gained most",
+    "specs+": "live sharding specs gained",
+    "DTensors+": "live DTensors gained",
+    "steps": "of the warm-up + counted",
+}
 
 
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
@@ -36,7 +42,7 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     )
     columns = tuple(map(Column, (*(title for title, _ in COLUMNS), "steps")))
     table = Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)
-    return Document((table,), LEGEND)
+    return Document((table,), LEGEND, MEANINGS)
 
 
 def state_of(steps: Steps) -> str:
@@ -65,18 +71,27 @@ def _line(steps: Steps, view: View) -> Line:
 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
-    notes += view.listed([f"missed {text}" for text in repeated(steps.missed)])
+    missed = by_cause([step.missed for step in steps.steps])
+    notes += view.listed([f"missed {text}" for text in missed])
+    if elsewhere := sum(miss.elsewhere for miss in steps.missed):
+        notes.append(
+            f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "
+            "torch counts hits per thread"
+        )
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
-    times = f"{len(steps.steps)} step{'s' * (len(steps.steps) > 1)}"
-    notes += [f"cache entries over {times}: {', '.join(grown)}"] if grown else []
-    if view.verbose:
-        notes += [f"redistributed {text}" for text in repeated(steps.redistributions)]
-        collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
-        notes += [f"collectives: {collectives}"] if collectives else []
-        warm = "+".join(str(step.misses) for step in steps.warmup)
-        notes += [f"misses of the warm-up: {warm}"] if warm else []
-        memory = steps.host_memory_growth_bytes
-        notes += [] if memory is None else [f"resident memory over {times}: {memory:+,} bytes"]
+    notes += [f"cache entries over {steps.length}: {', '.join(grown)}"] if grown else []
+    return [*notes, *_details(steps)] if view.verbose else notes
+
+
+def _details(steps: Steps) -> Sequence[str]:
+    moved = by_cause([step.redistributions for step in steps.steps])
+    notes = [f"redistributed {text}" for text in moved]
+    collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
+    notes += [f"collectives over {steps.length}: {collectives}"] if collectives else []
+    warm = ", ".join(str(step.misses) for step in steps.warmup)
+    notes += [f"misses of each step of the warm-up: {warm}"] if warm else []
+    memory = steps.host_memory_growth_bytes
+    notes += [] if memory is None else [f"resident memory over {steps.length}: {memory:+,} bytes"]
     return notes
 
 
@@ -91,13 +106,13 @@ def _named(counts: Sequence[tuple[str, int]], unit: str) -> list[str]:
 
 # The most that any one step may have: what is counted, and what it consists of.
 _LIMITED: dict[str, tuple[Callable[[StepCounts], int], Callable[[StepCounts], Sequence[str]]]] = {
-    "max_misses_per_step": (lambda step: step.misses, lambda step: repeated(step.missed)),
+    "max_misses_per_step": (lambda step: step.misses, lambda step: by_cause([step.missed])),
     "max_cache_growth": (
         lambda step: step.most_cache_growth,
         lambda step: _named(step.cache_growth, " entries"),
     ),
     "max_spec_growth": (lambda step: step.spec_growth, lambda step: ()),
-    "max_redistributes": (lambda step: step.redistributes, lambda step: repeated(step.redistributions)),
+    "max_redistributes": (lambda step: step.redistributes, lambda step: by_cause([step.redistributions])),
     "max_collectives": (lambda step: step.collective_calls, lambda step: _named(step.collectives, "x")),
 }
 LIMITS = tuple(_LIMITED)
@@ -106,7 +121,7 @@ LIMITS = tuple(_LIMITED)
 def complaint(steps: Steps, limits: Mapping[str, Any]) -> str:
     """Say which limits some step exceeds, each by its worst step; empty where none is exceeded."""
     against = list(_complaints(steps.steps, limits)) if steps.steps else []
-    return "\n".join([f"{steps.name}: over its limits", *against]) if against else ""
+    return "\n".join([f"{printable(steps.name)}: over its limits", *against]) if against else ""
 
 
 def _complaints(steps: Sequence[StepCounts], limits: Mapping[str, Any]) -> Iterator[str]:

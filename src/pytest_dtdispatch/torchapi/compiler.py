@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -21,6 +23,7 @@ from pytest_dtdispatch.errors import CompileError
 INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
 NO_REASON = "this torch does not tell why"
 MOST_REASON = 200
+ENTERS = "_maybe_set_eval_frame"
 EXPLANATION = "Explanation: "
 PGO_WARNING = "dynamo_pgo force disabled"  # which caches are off is what was asked for
 
@@ -93,6 +96,24 @@ def compilations_since(seen: Sequence[Any]) -> list[Any] | None:
     known = {id(each) for each in seen}
     new = [each for each in compilations() if id(each) not in known]
     return None if len(new) == kept.maxlen else new
+
+
+@contextmanager
+def noticing_compiled_code(note: Callable[[], None]) -> Iterator[None]:
+    """Be told when compiled code is entered; a torch without the function that is looked for never tells."""
+    module = sys.modules.get("torch._dynamo.eval_frame")
+    enter: Any = getattr(module, ENTERS, None)
+    if enter is None:
+        yield
+        return
+
+    def entered(callback: Any) -> Any:
+        if callback is not None:  # else code is entered that is not to be compiled
+            note()
+        return enter(callback)
+
+    with patch.object(module, ENTERS, entered):
+        yield
 
 
 def guards_of(compiles: Sequence[Any]) -> int:

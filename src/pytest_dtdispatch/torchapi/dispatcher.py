@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
+from pytest_dtdispatch.torchapi.process_groups import local_mode_type
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
 from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
@@ -21,11 +23,12 @@ SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
 # Where torch has no native cache, what propagation asks for: by the name of newer ones and of old ones.
 TENSOR_META = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
 # Names of the communication library's ops, less these, are those of its Python functions.
-VARIANTS = ("_coalesced", "_into_tensor", "_tensor", "_base", "_any_source")
+VARIANTS = ("_coalesced", "_into_tensor", "_tensor", "_base", "_single", "_any_source", "_anysource")
 SPELLED_APART = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "alltoall": "all_to_all",
+    "shard_dim_alltoall": "all_to_all",
     "monitored_barrier": "barrier",
 }
 NO_COLLECTIVES = ("check_for_nan",)
@@ -46,7 +49,7 @@ def watching(watcher: Any) -> Iterator[None]:
             *_propagator_hooks(dispatcher.sharding_propagator, watcher),
             _handler_hook(dispatcher._custom_op_handlers, watcher),
             *_redistribution_hooks(dispatcher, watcher),
-            _collective_hook(watcher),
+            *_collective_hooks(watcher),
         ):
             hooks.enter_context(hook)
         yield
@@ -143,9 +146,28 @@ def _redistribution_hooks(dispatcher: Any, watcher: Any) -> Iterator[AbstractCon
             yield patch.object(module, name, redistributed)
 
 
+def _collective_hooks(watcher: Any) -> Iterator[AbstractContextManager[Any]]:
+    """Watch the ops of collectives, and what runs collectives without coming to those ops."""
+    yield _collective_op_hook(watcher)
+    kinds = {collective_kind(op.name()) for op in _collective_ops()}
+    for group in _derived_from(torch.distributed.ProcessGroup):  # none of C++ has functions of Python
+        for name, method in list(vars(group).items()):
+            if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
+                yield patch.object(group, name, _watched_method(method, kind, watcher))
+    if mode := local_mode_type():
+        dispatch = _watched_simulation(mode.__torch_dispatch__, kinds, watcher)
+        yield patch.object(mode, "__torch_dispatch__", dispatch)
+
+
+def _derived_from(kind: Any) -> Iterator[Any]:
+    for derived in kind.__subclasses__():
+        yield derived
+        yield from _derived_from(derived)
+
+
 @contextmanager
-def _collective_hook(watcher: Any) -> Iterator[None]:
-    """Watch the ops that every collective of torch comes down to, whichever function it was called by.
+def _collective_op_hook(watcher: Any) -> Iterator[None]:
+    """Watch the ops that collectives of torch come down to, whichever function they were called by.
 
     Their kernels are reached from the key that selects a backend, at which these ops have none.
     """
@@ -173,9 +195,29 @@ def _watched_op(op: Any, below: Any, watcher: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _watched_method(method: Any, kind: str, watcher: Any) -> Callable[..., Any]:
+    def run(group: Any, *args: Any, **kwargs: Any) -> Any:
+        return watcher.on_collective(kind, partial(method, group), *args, **kwargs)
+
+    return run
+
+
+def _watched_simulation(dispatch: Any, kinds: set[str], watcher: Any) -> Callable[..., Any]:
+    def run(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def call(*_: Any, **__: Any) -> Any:
+            return dispatch(mode, func, types, args, kwargs)
+
+        is_known = func.namespace in ("c10d", "_c10d_functional", "_dtensor")
+        if not is_known or (kind := collective_kind(func.name())) not in kinds:
+            return call()
+        return watcher.on_collective(kind, call, *args, **kwargs or {})
+
+    return run
+
+
 def collective_kind(op: str) -> str:
     """Name a collective as the Python function does that runs it, whichever variant it is."""
-    name = op.partition("::")[2].partition(".")[0].strip("_")
+    name = op.rpartition("::")[2].partition(".")[0].strip("_")
     for variant in VARIANTS:
         name = name.replace(variant, "")
     return SPELLED_APART.get(name, name)

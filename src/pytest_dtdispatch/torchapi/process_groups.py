@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 
-from pytest_dtdispatch.torchapi.ops import open_modes
+from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
+from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
 
 def init_fake_group(world_size: int) -> None:
@@ -28,23 +30,51 @@ def forget_group_that_failed() -> None:
 
 def has_local_mode() -> bool:
     """Tell whether this torch can simulate all ranks in one process, results included."""
-    return _local_mode_type() is not None
+    return local_mode_type() is not None
 
 
 def local_mode(world_size: int) -> AbstractContextManager[Any]:
     """Return the mode in which every tensor of a fake process group has the values of every rank."""
-    mode: AbstractContextManager[Any] = _local_mode_type()(world_size)
+    mode: AbstractContextManager[Any] = local_mode_type()(world_size)
     return mode
 
 
 def is_local_mode_open() -> bool:
     """Tell whether all ranks are simulated in this process now."""
-    kind = _local_mode_type()
+    kind = local_mode_type()
     return kind is not None and any(isinstance(mode, kind) for mode in open_modes())
 
 
+@contextmanager
+def innermost_in_local_mode(mode: TorchDispatchMode) -> Iterator[None]:
+    """Keep a mode the innermost where a program simulates all ranks inside of it, which would hide DTensors.
+
+    Where the mode is the innermost as the simulation begins or ends, it is closed and opened anew.
+    """
+
+    def beside(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def moved(local_mode: Any, *args: Any) -> Any:
+            if open_modes()[-1:] != [mode]:
+                return inner(local_mode, *args)
+            TorchDispatchMode.__exit__(mode, None, None, None)
+            try:
+                return inner(local_mode, *args)
+            finally:
+                TorchDispatchMode.__enter__(mode)
+
+        return moved
+
+    with ExitStack() as hooks:
+        if (kind := local_mode_type()) is not None:
+            for name in ("__enter__", "__exit__"):
+                hooks.enter_context(SharedHook(kind, name, beside).in_place())
+        yield
+
+
 @functools.cache
-def _local_mode_type() -> Any:
+def local_mode_type() -> Any:
+    """Return the class of that mode; None where this torch has none."""
     try:
         module = importlib.import_module("torch.distributed._local_tensor")
     except ImportError:

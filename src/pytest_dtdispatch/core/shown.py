@@ -1,0 +1,34 @@
+"""What is shown of texts and values that others made: one line, with nothing in it that moves a cursor."""
+
+from __future__ import annotations
+
+MOST_SHOWN = 120
+
+
+def printable(text: str) -> str:
+    r"""Write letters that no terminal shows, such as ESC or a right-to-left mark, by their numbers.
+
+    Example:
+        >>> print(printable("\x1b[31mred\r"))
+        \x1b[31mred\r
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
+
+
+def shown(value: object) -> str:
+    """Show a value that is not valid, in one line; one that cannot show itself is named by its type.
+
+    Example:
+        >>> shown([1, "two"]), len(shown("9" * 5000))
+        ("[1, 'two']", 120)
+    """
+    try:
+        text = repr(value)
+    except Exception:  # it is the user's, and can raise anything
+        return f"<{type(value).__name__} that cannot be shown>"
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."

@@ -1,0 +1,125 @@
+"""What is tried: texts, values and JSON near to good ones, and how many of them were tried."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as some
+
+TRIED: Counter[str] = Counter()
+IS_WHOLE = settings.get_current_profile_name() == "fuzz"  # `make fuzz`, else a sample of it
+# A busy machine is no failure; what a sample tries is the same in each run.
+fuzzed = settings(
+    max_examples=settings().max_examples if IS_WHOLE else 20,
+    deadline=None,
+    derandomize=not IS_WHOLE,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+# Command lines take milliseconds, and runs of pytest tenths of a second.
+of_commands = settings(fuzzed, max_examples=max(10, fuzzed.max_examples // 2))
+of_runs = settings(fuzzed, max_examples=max(10, fuzzed.max_examples // 10))
+
+ODD_TEXTS = [
+    "", " ", "-", "--", "0", "-1", "1", "5", "20", "20%", "1e300", "1e-320", "nan", "-inf", "inf", "9" * 5000,
+    "\ufeff1", "\x1b[31m", "\r", "a\nb", "\u202e", "\udcff", "\0", "#", '"', '""', "'", ",", ",,,,",
+    "x" * 5000,
+    "/", ".", "/dev/null", "a" * 256, "a/b", "~", "median:", "hit=", "=", ":", "%", "2x", "x4", "2x4", "auto",
+    "٣", "1_0", "0x10", "+1", "1.0", "2.7", "true", "None", "*", "[", "[!", "\\", "é", "💥",
+]  # fmt: skip
+letters = some.characters(codec=None)
+odd_texts = some.one_of(some.sampled_from(ODD_TEXTS), some.text(letters, max_size=20))
+
+
+class Broken:
+    """A value of a marker on which nothing works."""
+
+    def _refuse(self, *given: object) -> Any:
+        raise RuntimeError("broken")
+
+    __repr__ = __str__ = __index__ = __int__ = __float__ = __len__ = __iter__ = __bool__ = __hash__ = _refuse
+    __eq__ = _refuse
+
+
+odd_numbers = some.one_of(
+    some.integers(), some.floats(), some.sampled_from([0, -1, 1, 2**53 + 1, 2**63, 10**400, 1e308, 5e-324])
+)
+odd_leaves = some.one_of(some.none(), some.booleans(), odd_numbers, odd_texts)
+odd_json = some.recursive(
+    odd_leaves,
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(odd_texts, inner, max_size=3),
+    max_leaves=5,
+)
+odd_values = some.one_of(
+    odd_json,
+    some.builds(Broken),
+    some.tuples(odd_leaves, odd_leaves),
+    some.binary(max_size=5),
+    some.complex_numbers(),
+    some.decimals(),
+    some.fractions(),
+    some.sets(some.integers(), max_size=3),
+    some.just(object),
+)
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Name every place in JSON: of each value, and of each container."""
+    yield path
+    if isinstance(content, (dict, list)):
+        for key in content if isinstance(content, dict) else range(len(content)):
+            yield from places(content[key], (*path, key))
+
+
+@some.composite
+def changed(draw: some.DrawFn, content: Any) -> tuple[Any, list[tuple[Any, ...]]]:
+    """Change JSON in one to three places; return it with them."""
+    content, where = copy.deepcopy(content), []
+    for _ in range(draw(some.integers(1, 3))):
+        path = draw(some.sampled_from(list(places(content))))
+        where.append(path)
+        if not path:
+            content = draw(odd_json)
+            continue
+        part = content
+        for key in path[:-1]:
+            part = part[key]
+        match draw(some.integers(0, 3)):
+            case 0 if isinstance(part, dict):
+                del part[path[-1]]
+            case 1 if isinstance(part, dict):
+                part[draw(odd_texts)] = part.pop(path[-1])
+            case 2 if isinstance(part[path[-1]], (int, float)):
+                part[path[-1]] = draw(odd_numbers)
+            case _:
+                part[path[-1]] = draw(odd_json)
+    return content, where
+
+
+@some.composite
+def spoiled(draw: some.DrawFn, text: str) -> str:
+    """Cut, double, or put letters into a text."""
+    for _ in range(draw(some.integers(0, 3))):
+        start = draw(some.integers(0, len(text)))
+        end = start + draw(some.integers(0, 30))
+        text = text[:start] + draw(some.one_of(odd_texts, some.just(text[start:end] * 2))) + text[end:]
+    return text
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number that JSON and people mean as one."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(float(value))
+
+
+def assert_one_line(error: BaseException | str, begin: str = "") -> None:
+    """Check that a mistake is told in one line, which begins with where it is."""
+    text = str(error)
+    assert text.strip()
+    assert text.startswith(begin)
+    assert "\n" not in text
+    assert "Traceback" not in text

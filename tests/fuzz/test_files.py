@@ -1,0 +1,259 @@
+"""Files from anywhere: read as what they say, or refused in one line; and no gate passes what it may not.
+
+What is past its limit is found again here, by a few lines that share nothing with the gates.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from pytest_dtdispatch.ab.judge import judge, screen_and_confirm
+from pytest_dtdispatch.ab.model import BASE, HEAD, SCREEN, Run
+from pytest_dtdispatch.ab.recording import read_run as read_recorded
+from pytest_dtdispatch.ab.runs import exit_status
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.gates.expected import judge_results
+from pytest_dtdispatch.gates.expected_file import ExpectedRow, parse_expected, read_results
+from pytest_dtdispatch.gates.saved_run import SavedRun, StateRow, judge_run, parse_run
+from pytest_dtdispatch.plugin.kinds import metric_names
+from tests.fuzz.inputs import TRIED, assert_one_line, changed, fuzzed, is_number, odd_texts, spoiled
+
+METRICS = metric_names()
+NAME = "t.py::test_add::add.Tensor(f32[8]S0, f32[8]S0)@4"
+EXPECTED = f'# hits\n\n"{NAME}",dispatch_hit_ns,6940,0.25\nt.py::test_b::b,collectives,4,0,why\n'
+RESULTS = f'"{NAME}",dispatch_hit_ns,6940\nt.py::test_b::b,collectives,4\n'
+
+
+# Expected results
+
+
+def oracle_rows(text: str) -> dict[tuple[str, str], tuple[int, Fraction]]:
+    """Read rows as a reader of CSV does, and numbers as they are written."""
+    rows = {}
+    for line in text.split("\n"):
+        if line.strip() and not line.lstrip().startswith("#"):
+            name, metric, expected, margin, *_ = next(csv.reader([line.removesuffix("\r")]))
+            plain = " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
+            rows[plain, metric.strip()] = (int(expected), Fraction(str(float(margin))))
+    return rows
+
+
+@fuzzed
+@given(text=spoiled(EXPECTED), found=some.lists(some.integers(0, 2**63), max_size=3))
+def test_expected_results_as_text(text: str, found: list[int]) -> None:
+    TRIED["files of expected results"] += 1
+    try:
+        rows = parse_expected(text, "e.csv", METRICS).rows
+    except ValueError as error:
+        assert_one_line(error, "e.csv:")
+        return
+    assert {(row.name, row.metric): (row.expected, Fraction(repr(row.noise_margin))) for row in rows} == (
+        oracle_rows(text)
+    )
+    values = found or [row.expected for row in rows]
+    results = [MetricValue(row.name, row.metric, value) for row, value in zip(rows, values, strict=False)]
+    assert_no_wrong_pass(rows, results)
+
+
+@fuzzed
+@given(
+    expected=some.one_of(some.integers(0, 2**63 - 1), some.integers(2**53, 2**53 + 99)),
+    margin=some.one_of(some.floats(0, 1), some.sampled_from([0.0, 0.1, 0.3, 1.0])),
+    away=some.integers(-3, 3),
+    up=some.booleans(),
+    where=some.sampled_from(["edge", "there", "gone"]),
+)
+def test_a_result_at_the_edge_of_its_margin(
+    expected: int, margin: float, away: int, up: bool, where: str
+) -> None:
+    TRIED["results at a margin"] += 1
+    room = int(expected * Fraction(repr(margin)))
+    value = max(0, expected + (room if up else -room) * (where == "edge") + away)
+    row = ExpectedRow("t", "dispatch_hit_ns", expected, margin)
+    assert_no_wrong_pass([row], [MetricValue("gone" if where == "gone" else "t", row.metric, value)])
+
+
+def assert_no_wrong_pass(rows: Any, results: list[MetricValue]) -> None:
+    judgement = judge_results(rows, results)
+    found = {(one.name, one.metric): one.value for one in results}
+    within = [
+        (row.name, row.metric) in found
+        and abs(found[row.name, row.metric] - row.expected) <= row.expected * Fraction(repr(row.noise_margin))
+        for row in rows
+    ]
+    passed = [one.verdict is Verdict.PASSED for one in judgement.verdicts[: len(rows)]]
+    assert passed == within
+    assert judgement.has_failed == (not rows or not all(within))
+
+
+@fuzzed
+@given(text=spoiled(RESULTS))
+def test_results_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    TRIED["files of results"] += 1
+    path = tmp_path_factory.getbasetemp() / "fuzzed.csv"
+    path.write_bytes(text.encode("utf-8", "surrogateescape" if text.isascii() else "surrogatepass"))
+    try:
+        results = read_results(path, METRICS)
+    except ValueError as error:
+        assert_one_line(error, str(path))
+        return
+    lines = [line for line in text.split("\n") if line.strip("\ufeff \t\r") and "#" not in line[:3]]
+    assert len(results) <= len([line for line in text.split("\n") if line.strip()])
+    assert len({(one.name, one.metric) for one in results}) == len(results) >= min(1, len(lines))
+
+
+# Saved runs
+
+SECONDS = [1e-5 + n * 1e-8 for n in range(8)]
+
+
+def benchmark(state: str) -> dict[str, Any]:
+    figures = {"min": min(SECONDS), "median": statistics.median(SECONDS), "mean": statistics.fmean(SECONDS)}
+    return {
+        "fullname": f"{NAME}::{state}",
+        "group": f"dtdispatch {state}",
+        "stats": {**figures, "data": list(SECONDS)},
+    }
+
+
+SAVED = {
+    "machine_info": {"cpu": {"brand_raw": "x"}, "dtdispatch": {"torch": "2.13"}},
+    "benchmarks": [benchmark("hit"), benchmark("miss"), benchmark("local")],
+}
+
+
+@fuzzed
+@given(
+    run=changed(SAVED),
+    slower=some.sampled_from([0.5, 1.0, 1.05, 1.2, 3.0]),
+    threshold=some.sampled_from([0.1, 0.5]),
+)
+def test_a_saved_run(run: tuple[Any, list[Any]], slower: float, threshold: float) -> None:
+    TRIED["saved runs"] += 1
+    try:
+        base = parse_run(json.dumps(run[0]), "run.json")
+    except ValueError as error:
+        assert_one_line(error)
+        return
+    assert isinstance(base, SavedRun)
+    now = [
+        StateRow(f"{NAME}::{state}", State(state), tuple(second * 1e9 * factor for second in SECONDS))
+        for state, factor in (("hit", slower), ("miss", slower), ("local", 1.0))
+    ]
+    judgement = judge_run(base.rows, now, lambda row: (Threshold("", "median", threshold),))
+    passed = [one for one in judgement.verdicts if one.verdict in (Verdict.PASSED, Verdict.IMPROVED)]
+    for one in passed:
+        assert_is_within(one, run[0], slower, threshold)
+    told = {Verdict.REGRESSED, Verdict.CONTAMINATED}
+    assert judgement.has_failed or passed
+    assert judgement.has_failed or not told & {one.verdict for one in judgement.verdicts}
+
+
+def assert_is_within(one: RowVerdict, content: Any, slower: float, threshold: float) -> None:
+    [then] = [each["stats"] for each in content["benchmarks"] if each["fullname"] == one.row]
+    samples = then.get("data") or [then["median"]]
+    assert all(is_number(sample) and sample > 0 for sample in samples)
+    now = statistics.median(SECONDS) * slower
+    assert now <= statistics.median(samples) * (1 + threshold) * (1 + 1e-9)
+
+
+@fuzzed
+@given(text=spoiled(json.dumps(SAVED)))
+def test_a_saved_run_as_text(text: str) -> None:
+    TRIED["saved runs"] += 1
+    try:
+        parse_run(text, "run.json")
+    except ValueError as error:
+        assert_one_line(error)
+
+
+# Files of A/B runs
+
+
+def process(side: str, stage: str, number: int) -> dict[str, Any]:
+    """One process, whose head is twice as slow; its plain tensors are not."""
+    factor = (2.0 if side == HEAD else 1.0) * (1 + number / 1000)
+    rows = {
+        f"{NAME}::{state}": {"medians_ns": [ns, ns], "quietest_ns": ns, "samples": 20}
+        for state, ns in (("hit", 7e3 * factor), ("miss", 1e6 * factor), ("local", 2e3 + number))
+    }
+    return {"stage": stage, "side": side, "seconds": 1.0, "rows": rows}
+
+
+TURNS = [BASE, HEAD, HEAD, BASE]
+RECORDED = {
+    "format": "pytest-dtdispatch ab",
+    "version": 1,
+    "asked": {
+        "command": "ab", "base": "a", "head": "b", "base_rev": "", "head_rev": "", "arguments": [],
+        "pairs": 5, "confirm": 10, "processes": 80, "passes": 2,
+        "floor_hit": 0.075, "floor_miss": 0.1, "control": 0.03,
+    },
+    "sides": {
+        side: {"python": "3", "plugin": "0", "torch": "2", "build": "x", "cpu": "y"} for side in (BASE, HEAD)
+    },
+    "processes": [
+        process((TURNS * 5)[number], stage, number)
+        for stage, count in (("screen", 10), ("confirm", 20))
+        for number in range(count)
+    ],
+}  # fmt: skip
+
+
+def status_of(run: Run) -> int:
+    """Judge what a file has, as far as it goes."""
+
+    def taken(stage: str) -> Any:
+        processes = run.of(stage)
+        return tuple([one.quietest_ns for one in processes if one.side == side] for side in (BASE, HEAD))
+
+    stages = screen_and_confirm(run.asked, taken)
+    return exit_status(stages[SCREEN], judge(**stages))
+
+
+@fuzzed
+@given(content=changed(RECORDED))
+def test_a_file_to_resume(content: tuple[Any, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    TRIED["files of A/B runs"] += 1
+    path = tmp_path_factory.getbasetemp() / "fuzzed.json"
+    path.write_text(json.dumps(content[0]))
+    run = recorded(path)
+    is_other = any(not place or place[0] == "asked" for place in content[1])  # floors of 1000 % let all pass
+    if run is not None and len(run.processes) == 30 and not is_other:
+        assert status_of(run) != 0
+
+
+def recorded(path: Path) -> Run | None:
+    try:
+        run = read_recorded("--resume", path, "ab")
+    except DtDispatchError as error:
+        assert_one_line(error)
+        return None
+    figures = [row for one in run.processes for row in one.rows.values()]
+    assert all(0 < ns < float("inf") for row in figures for ns in (*row.medians_ns, row.quietest_ns))
+    assert 0 < run.asked.floor_hit <= 10
+    assert 0 < run.asked.floor_miss <= 10
+    assert 0 <= run.asked.control <= 10
+    assert min(run.asked.pairs, run.asked.confirm, run.asked.passes, run.asked.processes) >= 1
+    return run
+
+
+@fuzzed
+@given(text=some.one_of(spoiled(json.dumps(RECORDED)), odd_texts))
+def test_a_file_to_resume_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    TRIED["files of A/B runs"] += 1
+    path = tmp_path_factory.getbasetemp() / "fuzzed.json"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    recorded(path)

@@ -1,0 +1,135 @@
+"""What is timed runs in one thread; the program runs in as many as it set, and notices nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_dtdispatch import TimeCaptureMode
+from pytest_dtdispatch.compiled.measure import run_and_measure_compile
+from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
+from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register
+from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+pytestmark = pytest.mark.torch
+
+Make = Callable[..., Any]
+OWN = 3  # threads of the program
+
+
+class Threads(WallClock):
+    """Note how many threads there are where a call is read."""
+
+    def __init__(self) -> None:
+        super().__init__(self._read)
+        self.seen: set[int] = set()
+
+    def _read(self) -> int:
+        self.seen.add(torch.get_num_threads())
+        return time.perf_counter_ns()
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_the_program() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(OWN)
+    yield
+    assert torch.get_num_threads() == OWN, "they were not put back"
+    torch.set_num_threads(before)
+
+
+def capture(a: Any, sampler: Sampler, one_thread: bool) -> None:
+    with SignatureCapture(TestResults(), Plan(2, 3, sampler=sampler, one_thread=one_thread)):
+        a + a
+
+
+def call(a: Any, sampler: Sampler, one_thread: bool) -> None:
+    plan = Plan(2, 3, sampler=sampler, one_thread=one_thread)
+    run_and_measure_call(torch.add, (a, a), None, ShardingCaches(), plan)
+
+
+def sizes(a: Any, sampler: Sampler, one_thread: bool) -> None:
+    plan = Plan(7, 1, sampler=sampler, one_thread=one_thread)
+    run_and_measure_sizes(lambda n: lambda: torch.stack([a] * n), (1, 2), ShardingCaches(), plan)
+
+
+def compiled(a: Any, sampler: Sampler, one_thread: bool) -> None:
+    plan = CompilePlan("eager", 1, 2, sampler=sampler, one_thread=one_thread)
+    run_and_measure_compile(Compilation(torch.add, (a, a)), "f", ShardingCaches(), plan)
+
+
+@pytest.mark.parametrize(("one_thread", "threads"), [(True, 1), (False, OWN)])
+@pytest.mark.parametrize("measure", [capture, call, sizes, compiled])
+def test_what_is_timed_runs_in_one_thread_or_in_the_program_s_number(
+    shard: Make, measure: Callable[[Any, Sampler, bool], None], one_thread: bool, threads: int
+) -> None:
+    sampler = Threads()
+    measure(shard(8, 8), sampler, one_thread)
+    assert sampler.seen == {threads}
+
+
+def test_a_time_capture_runs_in_one_thread(shard: Make) -> None:
+    a, own, sampler = shard(8, 8), SAMPLERS["time"], Threads()
+    register(sampler)
+    try:
+        with TimeCaptureMode():
+            a + a
+    finally:
+        register(own)
+    assert sampler.seen == {1}
+
+
+def test_the_program_s_own_call_has_its_own_number_and_result() -> None:
+    values, seen = torch.rand(1 << 20), []
+
+    def total() -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return values.sum()
+
+    alone = total()
+    result, _, figures = run_and_measure_call(total, (), None, ShardingCaches(), Plan(2, 3))
+    assert torch.equal(result, alone)
+    assert (seen[1], set(seen[-len(figures.samples[0].ns) :])) == (OWN, {1})
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseException]) -> None:
+    calls = []
+
+    def late() -> None:
+        calls.append(torch.get_num_threads())
+        if len(calls) == 5:
+            raise error("stop")
+
+    try:
+        run_and_measure_call(late, (), None, ShardingCaches(), Plan(2, 3))
+    except KeyboardInterrupt:
+        assert error is KeyboardInterrupt
+    assert calls[4] == 1
+    assert torch.get_num_threads() == OWN
+
+
+def test_code_that_the_program_compiled_is_not_compiled_again() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    double, ones = torch.compile(lambda x: x + x, backend=backend), torch.ones(4)
+    double(ones)
+    _, _, figures = run_and_measure_call(lambda: double(ones), (), None, ShardingCaches(), Plan(2, 3))
+    double(ones)
+    torch.compiler.reset()
+    assert len(graphs) == 1
+    assert figures.notes == (f"timed in the program's {OWN} threads, which it is compiled for",)

@@ -1,0 +1,76 @@
+"""Counts of processes that a program starts: they come back as they were, and the program notices nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.tensor import Replicate
+
+from pytest_dtdispatch.steps.model import Asked
+from pytest_dtdispatch.steps.processes import ProcessCounts, counting_in_processes
+
+pytestmark = pytest.mark.torch
+
+
+def run_here(process: Any) -> None:
+    """Stand for a start: run in this process what the other would run."""
+    process.run()
+
+
+def spawned(target: Callable[..., object], *args: object) -> Any:
+    return multiprocessing.get_context("spawn").Process(target=target, args=args)
+
+
+def test_what_a_spawned_process_counts_comes_back(shard: Callable[..., Any], tmp_path: Path) -> None:
+    a, counts = shard(8, 8), ProcessCounts(str(tmp_path))
+    counts.start(spawned(lambda b: ((a + b).redistribute(placements=[Replicate()]), a + b), a), run_here)
+    [(number, found)] = counts.found()
+    assert (number, counts.started) == (1, 1)
+    assert (found.hits, found.misses, found.redistributes, dict(found.collectives)) == (
+        1,
+        1,
+        1,
+        {"all_gather": 1},
+    )
+    [miss], [moved] = found.missed, found.redistributions
+    assert isinstance(miss.asked, Asked)
+    assert (miss.reason, moved.source, moved.target) == ("first call of this op", ("S0",), ("R",))
+
+
+def test_a_process_that_exits_tells_its_counts_and_exits(shard: Callable[..., Any], tmp_path: Path) -> None:
+    a, counts = shard(8, 8), ProcessCounts(str(tmp_path))
+
+    def body() -> None:
+        a * a
+        raise SystemExit(77)
+
+    with pytest.raises(SystemExit, match="77"):
+        counts.start(spawned(body), run_here)
+    assert [found.misses for _, found in counts.found()] == [1]
+
+
+def test_processes_that_cannot_count_tell_nothing_and_run(tmp_path: Path) -> None:
+    ran: list[str] = []
+    counts = ProcessCounts(str(tmp_path))
+    forked = multiprocessing.get_context("fork").Process(target=ran.append, args=("forked",))
+    counts.start(forked, run_here)
+    counts.start(multiprocessing.get_context("spawn").Process(), run_here)
+    counts.start(spawned(ran.append, "killed as it wrote"), run_here)
+    (tmp_path / "3").write_text('{"hits": 1, "mis')
+    assert (counts.started, list(counts.found())) == (3, [])
+    assert ran == ["forked", "killed as it wrote"]
+
+
+def test_a_process_is_left_as_it_was_and_so_is_what_starts_it() -> None:
+    before = multiprocessing.process.BaseProcess.start
+    with counting_in_processes() as counts:
+        process = multiprocessing.get_context("fork").Process(target=int)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        assert counts.started == 1
+    assert multiprocessing.process.BaseProcess.start is before
