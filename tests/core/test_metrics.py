@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import MOST_LISTED, Count, MetricValue, listed, plain_name, repeated
+from pytest_dtdispatch.core.metrics import (
+    MOST_LISTED,
+    Count,
+    MetricValue,
+    listed,
+    plain_name,
+    repeated,
+    row_key,
+)
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
@@ -116,6 +124,20 @@ def test_every_metric_has_one_name() -> None:
 def test_a_name_is_one_line_that_can_be_written(name: str) -> None:
     assert plain_name(name) == "a b"
     plain_name(name).encode()
+
+
+@given(st.text(max_size=30))
+def test_a_key_is_the_name_on_one_line(name: str) -> None:
+    key = row_key(name)
+    assert row_key(key) == key == key.strip()
+    assert key.isprintable()
+    assert key == name or not name.isprintable() or name != name.strip()
+    key.encode()
+
+
+def test_names_that_differ_inside_have_keys_that_do() -> None:
+    names = ("a b", "a  b", "a\nb", "a\tb", "a\u00a0b", "a\x1bb")
+    assert len({row_key(name) for name in names}) == len(names)
 
 
 @given(st.integers(0, 1000), st.integers(1, 50))

@@ -29,7 +29,7 @@ from pytest_dtdispatch.core.parsing import (
     read_switch,
     read_word,
 )
-from pytest_dtdispatch.core.results import mesh_text
+from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.verdicts import THRESHOLD_STATES, Threshold, read_thresholds, thresholds_of
 
 # A busy machine is no failure.

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.results import MAX_LENGTH, Signature, TestResults, cut_name, mesh_text, shorten
+from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, mesh_text, shorten
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue, plain_name
-from pytest_dtdispatch.core.results import Signature, TestResults
+from pytest_dtdispatch.core.metrics import MetricValue, row_key
+from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.gates import expected_file as expected
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedRow,
@@ -34,7 +35,7 @@ FILE = f"""
 {ROW}
 t.py::test_step::train,misses_per_step,0,0,a step is steady since the cache has a key for it
 """
-NAMES = some.text(max_size=80).map(plain_name).filter(bool)
+NAMES = some.text(max_size=80).map(row_key).filter(bool)
 RESULTS = some.lists(
     some.builds(MetricValue, NAMES, some.sampled_from(list(METRICS)), some.integers(0, 2**63 - 1)),
     unique_by=lambda result: (result.name, result.metric),

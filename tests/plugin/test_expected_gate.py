@@ -402,3 +402,53 @@ def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pyteste
     passed(result, "5 passed, 2 inconclusive", f"inconclusive {MUL}", "    noisy: its samples scatter by ")
     assert "rows to paste" not in text_of(result)
     failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", tests=1)
+
+
+# Names
+
+TWO = (
+    IMPORTS
+    + """
+import scripted
+
+def test_two(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+
+    def slow():
+        scripted.clock.wait(5_000_000)
+        return a + a
+
+    dtdispatch.call(slow, name="my  step")
+    dtdispatch.call(lambda: a + a, name="my step")
+"""
+)
+CLASHES = {
+    "of spaces": 'dtdispatch.call(abs, 1, name="a"); dtdispatch.call(abs, 1, name="a ")',
+    "of an escape": r'dtdispatch.call(abs, 1, name="a\nb"); dtdispatch.call(abs, 1, name="a\\nb")',
+    "of an op": """
+    dtdispatch.call(abs, 1, name="add.Tensor(f32[8,8]S0, f32[8,8]S0)@4")
+    with dtdispatch.capture():
+        a + a
+""",
+}
+
+
+def test_names_that_differ_in_spaces_are_judged_apart(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_results=TWO)
+    expected = pytester.path / "expected.csv"
+    expected.write_text("test_results.py::test_two::my  step,dispatch_hit_ns,15000,1\n")
+    text = failed(run(pytester, *GATE), "1 regressed", tests=1)
+    assert "regressed test_results.py::test_two::my  step" in text
+    assert "new test_results.py::test_two::my step: dispatch_hit_ns 1" in text
+    names = [name for name, _ in pytorch_reader.read_results(pytester.path / "results.csv")]
+    assert len(set(names)) == 2
+
+
+@pytest.mark.parametrize("clash", CLASHES)
+def test_two_rows_of_one_key_are_an_error(pytester: pytest.Pytester, clash: str) -> None:
+    source = f"\ndef test_it(dtdispatch, device_mesh):\n    a = sharded(device_mesh)\n    {CLASHES[clash]}"
+    pytester.makepyfile(test_results=IMPORTS + source)
+    result = run(pytester, *MEASURED)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "give" in text_of(result)
+    assert "another name=" in text_of(result)

@@ -119,9 +119,10 @@ def test_what_runs_no_test_needs_no_meter(pytester: pytest.Pytester, monkeypatch
     result.stdout.fnmatch_lines(["nothing was measured: --benchmark-disable is given"])
 
 
-def test_without_dtdispatch_the_metric_changes_nothing(pytester: pytest.Pytester) -> None:
+def test_without_dtdispatch_the_metric_of_an_ini_file_changes_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_metric = instructions")
     pytester.makepyfile("def test_plain(): pass")
-    result = pytester.runpytest_subprocess(*FAST, "--dtdispatch-metric=instructions")
+    result = pytester.runpytest_subprocess(*FAST)
     result.assert_outcomes(passed=1)
 
 

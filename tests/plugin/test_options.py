@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.flags import LIMITS, OPTIONS, marker_line
-from pytest_dtdispatch.plugin.options import Settings, run_settings
+from pytest_dtdispatch.plugin.options import Settings, refuse_idle_flags, run_settings
 
 LIMITED = {"max_misses_per_step": 0, "max_graph_breaks": 1}  # what the option of all limits is tried with
 # What is typed for each setting, as a flag, and what it becomes.
@@ -145,7 +145,8 @@ def item_of(pytester: pytest.Pytester, source: str, *args: str, ini: str = "") -
     """Collect the one test of a module."""
     if ini:
         pytester.makeini(f"[pytest]\n{ini}\n")
-    module = pytester.getmodulecol(source, configargs=(*PLUGINS, *args))
+    measured = ("--dtdispatch",) if args else ()  # which flags that say how to measure need
+    module = pytester.getmodulecol(source, configargs=(*PLUGINS, *measured, *args))
     [item] = pytester.genitems([module])
     return item
 
@@ -288,8 +289,10 @@ def test_an_ini_value_given_as_an_override_names_that(pytester: pytest.Pytester,
 
 
 def test_ranks_are_not_started_where_nothing_is_measured(pytester: pytest.Pytester) -> None:
+    config = config_of(pytester, "--dtdispatch-nproc=2")
     says = "--dtdispatch-nproc: nothing is measured without --dtdispatch or --dtdispatch-all"
-    assert mistake(pytester, "--dtdispatch-nproc=2") == says
+    with pytest.raises(pytest.UsageError, match=says):
+        refuse_idle_flags(config, run_settings(config))
     assert run_settings(config_of(pytester, ini="dtdispatch_nproc = 2")).nproc == 2
 
 
@@ -336,7 +339,9 @@ def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester) -> No
 
 def test_a_test_without_a_marker_has_the_settings_of_the_run(pytester: pytest.Pytester) -> None:
     item = item_of(pytester, "def test_a(): pass", "--dtdispatch-rounds=7", ini="dtdispatch_repeat = 3")
-    assert options.test_settings(item) == run_settings(item.config) == Settings(rounds=7, repeat=3)
+    assert (
+        options.test_settings(item) == run_settings(item.config) == Settings(measure=True, rounds=7, repeat=3)
+    )
 
 
 def test_flag_beats_marker_beats_ini_beats_default(pytester: pytest.Pytester) -> None:
@@ -346,7 +351,7 @@ def test_flag_beats_marker_beats_ini_beats_default(pytester: pytest.Pytester) ->
         "--dtdispatch-rounds=7",
         ini="dtdispatch_rounds = 9\ndtdispatch_repeat = 9\ndtdispatch_mesh = 9\ndtdispatch_ops = add*",
     )
-    expected = Settings(rounds=7, repeat=5, mesh=(9,), ops=("mm",))
+    expected = Settings(measure=True, rounds=7, repeat=5, mesh=(9,), ops=("mm",))
     assert options.test_settings(item) == expected
 
 
@@ -422,13 +427,13 @@ def test_names_of_a_marker_are_dropped_where_a_flag_gives_a_mesh_they_do_not_fit
 ) -> None:
     source = marked(mesh=(2, 4), dim_names=("dp", "tp"))
     item = item_of(pytester, source, "--dtdispatch-mesh=8")
-    assert options.test_settings(item) == Settings(mesh=(8,), dim_names=None)
+    assert options.test_settings(item) == Settings(measure=True, mesh=(8,), dim_names=None)
 
 
 def test_names_of_a_marker_are_kept_where_a_flag_gives_a_mesh_they_fit(pytester: pytest.Pytester) -> None:
     source = marked(mesh=(2, 4), dim_names=("dp", "tp"))
     item = item_of(pytester, source, "--dtdispatch-mesh=4x2")
-    assert options.test_settings(item) == Settings(mesh=(4, 2), dim_names=("dp", "tp"))
+    assert options.test_settings(item) == Settings(measure=True, mesh=(4, 2), dim_names=("dp", "tp"))
 
 
 def test_the_marker_is_declared_with_its_keywords() -> None:

@@ -212,7 +212,7 @@ def test_a_flag_of_a_gate_alone_is_a_usage_error(pytester: pytest.Pytester) -> N
     result = run(pytester, "--dtdispatch-max-misses-per-step=0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: --dtdispatch-max-misses-per-step: nothing is counted without --dtdispatch*"]
+        ["ERROR: --dtdispatch-max-misses-per-step: nothing is measured without --dtdispatch*"]
     )
 
 

@@ -39,6 +39,26 @@ def test_the_marker_selects_the_atlas_alone(pytester: pytest.Pytester) -> None:
     assert "test_add" not in text
 
 
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [("aotdispatcher", 4), ("test_aotdispatcher and not nosubclass", 2), ("embedding or placement", 3)],
+)
+def test_a_name_selects_compiles_too(pytester: pytest.Pytester, names: str, count: int) -> None:
+    text = collected(pytester, "-k", names)
+    assert text.count("test_compile.py::") == count
+    assert f"\n{count}/" in text
+
+
+@pytest.mark.parametrize("names", ["dispatch", "not embedding", "not (embedding or op)", "test"])
+def test_a_name_that_is_of_another_test_or_negated_leaves_compiles_out(
+    pytester: pytest.Pytester, names: str
+) -> None:
+    text = collected(pytester, "-k", names)
+    assert "test_dispatch" in text
+    assert "test_compile" not in text
+    assert "test_atlas" not in text
+
+
 def test_an_op_of_the_atlas_is_measured_and_one_that_torch_refuses_is_skipped(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,10 +88,23 @@ def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
 
 
 def plain_name(name: str) -> str:
-    r"""Make a name one line without spaces at its ends, as readers of CSV files strip them.
+    r"""Make a text one line, with one space between words.
 
     Example:
         >>> plain_name(" two\n lines ")
         'two lines'
     """
     return " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
+
+
+def row_key(name: str) -> str:
+    r"""Give the key of a row in files: its name, on one line, without the spaces at its ends.
+
+    Readers of CSV files strip those. What cannot be printed is escaped.
+
+    Example:
+        >>> row_key(" my  step\n2 ")
+        'my  step\\n2'
+    """
+    shown = (letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name.strip())
+    return "".join(shown)

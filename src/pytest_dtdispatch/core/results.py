@@ -3,91 +3,14 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, plain_name
-
-# Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
-MAX_LENGTH = 120
-DIGEST = re.compile(r"\.\.\.#[0-9a-f]{8}")
-DIGEST_LENGTH = 12
-PLACE = re.compile(r"@[\dx]*(:\w+)?$")
-
-
-@dataclass(frozen=True)
-class Signature:
-    """One op overload on tensors of given types on a mesh.
-
-    Args:
-        op: overload as torch names it, ``add.Tensor``.
-        arguments: one text for each argument that is shown; a list of tensors is a tuple of texts.
-        mesh: extent of each mesh dimension, in ranks.
-        device: device type of the mesh, ``cpu`` or ``cuda``.
-
-    Example:
-        >>> str(Signature("add.Tensor", ("f32[512,512]S0", "f32[512,512]S0"), (4,), "cpu"))
-        'add.Tensor(f32[512,512]S0, f32[512,512]S0)@4'
-        >>> str(Signature("stack.default", (("f32[8]R", "f32[8]R"),), (2, 4), "cuda"))
-        'stack.default([f32[8]R*2])@2x4:cuda'
-    """
-
-    op: str
-    arguments: tuple[str | tuple[str, ...], ...]
-    mesh: tuple[int, ...]
-    device: str
-
-    @property
-    def full(self) -> str:
-        """The whole text, however long."""
-        arguments = ", ".join(a if isinstance(a, str) else f"[{_runs(a)}]" for a in self.arguments)
-        return f"{self.op}({arguments}){self.place}"
-
-    @property
-    def place(self) -> str:
-        """Mesh and device: ``@4``, ``@2x4:cuda``."""
-        return f"@{place_text(self.mesh, self.device)}"
-
-    def __str__(self) -> str:
-        return cut_name(self.full)
-
-
-def mesh_text(shape: Sequence[int]) -> str:
-    """Write a mesh shape as the flags take it: ``(2, 4)`` is ``2x4``."""
-    return "x".join(str(extent) for extent in shape)
-
-
-def place_text(shape: Sequence[int], device: str) -> str:
-    """Write a mesh with its device, which is left out where it is the CPU: ``4``, ``2x4:cuda``."""
-    return mesh_text(shape) if device == "cpu" else f"{mesh_text(shape)}:{device}"
-
-
-def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
-    """Cut a name above a limit, of 12 at least, in the middle; a digest of the whole keeps it unique.
-
-    So many characters of its end stay, as far as the limit has room for them. A row's name that was cut is
-    cut further with the digest that it has: wherever the row stands, it is found by one digest.
-    """
-    if len(text) <= limit:
-        return text
-    room = limit - DIGEST_LENGTH
-    at = len(text) - min(keep_end, room)
-    digest = text[at - DIGEST_LENGTH : at]
-    if len(text) != MAX_LENGTH or not DIGEST.fullmatch(digest):
-        digest = f"...#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-    end = text[at:]
-    return f"{text[: room - len(end)]}{digest}{end}"
-
-
-def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
-    """Cut the name of a call, or a signature, of which its end stays: mesh and device."""
-    place = PLACE.search(name)
-    return shorten(name, len(place[0]) if place else 0, limit)
+from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, row_key
+from pytest_dtdispatch.core.signatures import Signature, shorten
 
 
 class Finding(Protocol):
@@ -158,6 +81,7 @@ class TestResults:
     Attributes:
         unseen: what ran and was not seen.
         is_simulated: whether figures hold the work of all ranks, simulated in one process.
+        passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
 
     Example:
         >>> results = TestResults()
@@ -172,6 +96,7 @@ class TestResults:
         self.test = test
         self.unseen = Unseen()
         self.is_simulated = False
+        self.passed_over: set[str] = set()
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
         self._found: dict[str, dict[str, Finding]] = {}
@@ -200,9 +125,18 @@ class TestResults:
         """Add a result of any kind; one of the same kind and name is replaced."""
         self._found.setdefault(result.kind, {})[result.name] = result
 
-    def names(self) -> Collection[str]:
-        """Names that are taken."""
-        return {name for of_kind in self._found.values() for name in of_kind}
+    def names(self) -> set[str]:
+        """Names that are taken, as the keys that they are in files."""
+        return {row_key(name) for of_kind in self._found.values() for name in of_kind}
+
+    def key_of_two(self) -> str:
+        """Give the key that two rows share, as a call named like an op does; empty where there is none."""
+        [(key, rows)] = Counter(row_key(row.label) for row in self.measurements()).most_common(1) or [("", 0)]
+        return key if rows > 1 else ""
+
+    def ops(self) -> set[str]:
+        """Every op on DTensors that captures saw."""
+        return self.passed_over | {signature.op for signature in self._figures}
 
     def of(self, kind: str) -> tuple[Any, ...]:
         """Every result of one kind, in the order they were found; of ops and named calls their rows."""
@@ -259,7 +193,7 @@ class TestResults:
             yield from (self._value(result.name, metric, value) for metric, value in result.metrics())
 
     def _value(self, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
-        full = plain_name(f"{self.test}::{name}")
+        full = row_key(f"{self.test}::{name}")
         return MetricValue(shorten(full, limit=LONGEST_NAME), metric, value, scatter)
 
     def merged(self, rows: Sequence[Measurement]) -> TestResults:
@@ -283,9 +217,3 @@ def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
     first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
     if unit.compile and first is not None and call is not None:
         yield unit.compile, round(first - call), 0.0  # the first call compiles, and then runs once
-
-
-def _runs(texts: Sequence[str]) -> str:
-    """Write equal neighbours once: ``f32[8]R, f32[8]R`` is ``f32[8]R*2``."""
-    counted = [(text, len(list(same))) for text, same in groupby(texts)]
-    return ", ".join(text if count == 1 else f"{text}*{count}" for text, count in counted)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import read_text
-from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricNames, MetricValue, plain_name
-from pytest_dtdispatch.core.results import cut_name
+from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricNames, MetricValue, plain_name, row_key
+from pytest_dtdispatch.core.signatures import cut_name
 
 MOST_BYTES = 64 * 2**20  # some 300,000 rows
 LONGEST_LINE = 10_000
@@ -194,7 +194,7 @@ def _rows(
         if len(fields) not in lengths:
             number = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
             raise ValueError(f"{place}: {number}, and a row is {form}; quote a name that has commas")
-        name, metric, *others = plain_name(fields[0]), *map(str.strip, fields[1:])
+        name, metric, *others = row_key(fields[0]), *map(str.strip, fields[1:])
         if not name:
             raise ValueError(f"{place}: the name is empty")
         if len(name) > LONGEST_NAME:

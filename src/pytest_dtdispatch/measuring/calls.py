@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.results import place_text
+from pytest_dtdispatch.core.signatures import place_text
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode
 from pytest_dtdispatch.measuring.plan import Plan

@@ -41,6 +41,7 @@ class DispatchCapture(UnnoticedMode):
     def __init__(self, ops: Sequence[str] = ()) -> None:
         super().__init__()
         self._ops = tuple(ops)
+        self._passed_over: set[str] = set()
         self._caches = ShardingCaches()
         self._hiding = HidingModes(self._caches)
         self._others = OtherThreads(self)
@@ -102,11 +103,17 @@ class DispatchCapture(UnnoticedMode):
         if not on_dtensors:
             self._hiding.look()
         try:
-            if on_dtensors and (not self._ops or any(fnmatchcase(op_name(func), op) for op in self._ops)):
+            if on_dtensors and (not self._ops or self._is_asked_for(op_name(func))):
                 return self.on_op(call)
             return call.run()
         finally:
             self._hiding.note()
+
+    def _is_asked_for(self, name: str) -> bool:
+        if any(fnmatchcase(name, op) for op in self._ops):
+            return True
+        self._passed_over.add(name)
+        return False
 
     def on_unseen(self, unseen: Unseen) -> None:
         """Take what ran while it was open, and was not seen."""
@@ -188,6 +195,7 @@ class SignatureCapture(DispatchCapture):
         measured: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         super().__init__(ops)
+        self._passed_over = results.passed_over
         self._measured = measured
         self._results = results
         self._plan = plan

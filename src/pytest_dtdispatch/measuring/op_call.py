@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from pytest_dtdispatch.core.results import Signature
+from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.torchapi.ops import (
     Argument,

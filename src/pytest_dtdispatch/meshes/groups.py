@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from pytest_dtdispatch.core.results import mesh_text
+from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import MeshError, RanksError, first_said
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_dtdispatch.core.environment import Environment
-from pytest_dtdispatch.core.results import mesh_text
+from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import World, read_world
 from pytest_dtdispatch.errors import DevicesError, MeshError
 from pytest_dtdispatch.torchapi.optional import cuda_driver_version, torch_build

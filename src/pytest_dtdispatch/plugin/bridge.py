@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -11,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
-from pytest_dtdispatch.core.results import cut_name
 from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS
@@ -53,6 +55,7 @@ class Bridge:
         self._config = config
         self._settings = settings
         self._numbers: dict[str, tuple[MetricValue, ...]] = {}
+        self._entries: dict[str, list[Any]] = {}
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter the rows of a test into pytest-benchmark's session, and keep its other numbers."""
@@ -62,12 +65,16 @@ class Bridge:
         self._numbers[results.test] = tuple(results.numbers(KINDS))
         from pytest_benchmark.stats import Metadata
 
+        for earlier in self._entries.get(results.test, ()):  # of an attempt before this one
+            session.benchmarks.remove(earlier)
+        entries = self._entries[results.test] = []
         for name, measurement, samples in results.times():
             row = _row(item, name, measurement, samples)
             entry = Metadata(row, iterations=1, options=self._options(measurement))
             for ns in samples.ns:
                 entry.update(ns / 1e9)
-            session.benchmarks.append(entry)
+            entries.append(entry)
+        session.benchmarks += entries
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-benchmark's own look at the items
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
@@ -116,6 +123,20 @@ class Bridge:
                 for of_test in self._numbers.values()
                 for number in of_test
             ]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Draw histograms that are asked for: with --benchmark-quiet they are left out as the tables are."""
+        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        if session is None or not (session.quiet and session.histogram and session.groups and self._numbers):
+            return
+        from pytest_benchmark.table import TableResults
+        from pytest_benchmark.utils import report_noprogress
+
+        unit = functools.partial(self._config.hook.pytest_benchmark_scale_unit, config=self._config)
+        how = (session.columns, session.sort, session.histogram, session.name_format, session.logger, unit)
+        unprinted = type(terminalreporter)(self._config, io.StringIO())
+        TableResults(*how).display(unprinted, session.groups, progress_reporter=report_noprogress)
 
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""

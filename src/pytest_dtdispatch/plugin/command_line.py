@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.rootdir import joined
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
@@ -39,8 +40,8 @@ def same_command(config: pytest.Config) -> list[str]:
     """Write the command line of this process anew, or where it is not pytest's own, one like it."""
     started = Path(sys.argv[0])
     if started.name in ("pytest", "py.test") or started.parent.name == "pytest":
-        return [sys.executable, *sys.orig_argv[1:]]
-    return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args)]
+        return [sys.executable, *joined(sys.orig_argv[1:])]
+    return [sys.executable, "-m", "pytest", *joined(list(map(str, config.invocation_params.args)))]
 
 
 @contextmanager

@@ -11,11 +11,12 @@ import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.forms import RECORDS, RESULTS
-from pytest_dtdispatch.core.metrics import MetricValue, plain_name
+from pytest_dtdispatch.core.metrics import MetricValue, row_key
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
 from pytest_dtdispatch.plugin.flags import FILE
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
+from pytest_dtdispatch.plugin.last_line import FILE_LOST, GATE_FAILED
 from pytest_dtdispatch.plugin.options import row_nodeid, why_not_measured, with_role
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
@@ -47,7 +48,7 @@ class NamedResults:
         self._left_out: set[str] = set()
         self._ended: set[str] = set()
         self._notes: list[Span] = []
-        self._has_lost = False
+        self._lost: list[str] = []
         _check_that_files_differ(settings)
         self._expected: ExpectedFile | None = (
             read_expected(settings.expected, metric_names()) if settings.expected else None
@@ -62,7 +63,7 @@ class NamedResults:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        self._left_out.update(f"{plain_name(row_nodeid(item))}::" for item in items)
+        self._left_out.update(f"{row_key(row_nodeid(item))}::" for item in items)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Remember which tests came to their end, however that was."""
@@ -79,9 +80,10 @@ class NamedResults:
         self._write(self._oss_json, self._json_text, why_not)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail."""
-        return self._has_lost or (self._judgement is not None and self._judgement.has_failed)
+    def failures(self) -> list[str]:
+        """Why the run must fail, as pytest's last line says it."""
+        has_failed = self._judgement is not None and self._judgement.has_failed
+        return [*([GATE_FAILED] if has_failed else []), *self._lost]
 
     def document(self) -> Document:
         """Say what was judged and written."""
@@ -119,7 +121,7 @@ class NamedResults:
             write_whole(path, make())
             self._notes.append(Span(f"{len(self._results):,} results were written to {path}"))
         except DtDispatchError as error:
-            self._has_lost = True
+            self._lost.append(FILE_LOST)
             self._notes.append(Span(f"failed: {error}", Tone.BAD))
 
     def _json_text(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_dtdispatch import api
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
 from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.metrics import row_key
 from pytest_dtdispatch.core.results import Finding, TestResults, Unseen
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import KINDS
@@ -156,7 +157,7 @@ class MeasuringDtDispatch(api.DtDispatch):
         return variant
 
     def close(self) -> None:
-        """Close captures that were entered and never left."""
+        """Close captures that were entered and never left, and refuse those that nobody entered."""
         self._open.close()
 
     def record(self, *results: Finding) -> None:
@@ -189,7 +190,7 @@ class MeasuringDtDispatch(api.DtDispatch):
 
     def _refuse_taken(self, *names: str) -> None:
         __tracebackhide__ = True
-        if not set(names).isdisjoint(self.results.names()):
+        if not self.results.names().isdisjoint(map(row_key, names)):
             raise CaptureError(
                 f"the name {names[0]!r} is taken by another call of this test: give another name="
             )

@@ -15,11 +15,13 @@ class OpenRegions:
 
     Attributes:
         captures: open captures, the outermost first.
+        unused: where captures were made that nobody entered yet.
         step: name of the step that is counted; empty where none is.
     """
 
     def __init__(self) -> None:
         self.captures: list[OpenCapture] = []
+        self.unused: list[str] = []
         self.step = ""
 
     def refuse(self, what: str, in_capture: str = "") -> None:
@@ -37,13 +39,17 @@ class OpenRegions:
             )
 
     def close(self) -> None:
-        """Close captures that were entered and never left."""
+        """Close captures that were entered and never left, and refuse those that nobody entered."""
         left_open = list(self.captures)
         for capture in reversed(left_open):
             capture.__exit__(None, None, None)
         if left_open:
             raise CaptureError(
                 f"{left_open[0].where}: this capture was entered and never left; use it in a with"
+            )
+        if self.unused:
+            raise CaptureError(
+                f"{self.unused[0]}: this capture was never entered, so nothing was measured; use it in a with"
             )
 
 
@@ -56,9 +62,12 @@ class OpenCapture(AbstractContextManager[TestResults]):
         self._mode = mode
         self._results = results
         self._regions = regions
+        regions.unused.append(self.where)
 
     def __enter__(self) -> TestResults:
         __tracebackhide__ = True
+        if self.where in self._regions.unused:
+            self._regions.unused.remove(self.where)
         self._mode.__enter__()
         self._regions.captures.append(self)
         return self._results

@@ -17,7 +17,7 @@ from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import flags
-from pytest_dtdispatch.plugin.flags import KEYWORDS, MARKER, OPTIONS, Option
+from pytest_dtdispatch.plugin.flags import KEYWORDS, MARKER, OPTIONS, WITH_FLAG, Option
 from pytest_dtdispatch.plugin.given import (
     flag_values,
     gate_flags,
@@ -34,7 +34,8 @@ COUNT_INSTRUCTIONS = "--dtdispatch-metric instructions"
 # Counts hardly differ from call to call, and callgrind is slow.
 FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
 MOST_ROUNDS = 20  # where as many are taken as are enough
-NOT_ASKED = "without --dtdispatch or --dtdispatch-all"
+# What means something in a run that measures nothing too: whether it does, and where ops run.
+UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
 
 
 @dataclass(frozen=True)
@@ -121,16 +122,18 @@ def valid_settings(config: pytest.Config) -> Settings | None:
         return None
 
 
+def refuse_idle_flags(config: pytest.Config, settings: Settings) -> None:
+    """Refuse flags that say how to measure in a run that does not."""
+    idle = gate_flags(config, [option.field for option in WITH_FLAG if option.field not in UNMEASURED])
+    if idle and not settings.measure:
+        raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
+
+
 def _resolve(config: pytest.Config) -> Settings:
     given = {**ini_values(config), **flag_values(config)}
     if given.get("measure_all"):
         given["measure"] = True
-    is_measured = given.get("measure")
-    for role, what in ((flags.LIMIT, "counted"), (flags.FILE, "measured")):
-        named = gate_flags(config, [option.field for option in with_role(role)])
-        if named and not is_measured:
-            raise pytest.UsageError(f"{named[0]}: nothing is {what} {NOT_ASKED}")
-    if given.get("profile") and is_measured and given.get("metric") != "instructions":
+    if given.get("profile") and given.get("measure") and given.get("metric") != "instructions":
         raise pytest.UsageError(
             "--dtdispatch-profile: only instructions are profiled; add " + COUNT_INSTRUCTIONS
         )
@@ -143,8 +146,6 @@ def _of_ranks(config: pytest.Config, given: Mapping[str, Any]) -> dict[str, Any]
     """Check what is asked of many ranks; return what is another default on them."""
     world = read_world(os.environ)
     asked = config.getoption("dtdispatch_nproc") is not None and given["nproc"] > 1
-    if asked and not given.get("measure"):
-        raise pytest.UsageError(f"--dtdispatch-nproc: nothing is measured {NOT_ASKED}")
     if asked and world.is_many and given["nproc"] != world.local_size:
         raise pytest.UsageError(
             f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {given['nproc']}"

@@ -21,6 +21,7 @@ from pytest_dtdispatch.plugin.command_line import (
     uncaptured,
 )
 from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
+from pytest_dtdispatch.plugin.rootdir import is_moved, run_joined
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.launch import RankEnd
@@ -29,12 +30,19 @@ if TYPE_CHECKING:
 def begin(config: pytest.Config) -> None:
     """Take part in a run of many ranks, if this is one, before anything is printed."""
     world = read_world(os.environ)
-    if world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config):
+    is_rank = world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config)
+    if is_rank and not is_moved(config):  # else the run begins again
         config.pluginmanager.register(Rank(world, None if world.is_first else Log(world.rank)), PLUGIN)
 
 
 def main(config: pytest.Config) -> int | None:
-    """Read the saved run to compare with; meet other ranks, or start them and wait for them."""
+    """Read the saved run to compare with; meet other ranks, or start them and wait for them.
+
+    Where flags of ours moved the rootdir, begin again, so that they do not.
+    """
+    if is_moved(config):
+        with uncaptured(config):
+            return run_joined(config)
     from pytest_dtdispatch.plugin.saved_run_gate import prepare
 
     prepare(config)
@@ -47,6 +55,7 @@ def main(config: pytest.Config) -> int | None:
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     """Register what measures, judges and writes, as far as it was asked for."""
     settings = options.run_settings(config)
+    options.refuse_idle_flags(config, settings)
     if config.pluginmanager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
         from pytest_dtdispatch.plugin.bridge import Bridge
 

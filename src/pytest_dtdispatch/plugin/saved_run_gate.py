@@ -11,6 +11,8 @@ import pytest
 
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.given import gate_flags
+from pytest_dtdispatch.plugin.last_line import GATE_FAILED
 from pytest_dtdispatch.report.document import Document
 
 if TYPE_CHECKING:
@@ -33,16 +35,14 @@ def prepare(config: pytest.Config) -> None:
     settings = options.valid_settings(config)
     if settings is None:
         return
-    is_asked = config.getoption(options.SAVED_RUN_GATE.dest) is not None
-    if is_asked and (why := _why_idle(config, settings)):
-        raise pytest.UsageError(f"{options.SAVED_RUN_GATE.flag}: {why}")
+    asked = gate_flags(config, (options.SAVED_RUN_GATE.field, "any_machine"))
+    if asked and settings.measure and (why := _why_idle(config)):
+        raise pytest.UsageError(f"{asked[0]}: {why}")
     if settings.measure and config.getoption("benchmark_compare", None):
         config.pluginmanager.register(SavedRunGate(config, settings), PLUGIN)
 
 
-def _why_idle(config: pytest.Config, settings: Settings) -> str:
-    if not settings.measure:
-        return "nothing is measured without --dtdispatch or --dtdispatch-all"
+def _why_idle(config: pytest.Config) -> str:
     if not config.pluginmanager.hasplugin("benchmark"):
         return "it compares with a run that pytest-benchmark saved, and that plugin is off"
     if not config.getoption("benchmark_compare"):
@@ -56,7 +56,7 @@ class SavedRunGate:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._rows: list[StateRow] = []
+        self._rows: dict[str, list[StateRow]] = {}
         self._held: dict[str, tuple[Threshold, ...]] = {}
         self._left_out: set[str] = set()
         self._base: SavedRun | None = None
@@ -68,16 +68,18 @@ class SavedRunGate:
         from pytest_dtdispatch.gates.saved_run import StateRow
 
         self._held[results.test] = options.test_settings(item).threshold or ()
-        self._rows.extend(StateRow(name, samples.state, samples.ns) for name, _, samples in results.times())
+        self._rows[results.test] = [
+            StateRow(name, samples.state, samples.ns) for name, _, samples in results.times()
+        ]
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
         self._left_out.update(map(options.row_nodeid, items))
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail."""
-        return self._judgement is not None and self._judgement.has_failed
+    def failures(self) -> list[str]:
+        """Why the run must fail, as pytest's last line says it."""
+        return [GATE_FAILED] if self._judgement is not None and self._judgement.has_failed else []
 
     def document(self) -> Document:
         """Say what was judged, if there are thresholds."""
@@ -110,7 +112,8 @@ class SavedRunGate:
             bridge: Any = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
             if differ := machine_differences(self._base.machine, machine_of(bridge.machine_info())):
                 return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
-        return judge_run(self._base.rows, self._rows, self._thresholds)
+        rows = [row for of_test in self._rows.values() for row in of_test]
+        return judge_run(self._base.rows, rows, self._thresholds)
 
     def _why_disabled(self) -> str:
         from pytest_dtdispatch.measuring.sampler import SAMPLERS

@@ -12,12 +12,15 @@ import pytest
 
 from pytest_dtdispatch.core.environment import load_text
 from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.results import Unseen, mesh_text
+from pytest_dtdispatch.core.results import Unseen
+from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.asked_ops import AskedOps
 from pytest_dtdispatch.plugin.given import gate_flags
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
+from pytest_dtdispatch.plugin.last_line import GATE_FAILED, add_failures, add_not_measured
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
 from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
@@ -54,6 +57,7 @@ class Session:
         self._config = config
         self._settings = settings
         self._has_thresholds = bool(settings.threshold)
+        self._asked_ops = AskedOps()
         self.results: dict[str, TestResults] = {}
 
     def pytest_report_header(self) -> list[str]:
@@ -100,6 +104,7 @@ class Session:
 
         settings, test = options.test_settings(item), options.row_nodeid(item)
         self._has_thresholds |= bool(settings.threshold)
+        self._asked_ops.add(test, settings)
         waiting = waiting_for(self._config, item.nodeid, settings)
         try:
             agreement = self._ranks.agreement() if self._ranks else None
@@ -121,6 +126,8 @@ class Session:
             complaint = str(error)
         remember(self._config, item.nodeid, measurer.waiting.captured_s)
         results = self._ranks.merged(measurer.results) if self._ranks else measurer.results
+        if not complaint and (key := results.key_of_two()):
+            complaint = f"two rows of this test are called {key!r}: give the call another name="
         self.results[results.test] = results
         for sink in self._plugins(*SINKS):
             sink.enter(item, results)
@@ -157,8 +164,7 @@ class Session:
         named_results: NamedResults
         for named_results in self._plugins(NAMED_RESULTS):
             named_results.write(session.items, self._ranks.why_stopped if self._ranks else "")
-        has_failed = any(gate.has_failed for gate in self._gates())
-        if (has_failed or self._idle_gates()) and session.exitstatus == pytest.ExitCode.OK:
+        if self._failures() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _plugins(self, *names: str) -> list[Any]:
@@ -167,6 +173,11 @@ class Session:
 
     def _gates(self) -> list[SavedRunGate | NamedResults]:
         return self._plugins(*GATES)
+
+    def _failures(self) -> list[str]:
+        """Name what failed beside tests."""
+        idle = [GATE_FAILED] if self._idle_gates() else []
+        return [*(failure for gate in self._gates() for failure in gate.failures), *idle]
 
     @property
     def _ranks(self) -> RankSession | None:
@@ -198,12 +209,16 @@ class Session:
                 width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
                 for document in self._documents(view, width):
                     _print(terminalreporter, document_lines(document, width, view))
+                add_failures(terminalreporter, self._failures())
+                if not any(self.results.values()):
+                    add_not_measured(terminalreporter)
 
     def _documents(self, view: View, width: int) -> Iterator[Document]:
         """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
         verbosity = self._config.get_verbosity()
+        unmatched = "; ".join(self._asked_ops.unmatched(self.results))
         if not any(self.results.values()):
-            why = f"nothing was measured: {self.why_not or self._nothing()}"
+            why = f"nothing was measured: {self.why_not or unmatched or self._nothing()}"
             yield Document((one_line(Span(why, Tone.NOTICE)),))
         elif verbosity < -1:
             yield numbers(self.results)
@@ -211,6 +226,8 @@ class Session:
             yield from (shown := documents(self.results, view))
             if verbosity >= 0:
                 yield legends(shown, self._summaries(), width, view)
+            if unmatched:
+                yield Document((one_line(Span(unmatched, Tone.NOTICE)),))
         yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()

@@ -12,8 +12,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.results import cut_name, shorten
 from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.signatures import cut_name, shorten
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,

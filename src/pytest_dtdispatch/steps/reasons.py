@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.results import mesh_text
+from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.measuring.op_call import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.steps.threads import CallPlace
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dtdispatch.api import DtDispatch
-from pytest_dtdispatch.core.results import mesh_text
+from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
 

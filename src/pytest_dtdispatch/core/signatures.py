@@ -1,0 +1,91 @@
+"""Signatures: how one op on tensors of given types is named, and how long names are cut."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+# Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
+MAX_LENGTH = 120
+DIGEST = re.compile(r"\.\.\.#[0-9a-f]{8}")
+DIGEST_LENGTH = 12
+PLACE = re.compile(r"@[\dx]*(:\w+)?$")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One op overload on tensors of given types on a mesh.
+
+    Args:
+        op: overload as torch names it, ``add.Tensor``.
+        arguments: one text for each argument that is shown; a list of tensors is a tuple of texts.
+        mesh: extent of each mesh dimension, in ranks.
+        device: device type of the mesh, ``cpu`` or ``cuda``.
+
+    Example:
+        >>> str(Signature("add.Tensor", ("f32[512,512]S0", "f32[512,512]S0"), (4,), "cpu"))
+        'add.Tensor(f32[512,512]S0, f32[512,512]S0)@4'
+        >>> str(Signature("stack.default", (("f32[8]R", "f32[8]R"),), (2, 4), "cuda"))
+        'stack.default([f32[8]R*2])@2x4:cuda'
+    """
+
+    op: str
+    arguments: tuple[str | tuple[str, ...], ...]
+    mesh: tuple[int, ...]
+    device: str
+
+    @property
+    def full(self) -> str:
+        """The whole text, however long."""
+        arguments = ", ".join(a if isinstance(a, str) else f"[{_runs(a)}]" for a in self.arguments)
+        return f"{self.op}({arguments}){self.place}"
+
+    @property
+    def place(self) -> str:
+        """Mesh and device: ``@4``, ``@2x4:cuda``."""
+        return f"@{place_text(self.mesh, self.device)}"
+
+    def __str__(self) -> str:
+        return cut_name(self.full)
+
+
+def mesh_text(shape: Sequence[int]) -> str:
+    """Write a mesh shape as the flags take it: ``(2, 4)`` is ``2x4``."""
+    return "x".join(str(extent) for extent in shape)
+
+
+def place_text(shape: Sequence[int], device: str) -> str:
+    """Write a mesh with its device, which is left out where it is the CPU: ``4``, ``2x4:cuda``."""
+    return mesh_text(shape) if device == "cpu" else f"{mesh_text(shape)}:{device}"
+
+
+def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
+    """Cut a name above a limit, of 12 at least, in the middle; a digest of the whole keeps it unique.
+
+    So many characters of its end stay, as far as the limit has room for them. A row's name that was cut is
+    cut further with the digest that it has: wherever the row stands, it is found by one digest.
+    """
+    if len(text) <= limit:
+        return text
+    room = limit - DIGEST_LENGTH
+    at = len(text) - min(keep_end, room)
+    digest = text[at - DIGEST_LENGTH : at]
+    if len(text) != MAX_LENGTH or not DIGEST.fullmatch(digest):
+        digest = f"...#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    end = text[at:]
+    return f"{text[: room - len(end)]}{digest}{end}"
+
+
+def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
+    """Cut the name of a call, or a signature, of which its end stays: mesh and device."""
+    place = PLACE.search(name)
+    return shorten(name, len(place[0]) if place else 0, limit)
+
+
+def _runs(texts: Sequence[str]) -> str:
+    """Write equal neighbours once: ``f32[8]R, f32[8]R`` is ``f32[8]R*2``."""
+    counted = [(text, len(list(same))) for text, same in groupby(texts)]
+    return ", ".join(text if count == 1 else f"{text}*{count}" for text, count in counted)
