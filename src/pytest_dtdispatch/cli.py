@@ -75,7 +75,8 @@ def _update_expected(given: argparse.Namespace) -> int:
 
     names, form = metric_names(), as_pytorch_reads_it if given.pytorch else as_it_is
     update = update_expected(given.file, given.results, given.reason, given.new_margin, names, form)
-    print(printable(f"{given.file}: {update}"))
+    said, *left_out = str(update).split("\n")
+    print(printable(f"{given.file}: {said}"), *map(printable, left_out), sep="\n")
     return 0
 
 
