@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
     from pytest_dtdispatch.errors import DtDispatchError, DtDispatchWarning
     from pytest_dtdispatch.measuring.capture import TimeCaptureMode, Timing
+    from pytest_dtdispatch.meshes.fake import fake_mesh
     from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "TimeCaptureMode",
     "Timing",
     "assert_sharded_tensor_equal",
+    "fake_mesh",
 ]
 
 # Loaded on first use: `import torch` takes a second, and pytest imports this package at every start.
@@ -28,6 +30,7 @@ _HOMES = {
     "TimeCaptureMode": "pytest_dtdispatch.measuring.capture",
     "Timing": "pytest_dtdispatch.measuring.capture",
     "assert_sharded_tensor_equal": "pytest_dtdispatch.meshes.sharded",
+    "fake_mesh": "pytest_dtdispatch.meshes.fake",
 }
 
 

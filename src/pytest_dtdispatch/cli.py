@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
@@ -47,6 +48,9 @@ def _obey(words: list[str]) -> int:
         if word.startswith("--") and word.endswith("=--"):  # argparse takes it for no value at all
             raise DtDispatchError(f"argument {word[:-3]}: expected one argument, and -- is none")
     given = _parser().parse_args(own)
+    if given.version:
+        print("dtdispatch", version("pytest-dtdispatch"))
+        return 0
     if given.command is None:
         names = "ab, aa, selftest, atlas, expected"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
@@ -79,6 +83,7 @@ def _update_expected(given: argparse.Namespace) -> int:
 def _parser() -> Parser:
     about = "Measure DTensor dispatch; tests are measured by: pytest --dtdispatch"
     parser = Parser("dtdispatch", description=about)
+    parser.add_argument("--version", action="store_true", help="print the version of this package")
     commands = parser.add_subparsers(dest="command", title="subcommands")
     atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
     what = "the page, moved into place when it is whole"

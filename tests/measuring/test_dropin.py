@@ -69,6 +69,26 @@ def test_results_and_effects_are_those_of_one_call(shard: Make) -> None:
     assert torch.equal(a.to_local(), before + 1.0)
 
 
+def test_a_mode_prints_as_a_table_and_as_html_with_a_line_a_signature(
+    shard: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    a = shard(8, 8)
+    with TimeCaptureMode(repeat_count=5) as mode:
+        assert str(mode).startswith("nothing was timed")
+        for _ in range(3):
+            a + a
+        a.is_same_size(a)
+    add, same = (line for line in str(mode).splitlines() if "f32[8,8]" in line)
+    assert add.split(")@4")[1].split()[0] == "3"
+    assert "unpropagated" in same
+    assert "1 of 2 rows are proved by the cache counters" in str(mode)
+    page = mode._repr_html_()
+    assert page.startswith("<table>")
+    assert page.count("<code>") == 2
+    assert "unpropagated" in page
+
+
 def test_an_op_that_never_propagates_has_no_miss_and_its_latency_for_a_hit(shard: Make) -> None:
     a = shard(8, 8)
     with TimeCaptureMode(repeat_count=3) as mode:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.flags import OPTIONS, marker_line
+from pytest_dtdispatch.plugin.flags import LIMITS, OPTIONS, marker_line
 from pytest_dtdispatch.plugin.options import Settings, refuse_idle_flags, run_settings
 
+LIMITED = {"max_misses_per_step": 0, "max_graph_breaks": 1}  # what the option of all limits is tried with
 # What is typed for each setting, as a flag, and what it becomes.
 GIVEN: dict[str, tuple[list[str], Any]] = {
     "measure": (["--dtdispatch"], True),
@@ -33,16 +36,17 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "threads": (["--dtdispatch-threads=program"], "program"),
     "metric": (["--dtdispatch-metric=counts"], "counts"),
     "profile": (["--dtdispatch-profile"], True),
+    "max": (["--dtdispatch", "--dtdispatch-max=misses=0,graph_breaks=1"], LIMITED),
     "max_misses_per_step": (["--dtdispatch", "--dtdispatch-max-misses-per-step=0"], 0),
     "max_cache_growth": (["--dtdispatch", "--dtdispatch-max-cache-growth=2"], 2),
     "max_spec_growth": (["--dtdispatch", "--dtdispatch-max-spec-growth=3"], 3),
     "max_redistributes": (["--dtdispatch", "--dtdispatch-max-redistributes=4"], 4),
     "max_collectives": (["--dtdispatch", "--dtdispatch-max-collectives=5"], 5),
+    "max_recompiles": (["--dtdispatch", "--dtdispatch-max-recompiles=0"], 0),
+    "max_graph_breaks": (["--dtdispatch", "--dtdispatch-max-graph-breaks=1"], 1),
     "compile_backend": (["--dtdispatch-compile-backend=aot_eager"], "aot_eager"),
     "compile_rounds": (["--dtdispatch-compile-rounds=3"], 3),
     "fake_tensor_cache": (["--dtdispatch-fake-tensor-cache=both"], (False, True)),
-    "max_recompiles": (["--dtdispatch", "--dtdispatch-max-recompiles=0"], 0),
-    "max_graph_breaks": (["--dtdispatch", "--dtdispatch-max-graph-breaks=1"], 1),
     "threshold": (
         ["--dtdispatch-fail=median:10%", "--dtdispatch-fail=hit=min:7.5%"],
         (Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)),
@@ -69,16 +73,17 @@ INI = {
     "threads": "dtdispatch_threads = program",
     "metric": "dtdispatch_metric = counts",
     "profile": "dtdispatch_profile = true",
+    "max": "dtdispatch_max =\n  misses=0\n  graph_breaks=1",
     "max_misses_per_step": "dtdispatch_max_misses_per_step = 0",
     "max_cache_growth": "dtdispatch_max_cache_growth = 2",
     "max_spec_growth": "dtdispatch_max_spec_growth = 3",
     "max_redistributes": "dtdispatch_max_redistributes = 4",
     "max_collectives": "dtdispatch_max_collectives = 5",
+    "max_recompiles": "dtdispatch_max_recompiles = 0",
+    "max_graph_breaks": "dtdispatch_max_graph_breaks = 1",
     "compile_backend": "dtdispatch_compile_backend = aot_eager",
     "compile_rounds": "dtdispatch_compile_rounds = 3",
     "fake_tensor_cache": "dtdispatch_fake_tensor_cache = both",
-    "max_recompiles": "dtdispatch_max_recompiles = 0",
-    "max_graph_breaks": "dtdispatch_max_graph_breaks = 1",
     "threshold": "dtdispatch_fail =\n  median:10%\n  hit=min:7.5%",
     "any_machine": "dtdispatch_any_machine = yes",
     "expected": "dtdispatch_expected = a b.csv",
@@ -181,7 +186,7 @@ def test_defaults_are_those_of_the_documentation(pytester: pytest.Pytester) -> N
 def test_the_help_shows_the_default_of_each_setting(pytester: pytest.Pytester, field: str) -> None:
     shown = BY_FIELD[field].default
     if shown in ("none", "all"):
-        assert getattr(Settings(), field) in (None, ())
+        assert getattr(Settings(), field, None) in (None, ())
     else:
         ini = f"{BY_FIELD[field].dest} = {shown}"
         assert run_settings(config_of(pytester, ini=ini)) == Settings()
@@ -194,15 +199,17 @@ def test_every_setting_with_a_flag_is_tried_here() -> None:
 @pytest.mark.parametrize("field", WITH_FLAG)
 def test_a_flag_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
     flags, value = GIVEN[field]
-    expected = {field: value, "measure": flags[0] in ("--dtdispatch", "--dtdispatch-all")}
+    expected = value if field == "max" else {field: value}
+    expected = {**expected, "measure": flags[0] in ("--dtdispatch", "--dtdispatch-all")}
     assert run_settings(config_of(pytester, *flags)) == Settings(**expected)
 
 
 @pytest.mark.parametrize("field", WITH_FLAG)
 def test_an_ini_value_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
-    value = GIVEN[field][1]
+    value: Any = GIVEN[field][1]
     value = pytester.path / value if isinstance(value, Path) else value
-    expected: dict[str, Any] = {field: value, "measure": field in ("measure", "measure_all")}
+    expected: dict[str, Any] = value if field == "max" else {field: value}
+    expected = {**expected, "measure": field in ("measure", "measure_all")}
     assert run_settings(config_of(pytester, ini=INI[field])) == Settings(**expected)
 
 
@@ -244,8 +251,10 @@ def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.
     text = " ".join(result.outlines)
     for option in OPTIONS:
         if option.flag:
-            assert option.flag in text
-            assert f" {option.dest} (string)" in text or f" {option.dest} (linelist)" in text
+            twin = f" {option.dest} (string)" in text or f" {option.dest} (linelist)" in text
+            assert twin is not option.is_older
+            named = re.findall(rf"{option.flag}(?![\w-])", text)
+            assert bool(named) is not option.is_older
     assert "(default: 20)" in text
     assert "(default: all)" in text
 
@@ -389,6 +398,9 @@ INVALID_MARKERS = [
     ('dim_names="dp"', "marker dtdispatch: dim_names='dp' is not a tuple of names, such as "),
     ('backend="mpi"', "marker dtdispatch: backend='mpi' is not one of auto, fake, gloo, nccl, local"),
     ("ops=3", "marker dtdispatch: ops=3 is not globs of op names, such as "),
+    ('max="mises=0"', "marker dtdispatch: 'mises' is no limit; valid: misses, cache_growth, "),
+    ("max=5", 'marker dtdispatch: limits are a text, such as "misses=0,collectives=4", or a dict'),
+    ('max={"misses": -1}', "marker dtdispatch: misses=-1 is not a whole number of at least 0"),
     ("5", "marker dtdispatch takes keywords only, not 5"),
     (
         'mesh=(2, 4), dim_names=("dp",)',
@@ -428,7 +440,62 @@ def test_the_marker_is_declared_with_its_keywords() -> None:
     line = marker_line()
     keywords = [option.field for option in OPTIONS if option.in_marker]
     assert line.startswith("dtdispatch(")
-    assert all(f"{keyword}=..." in line for keyword in keywords)
+    older = [keyword for keyword in keywords if f" {keyword}=..." not in line and keyword != "rounds"]
+    assert older == list(LIMITS.values())
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "mises=0",
+            "'mises' is no limit; valid: misses, cache_growth, spec_growth, redistributes, collectives, "
+            "recompiles, graph_breaks",
+        ),
+        ("misses=0,misses=0", "misses is given twice"),
+        ("misses=0\n misses=1", "misses is given twice"),
+        ("misses", "misses='' is not a whole number of at least 0"),
+        ("misses=-1", "misses='-1' is not a whole number of at least 0"),
+        ("misses=0,", "'' is no limit; valid: misses, "),
+    ],
+)
+def test_limits_that_are_not_valid_are_told_in_one_line(
+    pytester: pytest.Pytester, text: str, says: str
+) -> None:
+    flags = [f"--dtdispatch-max={part.strip()}" for part in text.split("\n")]
+    assert mistake(pytester, "--dtdispatch", *flags).startswith(f"--dtdispatch-max: {says}")
+    place = pytester.path / "tox.ini"
+    assert mistake(pytester, ini=f"dtdispatch_max = {text}").startswith(f"{place}: dtdispatch_max: {says}")
+
+
+def test_a_limit_given_in_both_spellings_must_be_one_number(pytester: pytest.Pytester) -> None:
+    both = ("--dtdispatch", "--dtdispatch-max=misses=0", "--dtdispatch-max-misses-per-step")
+    assert run_settings(config_of(pytester, *both, "0")).max_misses_per_step == 0
+    says = "misses=0, but max_misses_per_step=1 is given too"
+    assert mistake(pytester, *both, "1") == f"--dtdispatch-max: {says}"
+    item = item_of(pytester, marked(max="misses=0", max_misses_per_step=1))
+    with pytest.raises(pytest.UsageError, match=f"marker dtdispatch: {says}"):
+        options.test_settings(item)
+    ini = "dtdispatch_max = misses=0\ndtdispatch_max_misses_per_step = 1"
+    assert mistake(pytester, ini=ini) == f"{pytester.path / 'tox.ini'}: dtdispatch_max: {says}"
+
+
+@pytest.mark.parametrize(
+    "marker", [{"max": "misses=5"}, {"max": {"misses": 5}}, {"max_misses_per_step": 5}], ids=str
+)
+def test_each_limit_beats_that_of_a_lesser_place_in_any_spelling(
+    pytester: pytest.Pytester, marker: dict[str, Any]
+) -> None:
+    ini = "dtdispatch_max = misses=9,collectives=4\ndtdispatch_max_recompiles = 2"
+    expected = Settings(max_misses_per_step=5, max_collectives=4, max_recompiles=2)
+    assert options.test_settings(item_of(pytester, marked(**marker), ini=ini)) == expected
+    pytester.makepyfile(test_it=marked(**marker))
+    for flag in ("--dtdispatch-max=misses=7", "--dtdispatch-max-misses-per-step=7"):
+        [item], _ = pytester.inline_genitems(*PLUGINS, "test_it.py", "--dtdispatch", flag)
+        assert options.test_settings(item) == replace(expected, measure=True, max_misses_per_step=7)
 
 
 # Values given in Python

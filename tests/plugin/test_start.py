@@ -6,7 +6,7 @@ import fnmatch
 
 import pytest
 
-from pytest_dtdispatch.plugin.flags import OPTIONS, WITH_FLAG
+from pytest_dtdispatch.plugin.flags import KEYWORDS, WITH_FLAG
 
 # A conftest that tells what was imported by the end of the run.
 TELL = """
@@ -123,18 +123,22 @@ def test_the_plugin_is_found_by_the_name_of_its_package_too(
     result.stdout.fnmatch_lines(["dtdispatch: *(mesh=4 *"])
 
 
-def test_help_lists_every_flag_and_every_ini_twin_with_its_default(pytester: pytest.Pytester) -> None:
+def test_help_says_each_flag_once_and_nothing_of_older_spellings(pytester: pytest.Pytester) -> None:
     result = run_alone(pytester, "--help")
     assert result.ret == pytest.ExitCode.OK
     words = result.stdout.str().split()
     text = " ".join(words)
-    assert len(WITH_FLAG) == 31
+    shown = [option for option in WITH_FLAG if not option.is_older]
+    assert (len(shown), len(WITH_FLAG)) == (23, 32)
     for option in WITH_FLAG:
-        assert option.flag in {word.split("=")[0] for word in words}
-        assert f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text
-        assert option.help in text
-    for shown in ("(default: 20)", "(default: 10)", "(default: 1.0)", "(default: 4)", "(default: auto)"):
-        assert shown in text
+        is_listed = f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text
+        assert (option.flag in {word.split("=")[0].rstrip(",") for word in words}) is not option.is_older
+        assert is_listed is not option.is_older
+    for option in shown:
+        assert text.count(option.help) == 1
+        assert f"as {option.flag}, which beats it" in text
+    for default in ("(default: 20)", "(default: 10)", "(default: 1.0)", "(default: 4)", "(default: auto)"):
+        assert default in text
     result.stdout.fnmatch_lines(["DTensor dispatch overhead:", "imported: end"])
 
 
@@ -142,7 +146,7 @@ def test_markers_lists_ours_with_every_keyword(pytester: pytest.Pytester) -> Non
     result = run_alone(pytester, "--markers")
     result.stdout.fnmatch_lines(["@pytest.mark.dtdispatch(rounds=..., *, mesh=..., *): *", "imported: end"])
     line = next(line for line in result.outlines if "mark.dtdispatch" in line)
-    assert all(f"{option.field}=..." in line for option in OPTIONS if option.in_marker)
+    assert all(f"{keyword}=..." in line for keyword in KEYWORDS)
 
 
 def test_fixtures_are_listed_with_what_they_give(pytester: pytest.Pytester) -> None:

@@ -144,7 +144,7 @@ def test_a_step_within_its_limits_passes(pytester: pytest.Pytester) -> None:
 
 def test_limits_of_the_command_line_beat_those_of_the_marker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(counted("growing", "max_misses_per_step=0"))
-    measure(pytester, "--dtdispatch-max-misses-per-step=1").assert_outcomes(passed=1)
+    measure(pytester, "--dtdispatch-max=misses=1,collectives=9").assert_outcomes(passed=1)
     pytester.makepyfile(counted("growing", "max_misses_per_step=1"))
     measure(pytester, "--dtdispatch-max-misses-per-step=0").assert_outcomes(failed=1)
 
@@ -182,11 +182,14 @@ def test_a_marker_with_a_limit_on_a_test_without_the_fixture_fails_it(pytester: 
 
 def test_a_flag_that_judges_nothing_fails_the_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(IMPORTS + "\ndef test_step(dtdispatch):\n    pass\n")
-    result = measure(pytester, "--dtdispatch-max-collectives=3")
+    result = measure(pytester, "--dtdispatch-max-collectives=3", "--dtdispatch-max=misses=0,recompiles=0")
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["failed: --dtdispatch-max-collectives judged nothing: no steps were counted*"]
+        [
+            "failed: --dtdispatch-max misses=0, --dtdispatch-max-collectives judged nothing: no steps were "
+            "counted*; --dtdispatch-max recompiles=0 judged nothing: nothing was compiled*"
+        ]
     )
 
 

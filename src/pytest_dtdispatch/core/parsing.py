@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import read_thresholds
 
 AUTO = "auto"
@@ -152,6 +153,36 @@ def read_choice(value: Any, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"one of {', '.join(choices)}")
     return str(value)
+
+
+def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
+    """Read limits by name: ``misses=0,collectives=4``, several such texts, or in Python a dict.
+
+    Example:
+        >>> read_limits("misses=0, recompiles=1", ("misses", "recompiles"))
+        {'misses': 0, 'recompiles': 1}
+    """
+    limits: dict[str, int] = {}
+    for name, number in _limits_of(value):
+        if not isinstance(name, str) or name not in names:
+            raise ValueError(f"{shown(name)} is no limit; valid: {', '.join(names)}")
+        if name in limits:
+            raise ValueError(f"{name} is given twice")
+        try:
+            limits[name] = read_count(number, least=0)
+        except ValueError as error:
+            raise ValueError(f"{name}={shown(number)} is not {error}") from None
+    return limits
+
+
+def _limits_of(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, (tuple, list)) or not all(isinstance(text, str) for text in texts):
+        raise ValueError('limits are a text, such as "misses=0,collectives=4", or a dict')
+    pairs = (part.partition("=") for part in ",".join(texts).split(","))
+    return [(name.strip(), number.strip()) for name, _, number in pairs]
 
 
 READERS: Mapping[str, Callable[[Any], Any]] = {

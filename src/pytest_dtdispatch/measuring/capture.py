@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from logging import DEBUG
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
+from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor, signature_of
@@ -23,6 +26,10 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.repeating import run_and_measure_op
 from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
+from pytest_dtdispatch.report.document import Document
+from pytest_dtdispatch.report.html_text import html_text
+from pytest_dtdispatch.report.terminal import page_width, plain_text
+from pytest_dtdispatch.report.timings import document
 from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.process_groups import innermost_in_local_mode, is_local_mode_open
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
@@ -136,6 +143,9 @@ class TimeCaptureMode(DispatchCapture):
     Usable without pytest. The caches are cleared by the mode itself. An op that never asks the sharding
     propagator has no miss; its latency stands where the hit does. What is timed runs local ops in one thread.
 
+    ``print(mode)`` writes a table, a line for each signature: calls, miss, hit, how far both scatter, and a
+    mark where something is not proved. Jupyter shows it as HTML.
+
     Args:
         repeat_count: hits recorded for each call.
         ops: globs of op names; every op where empty.
@@ -162,12 +172,25 @@ class TimeCaptureMode(DispatchCapture):
         self.repeat_count = repeat_count
         self.op_to_time: dict[str, list[Timing]] = {}
         self.time_list: list[float] = []
+        self._timed: dict[Signature, list[Figures]] = {}
+
+    def __str__(self) -> str:
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        return plain_text(self._document(), page_width(is_terminal, get_terminal_size().columns))
+
+    def _repr_html_(self) -> str:
+        return html_text(self._document())
+
+    def _document(self) -> Document:
+        return document("TimeCaptureMode", self._timed)
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
         __tracebackhide__ = True
+        signature = signature_of(call.func, call.args, call.kwargs)
         plan = Plan(rounds=1, repeat=self.repeat_count, max_time_s=math.inf)  # what is asked for is taken
         result, figures = run_and_measure_op(call, self._caches, plan)
+        self._timed.setdefault(signature, []).append(figures)
         ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
         misses, hits = ns.get(State.MISS, ()), ns.get(State.HIT) or ns.get(State.CALL, ())
         self.time_list = [sample / 1e9 for sample in (*misses, *hits)]

@@ -5,10 +5,11 @@ Every start of pytest declares it. So it is plain data: what reads values is imp
 
 from __future__ import annotations
 
+from argparse import SUPPRESS, Action
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Any, Literal
 
     import pytest
 
@@ -17,6 +18,16 @@ BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
 DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
 RANK_STATS = ("median", "max")
+# Limits by their names in the flag of them all, each with its field: an older spelling, as flag and keyword.
+LIMITS = {
+    "misses": "max_misses_per_step",
+    "cache_growth": "max_cache_growth",
+    "spec_growth": "max_spec_growth",
+    "redistributes": "max_redistributes",
+    "collectives": "max_collectives",
+    "recompiles": "max_recompiles",
+    "graph_breaks": "max_graph_breaks",
+}
 THREADS = ("one", "program")
 # What an option is, where that matters.
 LIMIT, SAVED_RUN_GATE, FILE = "limit", "saved-run gate", "file"
@@ -39,6 +50,7 @@ class Option:
         repeatable: bool = False,  # whether the flag may be given several times
         in_marker: bool = True,  # whether the marker takes it
         marker_wins: bool = False,  # whether the marker beats the flag
+        is_older: bool = False,  # whether flag and ini twin are older spellings, which no help names
     ) -> None:
         self.field = field
         self.kind = kind
@@ -53,6 +65,7 @@ class Option:
         self.repeatable = repeatable
         self.in_marker = in_marker
         self.marker_wins = marker_wins
+        self.is_older = is_older
 
 
 def _switch(field: str, what: str, flag: str | None = None, in_marker: bool = False) -> Option:
@@ -65,9 +78,9 @@ def _choice(field: str, what: str, choices: tuple[str, ...], in_marker: bool = F
     return Option(field, "choice", what, choices[0], "NAME", choices=choices, in_marker=in_marker)
 
 
-def _limit(field: str, what: str) -> Option:
-    """Make the option of a limit that a gate holds."""
-    return Option(field, "most", f"fail a test where a {what}", "none", "N", role=LIMIT)
+def _limit(field: str) -> Option:
+    """Make the option of one limit: an older spelling of what the option of them all takes."""
+    return Option(field, "most", "", metavar="N", role=LIMIT, is_older=True)
 
 
 def _file(field: str, what: str) -> Option:
@@ -114,22 +127,19 @@ OPTIONS = (
         in_marker=False,
     ),
     _switch("profile", "list the functions that instructions went to"),
-    _limit("max_misses_per_step", "counted step has more misses"),
-    _limit("max_cache_growth", "counted step has more new entries in one cache"),
-    _limit("max_spec_growth", "counted step has more new DTensorSpec objects"),
-    _limit("max_redistributes", "counted step has more redistributions"),
-    _limit("max_collectives", "counted step has more collectives"),
-    Option("compile_backend", "word", "backend of torch.compile", "inductor", "NAME"),
-    Option("compile_rounds", "count", "cold compiles of a function, and as many warm ones", "5", "N"),
     Option(
-        "fake_tensor_cache",
-        "cache settings",
-        "FakeTensor cache of compiles: on, off, or both, to compare them",
-        "none",
-        "on|off|both",
+        "max",
+        "limits",
+        "fail a test where a counted step, or a compiled function, has more of these",
+        metavar="NAME=N,...",
+        choices=tuple(LIMITS),
+        repeatable=True,
     ),
-    _limit("max_recompiles", "compiled function has more recompiles"),
-    _limit("max_graph_breaks", "compiled function has more graph breaks"),
+    *map(_limit, LIMITS.values()),
+    # How one function is compiled belongs to its test: the marker says it.
+    Option("compile_backend", "word", "", "inductor", "NAME", is_older=True),
+    Option("compile_rounds", "count", "cold compiles of a function, and as many warm ones", "5", "N"),
+    Option("fake_tensor_cache", "cache settings", "", metavar="on|off|both", is_older=True),
     Option(
         "threshold",
         "thresholds",
@@ -147,30 +157,52 @@ OPTIONS = (
     _file("oss_json", "write results as PyTorch's benchmark database takes them"),
 )
 WITH_FLAG = tuple(option for option in OPTIONS if option.flag)
+NAMES = tuple(option.dest for option in WITH_FLAG)
+KEYWORDS = tuple(option.field for option in OPTIONS if option.in_marker and option.role != LIMIT)
+
+
+class Older(Action):
+    """All older spellings as one argument, which makes a faster start than one of each."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        """Keep one value, as an argument of its own would."""
+        setattr(namespace, str(option_string)[2:].replace("-", "_"), values)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every flag and its ini twin."""
     group = parser.getgroup("dtdispatch", "DTensor dispatch overhead")
     for option in WITH_FLAG:
-        text = f"{option.help} (default: {option.default})"
-        if not option.metavar:
-            group.addoption(option.flag, action="store_const", const=True, dest=option.dest, help=option.help)
-        else:
-            action = "append" if option.repeatable else "store"
+        kind: Literal["linelist"] | None = "linelist" if option.repeatable else None
+        parser.addini(option.dest, f"as {option.flag}, which beats it", kind, default=None)
+        if option.is_older:
+            continue
+        if option.metavar:
+            text, action = f"{option.help} (default: {option.default})", "append" if kind else "store"
             group.addoption(option.flag, action=action, metavar=option.metavar, dest=option.dest, help=text)
-        kind: Literal["linelist", "string"] = "linelist" if option.repeatable else "string"
-        parser.addini(option.dest, f"{text}; the flag {option.flag} beats it", kind, default=None)
+        else:
+            group.addoption(option.flag, action="store_const", const=True, dest=option.dest, help=option.help)
+    older = [option.flag for option in WITH_FLAG if option.is_older]
+    group.addoption(*older, action=Older, dest="dtdispatch_older", help=SUPPRESS)
+
+
+def hide_older(config: pytest.Config) -> None:
+    """Take ini twins of older spellings out of what the help lists: all that is declared."""
+    parser: Any = config._parser
+    for option in WITH_FLAG:
+        if option.is_older:
+            del parser._inidict[option.dest]
+            if hasattr(parser, "_ininames"):  # pytest 8 lists these
+                parser._ininames.remove(option.dest)
 
 
 def is_asked(config: pytest.Config) -> bool:
     """Whether any option is given, as a flag or in the ini file."""
-    return any(
-        config.getoption(option.dest) is not None or config.getini(option.dest) for option in WITH_FLAG
-    )
+    given = vars(config.option)
+    return any(name in given and given[name] is not None for name in NAMES) or any(map(config.getini, NAMES))
 
 
 def marker_line() -> str:
     """Describe the marker to pytest."""
-    keywords = ", ".join(f"{option.field}=..." for option in OPTIONS if option.in_marker)
+    keywords = ", ".join(f"{keyword}=..." for keyword in KEYWORDS)
     return f"{MARKER}({keywords}): what is measured in a test, and on which mesh"

@@ -6,7 +6,6 @@ Nothing here imports torch. A run that does not measure imports this and the tab
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +13,8 @@ import pytest
 from pytest_dtdispatch.plugin import flags
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -59,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_dtdispatch.plugin.run import load
 
         load(config, bool(selects))
+    if config.getoption("help"):
+        flags.hide_older(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

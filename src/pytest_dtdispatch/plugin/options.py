@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.parsing import AUTO, READERS, read_choice
+from pytest_dtdispatch.core.parsing import AUTO
 from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import flags
-from pytest_dtdispatch.plugin.flags import MARKER, OPTIONS, WITH_FLAG, Option
+from pytest_dtdispatch.plugin.flags import KEYWORDS, MARKER, OPTIONS, WITH_FLAG, Option
+from pytest_dtdispatch.plugin.given import (
+    flag_values,
+    gate_flags,
+    ini_values,
+    read_given,
+    read_value,
+    spelled_out,
+)
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.environment import Environment
@@ -122,8 +130,7 @@ def refuse_idle_flags(config: pytest.Config, settings: Settings) -> None:
 
 
 def _resolve(config: pytest.Config) -> Settings:
-    read = ((option.field, _given(config, option)) for option in WITH_FLAG)
-    given: dict[str, Any] = {field: value for field, value in read if value is not None}
+    given = {**ini_values(config), **flag_values(config)}
     if given.get("measure_all"):
         given["measure"] = True
     if given.get("profile") and given.get("measure") and given.get("metric") != "instructions":
@@ -166,13 +173,11 @@ def _why_no_metric(metric: str, is_many: bool) -> str:
 
 def test_settings(item: pytest.Item) -> Settings:
     """Resolve what holds for one test: flag beats marker beats ini beats default."""
-    settings = run_settings(item.config)
+    settings, flagged = run_settings(item.config), flag_values(item.config)
     given = {
         keyword: value
         for keyword, value in marker_values(item).items()
-        if not _BY_KEYWORD[keyword].flag
-        or _BY_KEYWORD[keyword].marker_wins
-        or item.config.getoption(_BY_KEYWORD[keyword].dest) is None
+        if keyword not in flagged or _BY_KEYWORD[keyword].marker_wins
     }
     resolved = replace(settings, **given)
     if resolved.dim_names is not None and len(resolved.dim_names) != len(resolved.mesh):
@@ -193,15 +198,10 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
             raise pytest.UsageError(
                 f"{_where(item)}: marker dtdispatch takes keywords only, not {shown(mark.args[0])}"
             )
-        for keyword, value in mark.kwargs.items():
-            values.setdefault(keyword, _keyword_value(keyword, value, f"{_where(item)}: marker dtdispatch"))
+        where = f"{_where(item)}: marker dtdispatch"
+        given = {keyword: _keyword_value(keyword, value, where) for keyword, value in mark.kwargs.items()}
+        values = {**spelled_out(given, where), **values}
     return values
-
-
-def gate_flags(config: pytest.Config, gates: Collection[str]) -> list[str]:
-    """Name the flags of gates that were given on the command line."""
-    given = (option for option in WITH_FLAG if config.getoption(option.dest) is not None)
-    return [option.flag for option in given if option.field in gates]
 
 
 def gate_keywords(item: pytest.Item, gates: Collection[str]) -> list[str]:
@@ -219,48 +219,15 @@ def is_held_to_saved_run(item: pytest.Item) -> bool:
 def checked(keyword: str, value: Any) -> Any:
     """Read one value that a test gave in Python."""
     try:
-        return _read(_BY_KEYWORD[keyword], value)
+        return read_value(_BY_KEYWORD[keyword], value)
     except ValueError as error:
         raise MeshError(f"{keyword}={shown(value)} is not {error}") from None
 
 
 def _keyword_value(keyword: str, value: Any, where: str) -> Any:
     if keyword not in _BY_KEYWORD:
-        raise pytest.UsageError(f"{where} has no keyword {keyword!r}; valid: {', '.join(_BY_KEYWORD)}")
-    try:
-        return _read(_BY_KEYWORD[keyword], value)
-    except ValueError as error:
-        raise pytest.UsageError(f"{where}: {keyword}={shown(value)} is not {error}") from None
-
-
-def _given(config: pytest.Config, option: Option) -> Any:
-    """Read an option from its flag, else from its ini twin; None where neither is given."""
-    value, where = config.getoption(option.dest), option.flag
-    if value is None:
-        value, where = config.getini(option.dest), _ini_place(config, option.dest)
-        if not value:
-            return None
-    try:
-        parsed = _read(option, value)
-    except ValueError as error:
-        raise pytest.UsageError(f"{where}: {shown(value)} is not {error}") from None
-    if option.role == flags.FILE and where != option.flag:  # an ini file means files beside it
-        parsed = (config.inipath.parent if config.inipath else config.rootpath) / parsed
-    return parsed
-
-
-def _read(option: Option, value: Any) -> Any:
-    if option.kind == "metric":  # a built-in one, or that of a sampler that was registered
-        from pytest_dtdispatch.measuring.sampler import SAMPLERS
-
-        return read_choice(value, tuple(dict.fromkeys((*option.choices, *SAMPLERS))))
-    return read_choice(value, option.choices) if option.choices else READERS[option.kind](value)
-
-
-def _ini_place(config: pytest.Config, name: str) -> str:
-    """Name the ini file, or the ``-o`` that beats it."""
-    overridden = any(text.partition("=")[0] == name for text in config.getoption("override_ini") or ())
-    return f"-o {name}" if overridden else f"{config.inipath}: {name}"
+        raise pytest.UsageError(f"{where} has no keyword {keyword!r}; valid: {', '.join(KEYWORDS)}")
+    return read_given(_BY_KEYWORD[keyword], value, where, f"{keyword}=")
 
 
 def _where(item: pytest.Item) -> str:

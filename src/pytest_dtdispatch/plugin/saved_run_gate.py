@@ -11,6 +11,7 @@ import pytest
 
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.given import gate_flags
 from pytest_dtdispatch.plugin.last_line import GATE_FAILED
 from pytest_dtdispatch.report.document import Document
 
@@ -34,7 +35,7 @@ def prepare(config: pytest.Config) -> None:
     settings = options.valid_settings(config)
     if settings is None:
         return
-    asked = options.gate_flags(config, (options.SAVED_RUN_GATE.field, "any_machine"))
+    asked = gate_flags(config, (options.SAVED_RUN_GATE.field, "any_machine"))
     if asked and settings.measure and (why := _why_idle(config)):
         raise pytest.UsageError(f"{asked[0]}: {why}")
     if settings.measure and config.getoption("benchmark_compare", None):

@@ -18,6 +18,7 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.asked_ops import AskedOps
+from pytest_dtdispatch.plugin.given import gate_flags
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.last_line import GATE_FAILED, add_failures, add_not_measured
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
@@ -190,7 +191,7 @@ class Session:
         idle = [
             f"{', '.join(flags)} judged nothing: {self.why_not or kind.nothing}"
             for kind in KINDS.values()
-            if (flags := options.gate_flags(self._config, kind.limits))
+            if (flags := gate_flags(self._config, kind.limits))
             and not any(results.of(kind.name) for results in self.results.values())
         ]
         return "; ".join(idle)

@@ -86,7 +86,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
         texts = []
         for title, scale in scales.items():
             texts.append(scale.text(times[title](measurement)))
-            texts += [_scatter(of(measurement)) for each, of in SCATTERED.items() if each == title]
+            texts += [scatter_text(of(measurement)) for each, of in SCATTERED.items() if each == title]
         return [*texts, _ratio(measurement), recorded(measurement)]
 
     columns = []
@@ -122,7 +122,8 @@ def lay_out(
     return Table((*columns, *extra), tuple(groups), proof_title=last, expendable=expendable)
 
 
-def _scatter(samples: Samples | None) -> str:
+def scatter_text(samples: Samples | None) -> str:
+    """Write how far samples scatter, in percent; a dash where that is not known."""
     return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
 
 

@@ -85,6 +85,13 @@ def legend_text(document: Document, width: int, view: View) -> str:
     return document.legend_of(shown)
 
 
+def plain_text(document: Document, width: int) -> str:
+    """Write a document and its legend without colours."""
+    legend = paragraph(legend_text(document, width, View()), indent=1)
+    whole = Document((*document.blocks, *((legend,) if plain(legend.spans) else ())))
+    return "\n".join("".join(piece.text for piece in line) for line in document_lines(whole, width, View()))
+
+
 def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     match block:
         case Paragraph():

@@ -1,0 +1,80 @@
+"""A mesh of fake ranks outside pytest: opened, closed, and refused where there is a process group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from pytest_dtdispatch import DtDispatchError, fake_mesh
+from pytest_dtdispatch.torchapi.process_groups import init_fake_group
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+pytestmark = pytest.mark.torch
+
+
+def said(*args: Any, **keywords: Any) -> str:
+    """Return the one line that a mesh is refused with."""
+    with pytest.raises(DtDispatchError) as raised, fake_mesh(*args, **keywords):
+        pass
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(("shape", "names"), [((2, 4), ("dp", "tp")), (4, None), ("2x2", None)])
+def test_a_mesh_is_there_in_the_block_and_nothing_of_it_after(shape: Any, names: Any) -> None:
+    with fake_mesh(shape, dim_names=names) as mesh:
+        assert mesh.mesh_dim_names == names
+        a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)] * mesh.ndim)
+        assert (a + a).shape == (8, 8)
+        assert dist.get_world_size() == mesh.size()
+        assert ShardingCaches().cold_entries() > 0
+    assert not dist.is_initialized()
+    assert ShardingCaches().cold_entries() == 0
+
+
+def test_it_closes_after_an_error_and_where_the_program_closed_the_group() -> None:
+    with pytest.raises(KeyError, match="mine"), fake_mesh(2):
+        raise KeyError("mine")
+    assert not dist.is_initialized()
+    with fake_mesh(2):
+        dist.destroy_process_group()
+    with fake_mesh(4) as mesh:
+        assert mesh.size() == 4
+
+
+def test_a_process_group_that_is_open_is_left_alone() -> None:
+    init_fake_group(8)
+    try:
+        mesh = init_device_mesh("cpu", (8,))
+        line = said((2, 4))
+        assert line.startswith("fake_mesh: a process group is open (fake, 8 ranks): make the mesh on it")
+        assert dist.is_initialized()
+        a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)])
+        assert (a + a).shape == (8, 8)
+    finally:
+        dist.destroy_process_group()
+        ShardingCaches().clear_all()
+    with fake_mesh(2):
+        assert "(fake, 2 ranks)" in said(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"mesh": "2x"}, "fake_mesh: mesh='2x' is not a mesh shape: extents of at least 1"),
+        ({"mesh": ()}, "fake_mesh: mesh=() is not a mesh shape"),
+        ({"mesh": 4, "dim_names": "dp"}, "fake_mesh: dim_names='dp' is not a tuple of names"),
+        ({"mesh": 4, "dim_names": ("dp", "tp")}, "mesh 4 has 1 dimensions, not ('dp', 'tp')"),
+        ({"mesh": 4, "device": "tpu"}, "fake_mesh: device='tpu' is not one of cpu, cuda, auto"),
+        ({"mesh": 2**30}, "mesh 1073741824 has 1073741824 ranks; at most"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_had_is_told_in_one_line(given: dict[str, Any], says: str) -> None:
+    assert said(**given).startswith(says)
+    assert not dist.is_initialized()
