@@ -18,7 +18,7 @@ count: $(VENV)/ready
 	$(BIN)/python -m pytest $(SUITE) -k dispatch --dtdispatch-metric instructions --dtdispatch-expected $(EXPECTED) $(ARGS)
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -m "not long and not sweep" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long and not sweep" $(ARGS)
 
 # What needs no torch, which is not even imported: an answer within seconds while code is written.
 test-unit: $(VENV)/ready
