@@ -45,8 +45,10 @@ def oracle_rows(text: str) -> dict[tuple[str, str], tuple[int, Fraction]]:
     for line in text.split("\n"):
         if line.strip() and not line.lstrip().startswith("#"):
             name, metric, expected, margin, *_ = next(csv.reader([line.removesuffix("\r")]))
-            plain = " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
-            rows[plain, metric.strip()] = (int(expected), Fraction(str(float(margin))))
+            escaped = (
+                one if one.isprintable() else one.encode("unicode_escape").decode() for one in name.strip()
+            )
+            rows["".join(escaped), metric.strip()] = (int(expected), Fraction(str(float(margin))))
     return rows
 
 
