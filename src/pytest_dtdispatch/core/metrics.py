@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_dtdispatch.core.shown import printable
+
 MOST_LISTED = 20
 LONGEST_NAME = 4000  # in files: with it, quoted, a line stays in what readers take
 
@@ -106,5 +108,4 @@ def row_key(name: str) -> str:
         >>> row_key(" my  step\n2 ")
         'my  step\\n2'
     """
-    shown = (letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name.strip())
-    return "".join(shown)
+    return printable(name.strip())
