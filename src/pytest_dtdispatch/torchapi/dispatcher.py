@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -14,6 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
+from pytest_dtdispatch.torchapi.conversions import held_by_name
 from pytest_dtdispatch.torchapi.process_groups import local_mode_type
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
 from pytest_dtdispatch.torchapi.shared_hook import SharedHook
@@ -140,10 +140,7 @@ def _redistribution_hooks(dispatcher: Any, watcher: Any) -> Iterator[AbstractCon
     yield patch.object(dispatcher, "redistribute_local_args", implied)
     name = "redistribute_local_tensor"
     redistribute = getattr(redistribute_module(), name)
-    redistributed = partial(watcher.on_redistribution, redistribute)
-    for module in list(sys.modules.values()):  # those that import it by name hold it themselves
-        if getattr(module, "__dict__", {}).get(name) is redistribute:
-            yield patch.object(module, name, redistributed)
+    yield from held_by_name(name, redistribute, partial(watcher.on_redistribution, redistribute))
 
 
 def _collective_hooks(watcher: Any) -> Iterator[AbstractContextManager[Any]]:
