@@ -23,7 +23,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.steps.counter import resident_bytes
+from pytest_dtdispatch.steps.held import resident_bytes
 
 BOUND = 6
 BLOCKS, CALLS, TOTAL = 60, 200, 300_000

@@ -57,6 +57,20 @@ def whole(step: Callable[[], Any]) -> float:
     return statistics.median(ratios)
 
 
+class Wrapping(torch.nn.Module):
+    """Wraps, unwraps and redistributes, and does hardly anything else."""
+
+    def __init__(self, weight: Any) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, local: torch.Tensor) -> torch.Tensor:
+        """Take a local tensor, and give one."""
+        weight = self.weight.redistribute(placements=[Replicate()])
+        wrapped: Any = DTensor.from_local(local, weight.device_mesh, [Replicate()]) + weight
+        return wrapped.to_local()  # type: ignore[no-any-return]
+
+
 def main() -> None:
     """Print a line for each step."""
     torch.set_num_threads(1)
@@ -72,11 +86,15 @@ def main() -> None:
         a = DTensor.from_local(torch.rand(next(rows), 8), grid, [Shard(0), Replicate()])
         a + a
 
+    local, weight = torch.rand(8, 8), DTensor.from_local(torch.rand(1, 8), line, [Shard(0)])
+    layers = torch.nn.Sequential(*(Wrapping(weight.requires_grad_()) for _ in range(5)))
+
     steps: dict[str, Callable[[], Any]] = {
         "FSDP2, AdamW": fsdp_training_step(line),
         "tensor parallel": one_block,
         f"{BLOCKS} tensor parallel blocks": lambda: [block() for block in blocks],
         "tensor parallel, 1 miss": missing,
+        "wraps and redistributions": lambda: layers(local).sum().backward(),
     }
     columns = ("calls", "step ms", "counted", "ratio", "between ms", "steps() ratio")
     print(f"{'step':28}" + "".join(f"{column:>14}" for column in columns))

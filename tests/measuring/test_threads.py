@@ -22,9 +22,9 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMod
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import dispatcher
-from pytest_dtdispatch.torchapi.dispatcher import SLOW_PATH, noticing_propagations
+from pytest_dtdispatch.torchapi.dispatcher import noticing_propagations
 from pytest_dtdispatch.torchapi.ops import open_modes
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.propagator import SLOW_PATH, ShardingCaches
 from tests.measuring.test_preconditions import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dtdispatch.steps.causes import by_cause, ranged
-from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution
+from pytest_dtdispatch.steps.happened import Asked, Miss, Redistribution
 
 
 def grown(length: int, call: int = 0, op: str = "bmm") -> Miss:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from torch.distributed.tensor import Replicate
 
-from pytest_dtdispatch.steps.model import Asked
+from pytest_dtdispatch.core.places import Phase
+from pytest_dtdispatch.steps.happened import Asked
 from pytest_dtdispatch.steps.processes import ProcessCounts, counting_in_processes
 
 pytestmark = pytest.mark.torch
@@ -38,6 +39,15 @@ def test_what_a_spawned_process_counts_comes_back(shard: Callable[..., Any], tmp
     )
     [miss], [moved] = found.missed, found.redistributions
     assert isinstance(miss.asked, Asked)
+    assert miss.place is not None
+    assert moved.place is not None
+    assert (miss.place.file, miss.place.phase, moved.place.line) == (
+        __file__,
+        Phase.FORWARD,
+        miss.place.line,
+    )
+    [collective] = found.collective_runs
+    assert (collective.kind, collective.place) == ("all_gather", moved.place)
     assert (miss.reason, moved.source, moved.target) == ("first call of this op", ("S0",), ("R",))
 
 

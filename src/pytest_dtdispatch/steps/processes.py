@@ -11,9 +11,12 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.core.spans import Interval
 from pytest_dtdispatch.measuring.unseen import watching_processes
 from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts
+from pytest_dtdispatch.steps.happened import Asked, Collective, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.model import StepCounts
 
 
 class CountedTarget:
@@ -70,12 +73,31 @@ def counting_in_processes() -> Iterator[ProcessCounts]:
             yield counts
 
 
+_LISTED: dict[str, type] = {
+    "missed": Miss,
+    "redistributions": Redistribution,
+    "collective_runs": Collective,
+    "wraps": Wrapping,
+    "unwraps": Wrapping,
+}
+
+
 def _counts(text: str) -> StepCounts:
     content = json.loads(text)
-    missed = tuple(Miss(**{**miss, "asked": Asked(miss["asked"])}) for miss in content["missed"])
-    moved = tuple(
-        Redistribution(**{**one, "source": tuple(one["source"]), "target": tuple(one["target"])})
-        for one in content["redistributions"]
-    )
     pairs = {name: tuple(map(tuple, content[name])) for name in ("collectives", "cache_growth")}
-    return StepCounts(**{**content, **pairs, "missed": missed, "redistributions": moved})
+    listed = {name: tuple(_read(kind, one) for one in content[name]) for name, kind in _LISTED.items()}
+    return StepCounts(**{**content, **pairs, **listed, "when": Interval(*content["when"])})
+
+
+def _read(kind: type, fields: dict[str, Any]) -> Any:
+    """Make one of what happened anew, of what its fields are in JSON."""
+    read: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
+    if "asked" in read:
+        read["asked"] = Asked(read["asked"])
+    if place := read["place"]:
+        read["place"] = CodePlace(**{**place, "phase": Phase(place["phase"])})
+    if when := read["when"]:
+        read["when"] = Interval(*when)
+    return kind(**read)

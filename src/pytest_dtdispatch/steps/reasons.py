@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.measuring.op_call import dtype_text, placements_text, shape_text
@@ -14,6 +15,8 @@ from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
 MOST_SHOWN = 3
+# What is remembered of a loop that never ends: calls of an op in a thread, and those of one place.
+MOST_CALLS, MOST_PLACED = 4096, 32
 
 
 class Trait(NamedTuple):
@@ -31,6 +34,7 @@ class Trait(NamedTuple):
 # What a call looks like to the caches, as texts.
 Traits = Mapping[Trait, str]
 _Call = tuple[tuple[Trait, str], ...]
+T = TypeVar("T")
 # These follow from others, or need not be part of a cache's key: named where nothing else differs.
 WEAK = ("stride", "value")
 
@@ -121,10 +125,8 @@ class Seen:
     def note(self, called: Called) -> None:
         """Note a call."""
         call, at = tuple(called.traits.items()), called.at
-        self._clears[at.thread, called.op][call] = at.clears
-        placed = self._placed[at.thread, called.op, at.call]
-        placed.pop(call, None)  # the last that was made stands last
-        placed[call] = None
+        _put_last(self._clears[at.thread, called.op], call, at.clears, MOST_CALLS)
+        _put_last(self._placed[at.thread, called.op, at.call], call, None, MOST_PLACED)
 
     def why(self, called: Called) -> Reason:
         """Say why a call missed, before it is noted itself."""
@@ -139,10 +141,19 @@ class Seen:
         if before is not None:
             return Reason("an equal call missed before: its plan is not kept")
         placed = self._placed.get((at.thread, op, at.call))
-        latest_first = reversed(placed or known)  # of those equally near, the last is what a reader remembers
+        # Of those equally near, the last is what a reader remembers.
+        latest_first = islice(reversed(placed or known), MOST_PLACED)
         differences = (_differences(traits, dict(other)) for other in latest_first)
         nearest = min(differences, key=lambda each: tuple(map(len, each))).reason
         return nearest if placed else Reason(*(f"{text} in another place" for text in nearest))
+
+
+def _put_last(calls: dict[_Call, T], call: _Call, value: T, most: int) -> None:
+    """Remember a call as the last that was made; the first is forgotten where there are too many."""
+    calls.pop(call, None)
+    calls[call] = value
+    if len(calls) > most:
+        del calls[next(iter(calls))]
 
 
 class _Change(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pytest_dtdispatch.steps.model import Asked
+from pytest_dtdispatch.steps.happened import Asked
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
@@ -32,11 +32,9 @@ class ThreadState(threading.local):
     """
 
     depth = 0  # propagations that are running: one may need others
+    asking: Any = None  # times the outermost of them
     nested = 0
     asked = Asked.NONE
-    implied_by = ""
-    collective_bytes = 0
-    is_in_collective = False
     python_entries = 0
     clears = 0
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from enum import Enum
-from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
+from pytest_dtdispatch.torchapi.shared_hook import held_by_name
 
 API = "torch.distributed.tensor._api"
 FSDP = "torch.distributed.fsdp._fully_shard._fsdp_common"
@@ -63,24 +63,28 @@ _PLAIN = (
 )
 
 
-def conversion_hooks(watcher: Any) -> Iterator[AbstractContextManager[Any]]:
-    """Tell a watcher of each conversion: ``watcher.on_conversion(converter, function, *args, **kwargs)``.
+def conversion_hooks(
+    watcher: Any, of: Collection[Conversion] = tuple(Conversion)
+) -> Iterator[AbstractContextManager[Any]]:
+    """Tell a watcher of each conversion of some kinds.
 
-    The watcher makes the call. Where torch converts inside of a conversion, as ``to_local`` does in backward
-    by ``from_local``, it is told of both, the outer one first. A backward function without a gradient does
-    nothing, and is told of too. Without grad, ``to_local`` hands out the local tensor, which is no call.
+    It is told by ``watcher.on_conversion(converter, function, *args, **kwargs)``, and makes the call. Where
+    torch converts inside of a conversion, as ``to_local`` does in backward by ``from_local``, it is told of
+    both, the outer one first. A backward function without a gradient does nothing, and is told of too.
+    Without grad, ``to_local`` hands out the local tensor, which is no call.
     """
     for name, (forward, backward) in _FUNCTIONS.items():
         if (owner := _function_class(name)) is not None:
             for method, converter in (("forward", forward), ("backward", backward)):
+                if converter.what not in of:
+                    continue
                 inner = getattr(owner, method)
-                told = partial(watcher.on_conversion, converter, inner)
-                yield patch.object(owner, method, staticmethod(_passing(told)))
+                told = wrapped_by(watcher, converter, inner)
+                yield patch.object(owner, method, staticmethod(told))
     for module, name, converter in _PLAIN:
         inner = getattr(sys.modules.get(module), name, None)
         if inner is not None:
-            outer = _passing(partial(watcher.on_conversion, converter, inner))
-            yield from held_by_name(name, inner, outer)
+            yield from held_by_name(name, inner, wrapped_by(watcher, converter, inner))
 
 
 def _function_class(name: str) -> Any:
@@ -88,18 +92,12 @@ def _function_class(name: str) -> Any:
     return getattr(importlib.import_module(API), name, None) or getattr(redistribute_module(), name, None)
 
 
-def _passing(told: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function of Python of it, as torch looks for code in what it calls."""
+def wrapped_by(watcher: Any, converter: Converter, inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of Python that a watcher is told of, as torch looks for code in what it calls."""
+    told = watcher.on_conversion
 
     def converted(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        return told(*args, **kwargs)
+        return told(converter, inner, *args, **kwargs)
 
     return converted
-
-
-def held_by_name(name: str, inner: Any, outer: Any) -> Iterator[AbstractContextManager[Any]]:
-    """Replace a function in every module that holds it by its name, where it is defined and imported."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is inner:
-            yield patch.object(module, name, outer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -13,14 +15,13 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.conversions import held_by_name
+from pytest_dtdispatch.torchapi.conversions import conversion_hooks
 from pytest_dtdispatch.torchapi.process_groups import local_mode_type
-from pytest_dtdispatch.torchapi.propagator import redistribute_module
-from pytest_dtdispatch.torchapi.shared_hook import SharedHook
+from pytest_dtdispatch.torchapi.propagator import SLOW_PATH, redistribute_module
+from pytest_dtdispatch.torchapi.shared_hook import SharedHook, held_by_name
 
 NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
-SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
-# Where torch has no native cache, what propagation asks for: by the name of newer ones and of old ones.
+# What propagation asks for, early: by the name of newer versions and of old ones.
 TENSOR_META = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
 # Names of the communication library's ops, less these, are those of its Python functions.
 VARIANTS = ("_coalesced", "_into_tensor", "_tensor", "_base", "_single", "_any_source", "_anysource")
@@ -32,11 +33,12 @@ SPELLED_APART = {
     "monitored_barrier": "barrier",
 }
 NO_COLLECTIVES = ("check_for_nan",)
+COLLECTIVE_SPACES = ("c10d", "_c10d_functional", "_dtensor")
 
 
 @contextmanager
-def watching(watcher: Any) -> Iterator[None]:
-    """Tell a watcher what DTensor's dispatcher does, in every thread.
+def watching_ops(watcher: Any) -> Iterator[None]:
+    """Tell a watcher what ops ask of the propagator and its caches, in every thread.
 
     Functions that torch calls are replaced by methods of the watcher, ``on_`` and what happens: each is given
     the function, and what it is called with. A hit of the native cache passes none of these hooks: it costs
@@ -48,8 +50,19 @@ def watching(watcher: Any) -> Iterator[None]:
             *_native_hooks(dispatcher, watcher),
             *_propagator_hooks(dispatcher.sharding_propagator, watcher),
             _handler_hook(dispatcher._custom_op_handlers, watcher),
-            *_redistribution_hooks(dispatcher, watcher),
+        ):
+            hooks.enter_context(hook)
+        yield
+
+
+@contextmanager
+def watching_transfers(watcher: Any) -> Iterator[None]:
+    """Tell a watcher, in the same way, of redistributions, collectives, wraps and unwraps."""
+    with ExitStack() as hooks:
+        for hook in (
+            *_redistribution_hooks(DTensor._op_dispatcher, watcher),
             *_collective_hooks(watcher),
+            *conversion_hooks(watcher),
         ):
             hooks.enter_context(hook)
         yield
@@ -108,21 +121,23 @@ def _propagator_hooks(propagator: Any, watcher: Any) -> Iterator[AbstractContext
     propagate, cache = propagator.propagate_op_sharding_non_cached, propagator.propagate_op_sharding
     propagated = partial(watcher.on_propagation, propagate)
     yield patch.object(propagator, "propagate_op_sharding_non_cached", propagated)
-    yield patch.object(propagator, "propagate_op_sharding", _WatchedCache(cache, watcher))
+    yield patch.object(propagator, "propagate_op_sharding", _WatchedCache(cache, watcher.on_python_cache))
+    for name in (name for name in TENSOR_META if hasattr(propagator, name)):
+        yield patch.object(propagator, name, _WatchedCache(getattr(propagator, name), watcher.on_tensor_meta))
 
 
 class _WatchedCache:
-    """Stands in for the propagator's Python cache."""
+    """Stands in for a cache of the propagator's."""
 
-    def __init__(self, cache: Any, watcher: Any) -> None:
+    def __init__(self, cache: Any, watch: Callable[..., Any]) -> None:
         self._cache = cache
-        self._watcher = watcher
+        self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
 
     def __call__(self, schema: Any) -> Any:
-        return self._watcher.on_python_cache(self._cache, schema)
+        return self._watch(self._cache, schema)
 
 
 @contextmanager
@@ -146,13 +161,13 @@ def _redistribution_hooks(dispatcher: Any, watcher: Any) -> Iterator[AbstractCon
 def _collective_hooks(watcher: Any) -> Iterator[AbstractContextManager[Any]]:
     """Watch the ops of collectives, and what runs collectives without coming to those ops."""
     yield _collective_op_hook(watcher)
-    kinds = {collective_kind(op.name()) for op in _collective_ops()}
+    kinds = _collective_kinds()
     for group in _derived_from(torch.distributed.ProcessGroup):  # none of C++ has functions of Python
         for name, method in list(vars(group).items()):
             if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
                 yield patch.object(group, name, _watched_method(method, kind, watcher))
     if mode := local_mode_type():
-        dispatch = _watched_simulation(mode.__torch_dispatch__, kinds, watcher)
+        dispatch = _watched_simulation(mode.__torch_dispatch__, watcher)
         yield patch.object(mode, "__torch_dispatch__", dispatch)
 
 
@@ -175,12 +190,20 @@ def _collective_op_hook(watcher: Any) -> Iterator[None]:
         yield
 
 
-def _collective_ops() -> Iterator[Any]:
-    for name in torch._C._dispatch_get_all_op_names():
-        namespace, _, rest = name.partition("::")
-        base, _, overload = rest.partition(".")
-        if namespace == "c10d" and base not in NO_COLLECTIVES:
-            yield getattr(getattr(torch.ops.c10d, base), overload or "default")
+@functools.cache  # to ask for the names of all ops takes milliseconds, and torch loads those of c10d at once
+def _collective_ops() -> tuple[Any, ...]:
+    names = (
+        name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if _is_collective(name)
+    )
+    return tuple(
+        getattr(getattr(torch.ops.c10d, base), overload or "default")
+        for base, _, overload in (name.partition(".") for name in names)
+    )
+
+
+def _is_collective(name: str) -> bool:
+    namespace, _, rest = name.partition("::")
+    return namespace == "c10d" and rest.partition(".")[0] not in NO_COLLECTIVES
 
 
 def _watched_op(op: Any, below: Any, watcher: Any) -> Callable[..., Any]:
@@ -199,17 +222,45 @@ def _watched_method(method: Any, kind: str, watcher: Any) -> Callable[..., Any]:
     return run
 
 
-def _watched_simulation(dispatch: Any, kinds: set[str], watcher: Any) -> Callable[..., Any]:
+def _watched_simulation(dispatch: Any, watcher: Any) -> Callable[..., Any]:
     def run(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def call(*_: Any, **__: Any) -> Any:
             return dispatch(mode, func, types, args, kwargs)
 
-        is_known = func.namespace in ("c10d", "_c10d_functional", "_dtensor")
-        if not is_known or (kind := collective_kind(func.name())) not in kinds:
+        if not (kind := collective_of(func)):
             return call()
         return watcher.on_collective(kind, call, *args, **kwargs or {})
 
     return run
+
+
+def collective_of(func: Any) -> str:
+    """Name the collective that an op runs; empty where it runs none."""
+    is_known = getattr(func, "namespace", "") in COLLECTIVE_SPACES
+    kind = collective_kind(func.name()) if is_known else ""
+    return kind if kind in _collective_kinds() else ""
+
+
+@functools.cache
+def _collective_kinds() -> frozenset[str]:
+    return frozenset(collective_kind(op.name()) for op in _collective_ops())
+
+
+@contextmanager
+def noticing_redistributions(note: Callable[[Any, Any], object]) -> Iterator[None]:
+    """Be told of each redistribution of this thread: what says where the tensor lives, and where it shall."""
+    name, home = "redistribute_local_tensor", threading.get_ident()
+    redistribute = getattr(redistribute_module(), name)
+
+    def told(local: Any, source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == home and tuple(source.placements) != tuple(target.placements):
+            note(source, target)
+        return redistribute(local, source, target, *args, **kwargs)
+
+    with ExitStack() as hooks:
+        for hook in held_by_name(name, redistribute, told):
+            hooks.enter_context(hook)
+        yield
 
 
 def collective_kind(op: str) -> str:

@@ -17,6 +17,8 @@ from pytest_dtdispatch.errors import UnsupportedTorchError
 from pytest_dtdispatch.torchapi.shared_hook import CallHook
 
 MISSING = object()
+# What the native dispatcher calls on a miss, where torch has one.
+SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
 
 
 @dataclass(frozen=True)
@@ -164,9 +166,14 @@ def cold_caches() -> tuple[NamedCache, ...]:
     collectives = importlib.import_module("torch.distributed.tensor._collective_utils")
     found = [
         NamedCache("FakeTensor", fake_tensor.cache_clear, lambda: len(fake_tensor.cache)),
-        _transform_plans(),
         _lru_cache("mesh topology", collectives, "MeshTopoInfo.build_from_mesh"),
     ]
+    return tuple(cache for cache in (*found, *plan_caches()) if cache)
+
+
+def plan_caches() -> tuple[NamedCache, ...]:
+    """Find the caches of redistribution: plans, and the planners that make them."""
+    found = [_transform_plans()]
     planner_clear = _follow(redistribute_module(), "clear_redistribute_planner_cache")
     planners = _follow(redistribute_module(), "_planner_cache")
     if planner_clear is not MISSING and planners is not MISSING:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -84,3 +85,10 @@ class CallHook:
             return inner(first, *args, **kwargs)
 
         return told
+
+
+def held_by_name(name: str, inner: Any, outer: Any) -> Iterator[AbstractContextManager[Any]]:
+    """Replace a function in every module that holds it by its name, where it is defined and imported."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is inner:
+            yield patch.object(module, name, outer)

@@ -81,6 +81,12 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     return local
 
 
+def wrapped_with(context: Any) -> Sequence[Placement]:
+    """Return the placements that autograd's context of ``from_local`` keeps, for its gradient."""
+    names = ("grad_placements", "forward_input_placements", "previous_placement")
+    return next((kept for name in names if (kept := getattr(context, name, None)) is not None), ())
+
+
 def wait_for(result: Any) -> None:
     """Wait for the collectives that fill the tensors of a result, where the program has not yet.
 

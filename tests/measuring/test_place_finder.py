@@ -1,0 +1,318 @@
+"""Where in a program something happens: line, module and phase, of every op of a step of training."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
+from torch.utils.checkpoint import checkpoint
+
+from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.measuring.place_finder import PlaceFinder
+
+pytestmark = pytest.mark.torch
+
+LINES = Path(__file__).read_text().splitlines()
+# Its frames are no code of a file, so that they are not taken for the program's.
+ASKING = """
+class AskingMode(TorchDispatchMode):
+    def __init__(self, ask):
+        super().__init__()
+        self.ask = ask
+        self.seen = []
+
+    @classmethod
+    def is_infra_mode(cls):
+        return True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append((func.__name__, self.ask()))
+        return func(*args, **(kwargs or {}))
+"""
+exec(compile(ASKING, "<made>", "exec"))
+Asking: Any = globals()["AskingMode"]
+Places = list[tuple[str, CodePlace]]
+
+
+def line_of(mark: str) -> int:
+    """Find the line of this file that ends in a mark."""
+    [line] = [number for number, text in enumerate(LINES, 1) if text.endswith(f"# {mark}")]
+    return line
+
+
+def found(seen: Places, op: str) -> list[tuple[int, str, str]]:
+    """Lines, modules and phases at which an op was called, each once."""
+    places = [place for name, place in seen if name.startswith(op)]
+    assert {place.file for place in places} <= {__file__}
+    return list(dict.fromkeys((place.line, place.module, str(place.phase)) for place in places))
+
+
+def at(mark: str, module: str, phase: str) -> tuple[int, str, str]:
+    return line_of(mark), module, phase
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return helped(self.inner(x).sin())  # block
+
+
+def helped(x: torch.Tensor) -> torch.Tensor:
+    return x.cos()  # helper
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient.tanh()  # own backward
+
+
+class Net(torch.nn.Module):
+    def __init__(self, is_reentrant: bool) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Block(), Block()])
+        self.is_reentrant = is_reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](x)
+        x = checkpoint(self.layers[1], x, use_reentrant=self.is_reentrant)
+        doubled: torch.Tensor = Doubled.apply(x)  # type: ignore[no-untyped-call]
+        return doubled.exp()  # net
+
+
+@pytest.fixture(params=[False, True], ids=["", "reentrant"])
+def step(request: pytest.FixtureRequest) -> Callable[[], None]:
+    net = Net(request.param)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    x = torch.rand(4, 4)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=False)  # zero_grad
+        loss = functional.mse_loss(net(x), x)  # loss
+        loss.backward()  # backward call
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # clip
+        optimizer.step()  # optimizer
+        loss.detach().log()  # logging
+
+    return step
+
+
+@pytest.fixture
+def finder() -> Iterator[PlaceFinder]:
+    with PlaceFinder() as finder:
+        yield finder
+
+
+def places_of(step: Callable[[], Any], ask: Callable[[], CodePlace]) -> Places:
+    with Asking(ask) as asking:
+        step()
+    return list(asking.seen)
+
+
+def noted_places(finder: PlaceFinder, step: Callable[[], Any]) -> Places:
+    """Places of a step, of which an earlier one was noted."""
+    step()
+    finder.begin_step()
+    noted = places_of(step, finder.note)
+    finder.begin_step()
+    seen = places_of(step, finder.here)
+    assert seen == noted
+    return seen
+
+
+def test_ops_of_forward_are_in_the_innermost_module_that_runs(
+    finder: PlaceFinder, step: Callable[[], None]
+) -> None:
+    seen = noted_places(finder, step)
+    assert found(seen, "mm")[:2] == [
+        at("block", "layers.0.inner", "forward"),
+        at("block", "layers.1.inner", "forward"),
+    ]
+    assert found(seen, "exp") == [at("net", "Net", "forward")]
+    assert found(seen, "mse_loss.") == [at("loss", "", "forward")]
+
+
+def test_ops_of_backward_are_where_their_node_was_made(finder: PlaceFinder, step: Callable[[], None]) -> None:
+    seen = noted_places(finder, step)
+    assert found(seen, "mse_loss_backward") == [at("loss", "", "backward")]
+    assert at("block", "layers.0.inner", "backward") in found(seen, "mm")
+    # The sine's gradient takes a cosine, where the program takes the sine.
+    assert at("block", "layers.0", "backward") in found(seen, "cos")
+
+
+def test_a_checkpoint_that_is_recomputed_is_in_backward_under_the_names_of_the_whole_model(
+    finder: PlaceFinder, step: Callable[[], None]
+) -> None:
+    seen = noted_places(finder, step)
+    assert at("block", "layers.1.inner", "backward") in found(seen, "mm")
+    assert at("block", "layers.1", "backward") in found(seen, "sin")
+
+
+def test_code_of_the_user_that_the_engine_calls_is_its_own_place(
+    finder: PlaceFinder, step: Callable[[], None]
+) -> None:
+    assert found(noted_places(finder, step), "tanh") == [at("own backward", "Net", "backward")]
+
+
+def test_clipping_and_optimizers_are_phases_of_their_own(
+    finder: PlaceFinder, step: Callable[[], None]
+) -> None:
+    seen = noted_places(finder, step)
+    assert found(seen, "zero_") == [at("zero_grad", "", "optimizer")]
+    assert {phase for *_, phase in found(seen, "linalg_vector_norm")} == {"clipping"}
+    assert found(seen, "add_")[-1] == at("optimizer", "", "optimizer")
+    assert found(seen, "log") == [at("logging", "", "other")]
+
+
+def test_what_prepares_backward_is_in_backward(finder: PlaceFinder, step: Callable[[], None]) -> None:
+    assert found(noted_places(finder, step), "ones_like") == [at("backward call", "", "backward")]
+
+
+def test_a_function_that_is_called_from_two_modules_is_in_both(finder: PlaceFinder) -> None:
+    net = torch.nn.Sequential(Block(), Block())
+    seen = places_of(lambda: net(torch.rand(4, 4)), finder.here)
+    assert found(seen, "cos") == [at("helper", "0", "forward"), at("helper", "1", "forward")]
+
+
+def test_without_notes_a_place_in_backward_is_the_call_of_backward(
+    finder: PlaceFinder, step: Callable[[], None]
+) -> None:
+    seen = places_of(step, finder.here)
+    assert found(seen, "mse_loss_backward") == [at("backward call", "", "backward")]
+
+
+def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: PlaceFinder) -> None:
+    x = torch.rand(4, requires_grad=True)
+
+    def step(times: int) -> None:
+        y = x
+        for _ in range(times):
+            y = y.sin()
+        y.exp().sum().backward()  # times
+
+    places_of(lambda: step(1), finder.note)
+    finder.begin_step()
+    assert found(places_of(lambda: step(3), finder.here), "cos") == [at("times", "", "backward")]
+
+
+def test_a_second_forward_follows_a_backward(finder: PlaceFinder) -> None:
+    block = Block()
+
+    def step() -> None:
+        for _ in range(2):
+            block(torch.rand(4, 4)).sum().backward()
+
+    phases = {phase for *_, phase in found(places_of(step, finder.here), "mm")}
+    assert phases == {"forward", "backward"}
+    assert {phase for *_, phase in found(places_of(step, finder.here), "sum")} == {"forward"}
+
+
+def test_what_an_optimizer_calls_back_is_no_optimizer(finder: PlaceFinder) -> None:
+    x = torch.rand(4, requires_grad=True)
+    optimizer = torch.optim.SGD([x], lr=0.1, foreach=False)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = x.sin().sum()  # closure
+        loss.backward()
+        return loss
+
+    seen = places_of(lambda: optimizer.step(closure), finder.here)
+    assert found(seen, "sin") == [at("closure", "", "forward")]
+    assert [phase for *_, phase in found(seen, "add_")] == ["optimizer"]
+
+
+class OwnSGD(torch.optim.Optimizer):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad)  # own step
+
+
+def test_an_optimizer_of_the_user_is_one(finder: PlaceFinder) -> None:
+    x = torch.rand(4, requires_grad=True)
+    optimizer = OwnSGD([x])
+    x.sum().backward()
+    assert found(places_of(optimizer.step, finder.here), "sub_") == [at("own step", "", "optimizer")]
+
+
+def test_backward_in_a_thread_of_a_program_is_backward(finder: PlaceFinder) -> None:
+    seen: Places = []
+
+    def work() -> None:
+        x = torch.rand(4, requires_grad=True)
+        seen.extend(places_of(lambda: x.sin().sum().backward(), finder.here))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert {phase for *_, phase in found(seen, "cos")} == {"backward"}
+    assert {phase for *_, phase in found(seen, "sin")} == {"forward"}
+
+
+def test_the_innermost_line_before_the_base_is_taken(finder: PlaceFinder) -> None:
+    def run(step: Callable[[], CodePlace]) -> CodePlace:
+        return step()
+
+    with PlaceFinder(run) as based:
+        place = run(based.here)  # base
+    assert (place.line, place.phase) == (line_of("base"), Phase.FORWARD)
+
+
+def test_hooks_are_taken_out_again() -> None:
+    x = torch.rand(4, requires_grad=True)
+    before = torch.autograd.graph.__dict__.copy(), torch.autograd.__dict__.copy()
+    with PlaceFinder():
+        assert torch.autograd.graph.__dict__ != before[0]
+        x.sum().backward()
+    assert (torch.autograd.graph.__dict__, torch.autograd.__dict__) == before
+
+
+def test_errors_of_backward_pass_as_they_are(finder: PlaceFinder) -> None:
+    y = torch.rand(4, requires_grad=True).exp().sum()
+    y.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
+    compiles: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiles.append(len(inputs))
+        return graph.forward
+
+    block = torch.compile(Block(), backend=backend)
+    x = torch.rand(4, 4)
+    for _ in range(3):
+        finder.begin_step()
+        block(x).sum().backward()
+        finder.note()
+    finder.__exit__(None, None, None)
+    block(x).sum().backward()
+    assert len(compiles) == 1
+    torch._dynamo.reset()
+
+
+def test_a_compiled_module_has_the_names_that_the_program_gave(finder: PlaceFinder) -> None:
+    net = torch.compile(torch.nn.Sequential(Block()), backend="aot_eager")
+    seen = places_of(lambda: net(torch.rand(4, 4)), finder.here)
+    assert {module for _, module, _ in found(seen, "mm")} <= {"0.inner", "Sequential"}
+    torch._dynamo.reset()

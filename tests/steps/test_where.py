@@ -1,0 +1,194 @@
+"""Where a step misses, redistributes, wraps and runs collectives: line, module and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.utils.checkpoint import checkpoint
+
+from pytest_dtdispatch.core.places import CodePlace
+from pytest_dtdispatch.steps.causes import by_cause
+from pytest_dtdispatch.steps.happened import Miss
+from pytest_dtdispatch.steps.measure import run_and_count_steps
+from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+pytestmark = pytest.mark.torch
+
+LINES = Path(__file__).read_text().splitlines()
+Where = tuple[str, str, str]
+
+
+def worked(x: DTensor, weight: torch.Tensor) -> DTensor:
+    """Do one of each; it is called from several places."""
+    y: Any = x @ weight  # implied
+    y = y.redistribute(placements=[Replicate()])  # asked
+    local = y.to_local()  # unwrap
+    return DTensor.from_local(local, x.device_mesh, [Replicate()])  # wrap
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]))
+
+    def forward(self, x: DTensor) -> DTensor:
+        return worked(x.redistribute(placements=[Shard(0)]), self.weight)  # layer
+
+
+class Block(torch.nn.Module):
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.first, self.second = Layer(mesh), Layer(mesh)
+
+    def forward(self, x: DTensor) -> Any:
+        return self.second(self.first(x))  # block
+
+
+class Net(torch.nn.Module):
+    def __init__(self, mesh: DeviceMesh, is_reentrant: bool) -> None:
+        super().__init__()
+        self.plain, self.checkpointed = Block(mesh), Block(mesh)
+        self.is_reentrant = is_reentrant
+
+    def forward(self, x: DTensor) -> Any:
+        return checkpoint(self.checkpointed, self.plain(x), use_reentrant=self.is_reentrant)
+
+
+class OwnSGD(torch.optim.Optimizer):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            worked(parameter, parameter)
+            parameter.sub_(parameter.grad)  # update
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["", "reentrant"])
+def counts(request: pytest.FixtureRequest) -> Any:
+    """Count a step of training in which every phase misses."""
+    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+    from pytest_dtdispatch.meshes.place import Place
+
+    owner = ProcessGroupOwner()
+    mesh = owner.mesh(Place((4,), "cpu", "fake"))
+    net = Net(mesh, request.param)
+    optimizer = OwnSGD(net.parameters())
+    x = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]).requires_grad_()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        ShardingCaches().clear()
+        loss = net(x).sum()  # loss
+        ShardingCaches().clear()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # clip
+        ShardingCaches().clear()
+        optimizer.step()  # optimizer
+        loss.full_tensor()  # logging
+
+    yield run_and_count_steps(step, 2, 1, "train").steps[0]
+    owner.close()
+
+
+def where(happened: Iterable[Any]) -> set[Where]:
+    return {described(one.place) for one in happened}
+
+
+def described(place: CodePlace | None) -> Where:
+    """Describe a place by the mark at the end of its line."""
+    assert place is not None
+    assert place.file == __file__
+    return LINES[place.line - 1].partition("# ")[2], place.module, str(place.phase)
+
+
+def in_layers(mark: str, *phases: str, blocks: Iterable[str] = ("plain", "checkpointed")) -> set[Where]:
+    layers = [f"{block}.{layer}" for block in blocks for layer in ("first", "second")]
+    return {(mark, layer, phase) for layer in layers for phase in phases}
+
+
+def of_op(missed: Iterable[Miss], op: str) -> list[Miss]:
+    return [miss for miss in missed if miss.signature.startswith(f"{op}.")]
+
+
+def test_misses(counts: StepCounts) -> None:
+    products = where(of_op(counts.missed, "mm"))
+    assert ("implied", "plain.first", "forward") in products
+    assert ("implied", "", "optimizer") in products
+    assert ("implied", "checkpointed.second", "backward") in products
+    assert where(of_op(counts.missed, "sum")) == {("loss", "", "forward")}
+    assert where(of_op(counts.missed, "sub_")) == {("update", "", "optimizer")}
+    phases = {str(miss.place.phase) for miss in counts.missed if miss.place}
+    assert phases == {"forward", "backward", "clipping", "optimizer"}
+
+
+def test_redistributions_that_ops_imply(counts: StepCounts) -> None:
+    implied = where(one for one in counts.redistributions if one.op == "mm.default")
+    assert implied >= in_layers("implied", "forward") | {("implied", "", "optimizer")}
+    recomputed = in_layers("implied", "backward", blocks=["checkpointed"])
+    assert implied >= recomputed
+    assert implied <= in_layers("implied", "forward", "backward") | {("implied", "", "optimizer")}
+
+
+def test_redistributions_that_are_asked_for(counts: StepCounts) -> None:
+    asked = where(one for one in counts.redistributions if one.op == "redistribute")
+    assert {one for one in asked if one[0] == "asked"} == in_layers("asked", "forward", "backward") | {
+        ("asked", "", "optimizer")
+    }
+    assert ("layer", "plain.second", "backward") in asked
+
+
+def test_wraps(counts: StepCounts) -> None:
+    wrapped = [one for one in counts.wraps if one.name == "from_local"]
+    assert where(wrapped) >= in_layers("wrap", "forward") | {("wrap", "", "optimizer")}
+    assert where(wrapped) <= in_layers("wrap", "forward", "backward") | {("wrap", "", "optimizer")}
+    in_backward = [one for one in counts.wraps if one.name == "to_local"]
+    assert where(in_backward) == in_layers("unwrap", "backward")
+
+
+def test_unwraps(counts: StepCounts) -> None:
+    unwrapped = where(one for one in counts.unwraps if one.name == "to_local")
+    assert in_layers("unwrap", "forward", blocks=["plain"]) <= unwrapped
+    assert ("logging", "", "other") in unwrapped
+    in_backward = [one for one in counts.unwraps if one.name == "from_local"]
+    assert where(in_backward) == in_layers("wrap", "backward")
+
+
+def test_collectives(counts: StepCounts) -> None:
+    assert len(counts.collective_runs) == counts.collective_calls
+    gathered = where(one for one in counts.collective_runs if one.kind == "all_gather")
+    assert gathered >= in_layers("implied", "forward") | {("implied", "", "optimizer")}
+    assert ("clip", "", "clipping") in where(counts.collective_runs)
+
+
+def test_one_cause_at_two_lines_is_two_lines(shard: Callable[..., DTensor]) -> None:
+    a = shard(8, 8)
+
+    def step() -> None:
+        ShardingCaches().clear()
+        a + a  # here
+        ShardingCaches().clear()
+        a + a  # there
+
+    missed = [one.missed for one in run_and_count_steps(step, 1, 3, "step").steps]
+    lines = by_cause(missed)
+    assert len(lines) == 2
+    assert all(line.endswith(" (forward) (once in each of steps 1-3)") for line in lines)
+    assert where(miss for step in missed for miss in step) == {
+        ("here", "", "forward"),
+        ("there", "", "forward"),
+    }
+
+
+def test_a_step_of_another_file_has_the_line_that_counts_it(shard: Callable[..., DTensor]) -> None:
+    a = shard(8, 8)
+    steps = run_and_count_steps(a.sin, 0, 1, "step")  # outside
+    assert where(steps.missed) == {("outside", "", "forward")}
