@@ -1,34 +1,26 @@
-"""What the suite measures: small models, functions to compile, paths through the dispatcher.
+"""Small models of the suite: a tensor-parallel MLP block and linear layers under FSDP2.
 
-The AOT cases are those of ``benchmarks/dynamo/pr_time_benchmarks/benchmarks/aotdispatcher.py`` in the
-PyTorch repository; the embedding is that of ``test/distributed/tensor/test_dynamic.py``. The paths through
-the dispatcher are those of ``dtensor.py`` beside the first, under its names, which counts their instructions
-on a hit. There, too, the work includes autograd's part: it is measured end to end.
+Beside each training step stands its plain twin: the same local program on plain tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.compiled.model import Compiled
-from pytest_dtdispatch.torchapi.ops import tree_leaves
-from pytest_dtdispatch.torchapi.optional import fully_shard, two_tensor_type
-from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
+from pytest_dtdispatch.torchapi.optional import fully_shard
+from pytest_dtdispatch.torchapi.tensors import local_of
 
 # Small enough for local ops to run in one thread: what is measured is dispatch.
 WIDTH, HIDDEN, BATCH = 16, 64, 8
-AOT_BACKEND = "aot_eager_decomp_partition"
-INPUTS, LENGTH = 100, 100
-TABLE_ROWS = {"cpu": 2_048, "cuda": 202_048}  # a CPU would copy those of the GPU for seconds
-TABLE_WIDTH = 256
-WORLD_SIZE = 256  # of the paths
 Work = Callable[[], Any]
 
 
@@ -45,6 +37,24 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Work:
     that one all-reduce a pass is all the communication there is.
     """
     up, down, x = _mlp_block(mesh)
+
+    def step() -> Any:
+        loss = mlp_loss(x, up, down)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def plain_tensor_parallel_step(mesh: DeviceMesh) -> Work:
+    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
+
+    The weights and the batch have the sizes that the local tensors have there; the all-reduces are left out.
+    """
+    rows, ranks = BATCH // mesh.size(0), mesh.size(1)
+    up = torch.rand(HIDDEN // ranks, WIDTH, device=mesh.device_type, requires_grad=True)
+    down = torch.rand(WIDTH, HIDDEN // ranks, device=mesh.device_type, requires_grad=True)
+    x = torch.rand(rows, WIDTH, device=mesh.device_type)
 
     def step() -> Any:
         loss = mlp_loss(x, up, down)
@@ -92,11 +102,15 @@ def fsdp_training_step(mesh: DeviceMesh) -> Work:
 
     The first step makes the optimizer's state; those after it are what training repeats.
     """
-    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=mesh.device_type) for _ in range(4)))
+    return _fsdp_step(mesh)
+
+
+def _fsdp_step(mesh: DeviceMesh, **options: Any) -> Work:
+    model = _four_layers(mesh.device_type)
     shard = fully_shard()
     for layer in model:
-        shard(layer, mesh=mesh)
-    shard(model, mesh=mesh)
+        shard(layer, mesh=mesh, **options)
+    shard(model, mesh=mesh, **options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     x = torch.rand(BATCH, WIDTH, device=mesh.device_type)
 
@@ -111,10 +125,59 @@ def fsdp_training_step(mesh: DeviceMesh) -> Work:
     return step
 
 
+def plain_fsdp_training_step(mesh: DeviceMesh) -> Work:
+    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
+
+    Forward and backward run on whole weights, as those that FSDP2 gathers. The optimizer works on parameters
+    of the size of one rank's shards, whose gradients are the first rows of those of the whole
+    weights. Gathering weights and reducing gradients is left out, and the copies that this takes.
+    """
+    model, ranks = _four_layers(mesh.device_type), mesh.size()
+    pairs = [
+        (whole, torch.nn.Parameter(whole.detach()[: len(whole) // ranks].clone()))
+        for whole in model.parameters()
+    ]
+    optimizer = torch.optim.AdamW([shard for _, shard in pairs], lr=1e-3, foreach=True)
+    x = torch.rand(BATCH, WIDTH, device=mesh.device_type)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        model.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        for whole, shard in pairs:
+            grad: Any = whole.grad
+            shard.grad = grad[: len(shard)]
+        optimizer.step()
+        return loss
+
+    step()
+    return step
+
+
+def _four_layers(device: str) -> torch.nn.Sequential:
+    return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(4)))
+
+
 def fsdp_step_or_skip(mesh: DeviceMesh) -> Work:
     """Prepare the same step; skip the test where this torch runs FSDP2 on no CPU."""
+    return _or_skip(fsdp_training_step, mesh)
+
+
+def fsdp_columns_step_or_skip(mesh: DeviceMesh) -> Work:
+    """Prepare the same step, each weight split by its columns; skip the test where this torch cannot."""
+    if "shard_placement_fn" not in inspect.signature(fully_shard()).parameters:
+        pytest.skip(f"torch {torch.__version__}: fully_shard has no shard_placement_fn")
+    return _or_skip(partial(_fsdp_step, shard_placement_fn=_by_columns), mesh)
+
+
+def _by_columns(parameter: torch.nn.Parameter) -> Shard | None:
+    return Shard(1) if parameter.ndim > 1 else None
+
+
+def _or_skip(make: Callable[[DeviceMesh], Work], mesh: DeviceMesh) -> Work:
     try:
-        return fsdp_training_step(mesh)
+        return make(mesh)
     except RuntimeError as error:
         if "requires CUDA" not in str(error):
             raise
@@ -125,118 +188,3 @@ def split_parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> tor
     """Split a weight over the second dimension of a mesh."""
     placed = distribute_tensor(weight.to(mesh.device_type), mesh, [Replicate(), split])
     return torch.nn.Parameter(placed)
-
-
-def add_each(*inputs: torch.Tensor) -> list[torch.Tensor]:
-    """Add each input to itself."""
-    return [torch.add(x, x) for x in inputs]
-
-
-def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
-    """Make 100 inputs."""
-    plain = [torch.ones(LENGTH, requires_grad=training) for _ in range(INPUTS)]
-    if not subclass:
-        return plain
-    two_tensor = two_tensor_type()
-    return [two_tensor(x, x.clone().detach().requires_grad_(training)) for x in plain]
-
-
-def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
-    """Prepare a look-up of 1,024 rows of a replicated table."""
-    device = mesh.device_type
-    table = torch.rand(TABLE_ROWS[device], TABLE_WIDTH, device=device, requires_grad=True)
-    weight = distribute_tensor(table, mesh, [Replicate()])
-    rows = torch.randint(low=0, high=100, size=(2, 512), device=device)
-
-    def embedding(batch: Any) -> Any:
-        return F.embedding(batch, weight.to(torch.float32))
-
-    return embedding, DTensor.from_local(rows, mesh, [Replicate()])
-
-
-def assert_equals_eager(compiled: Compiled) -> None:
-    """Hold results against those of the uncompiled function: values, and where they lie."""
-    for result, eager in zip(compiled.results, compiled.eager_results, strict=True):
-        pairs = zip(tree_leaves(result), tree_leaves(eager), strict=True)
-        for one, other in pairs:
-            assert type(one) is type(other)
-            assert getattr(one, "placements", ()) == getattr(other, "placements", ())
-            for inner, expected in zip(plain_tensors(one), plain_tensors(other), strict=True):
-                torch.testing.assert_close(inner, expected)
-
-
-def assert_compiled_once(compiled: Compiled) -> None:
-    """Hold results against eager ones, and that all of it was compiled in one piece."""
-    assert_equals_eager(compiled)
-    assert compiled.graph_breaks == compiled.recompiles == 0
-
-
-def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
-    """Take a tensor of a subclass apart, and one of many simulated ranks."""
-    if isinstance(tensor, two_tensor_type()):
-        yield from (tensor.a, tensor.b)
-    else:
-        yield from shards_of_simulated_ranks(local_of(tensor))
-
-
-def _ones(mesh: DeviceMesh, placement: Placement, *local_shape: int, grad: bool = False) -> DTensor:
-    local = torch.ones(local_shape or (10, 10), device=mesh.device_type, requires_grad=grad)
-    return DTensor.from_local(local, mesh, [placement])
-
-
-def _to_from_local(mesh: DeviceMesh) -> Work:
-    a = _ones(mesh, Replicate())
-    return lambda: DTensor.from_local(a.to_local(), mesh, [Replicate()])
-
-
-def _collectives(mesh: DeviceMesh) -> Work:
-    replicated, partial = _ones(mesh, Replicate()), _ones(mesh, Partial())
-
-    def work() -> None:
-        sharded = replicated.redistribute(placements=[Shard(0)])
-        other = sharded.redistribute(placements=[Shard(1)])
-        other.redistribute(placements=[Replicate()])
-        partial.redistribute(placements=[Replicate()])
-        partial.redistribute(placements=[Shard(0)])
-
-    return work
-
-
-def _add_backward(mesh: DeviceMesh) -> Work:
-    rows = 512 // mesh.size()
-    a = _ones(mesh, Shard(0), rows, 512, grad=True)
-    b = _ones(mesh, Shard(1), 512, rows, grad=True)
-
-    def work() -> None:
-        total: Any = (a + b).sum()
-        total.backward()
-
-    return work
-
-
-def _inplace(mesh: DeviceMesh) -> Work:
-    a, b = _ones(mesh, Replicate()), _ones(mesh, Replicate())
-    return lambda: a.add_(b)
-
-
-def _view(mesh: DeviceMesh) -> Work:
-    a = _ones(mesh, Replicate())
-    return lambda: a.view(100)
-
-
-def _custom_handler(mesh: DeviceMesh) -> Work:
-    a, b = _ones(mesh, Replicate()), _ones(mesh, Replicate())
-    return lambda: torch.ops.aten.is_same_size(a, b)
-
-
-# By the name of their rows: each prepares tensors on a mesh, and returns the work that is measured.
-PATHS: Mapping[str, Callable[[DeviceMesh], Work]] = {
-    "dtensor_dispatch_detach": lambda mesh: _ones(mesh, Replicate()).detach,
-    "dtensor_dispatch_to_from_local": _to_from_local,
-    "dtensor_dispatch_collectives": _collectives,
-    "dtensor_dispatch_add_backward": _add_backward,
-    "dtensor_dispatch_inplace": _inplace,
-    "dtensor_dispatch_view": _view,
-    "dtensor_dispatch_random": lambda mesh: _ones(mesh, Replicate()).uniform_,
-    "dtensor_dispatch_custom_handler": _custom_handler,
-}

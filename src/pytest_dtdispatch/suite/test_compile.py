@@ -9,16 +9,15 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
-from pytest_dtdispatch.suite.models import (
+from pytest_dtdispatch.suite.functions import (
     AOT_BACKEND,
     add_each,
     aot_inputs,
     assert_compiled_once,
     assert_equals_eager,
     embedding,
-    filled,
-    tensor_parallel_mlp,
 )
+from pytest_dtdispatch.suite.models import filled, tensor_parallel_mlp
 from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 
 pytestmark = pytest.mark.compile

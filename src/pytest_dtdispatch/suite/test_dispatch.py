@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
-from pytest_dtdispatch.suite.models import PATHS, WORLD_SIZE
+from pytest_dtdispatch.suite.paths import PATHS, WORLD_SIZE
 
 
 # torch warns of random ops on every CPU mesh.

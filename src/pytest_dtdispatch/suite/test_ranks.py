@@ -16,7 +16,9 @@ from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
-from pytest_dtdispatch.suite.models import BATCH, HIDDEN, PATHS, WIDTH, mlp_loss, split_parameter
+from pytest_dtdispatch.suite.llama import Sizes, llama, split, training_step
+from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, mlp_loss, split_parameter
+from pytest_dtdispatch.suite.paths import PATHS
 from pytest_dtdispatch.torchapi.optional import sharded_tensors, split_over_ranks
 
 RANKS = read_world(os.environ).size
@@ -83,6 +85,21 @@ def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) 
         result.backward()
     torch.testing.assert_close(result.full_tensor(), loss)
     for ours, theirs in zip(split, plain, strict=True):
+        grad: Any = ours.grad
+        torch.testing.assert_close(grad.full_tensor(), theirs.grad)
+
+
+@pytest.mark.skipif(RANKS not in (2, 4), reason="4 heads are split over 2 or 4 ranks")
+def test_llama(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Count steps of a Llama-like model, split over all ranks; loss and gradients are those of the whole."""
+    mesh, tokens = mesh_factory((RANKS,), dim_names=("tp",)), Sizes().tokens
+    on = mesh.device_type
+    model, whole = split(llama(on), mesh), llama(on)
+    whole.load_state_dict({name: each.full_tensor() for name, each in model.state_dict().items()})
+    step, expected = (training_step(each, tokens, tokens, on) for each in (model, whole))
+    assert dtdispatch.steps(step).misses_per_step == 0
+    torch.testing.assert_close(step(), expected())
+    for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
         grad: Any = ours.grad
         torch.testing.assert_close(grad.full_tensor(), theirs.grad)
 

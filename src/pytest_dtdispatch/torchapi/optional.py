@@ -57,3 +57,9 @@ def foreach_add() -> Callable[..., Any]:
 def two_tensor_type() -> Any:
     """Return the class of tensors that hold two, and apply every op to both."""
     return importlib.import_module("torch.testing._internal.two_tensor").TwoTensor
+
+
+def flattened(mesh: Any) -> Any:
+    """Make one dimension of all those of a mesh; None where torch cannot."""
+    flatten = getattr(mesh, "_flatten", None)
+    return flatten("_".join(mesh.mesh_dim_names)) if flatten else None

@@ -1,0 +1,163 @@
+"""Decoding token by token, with caches of keys and values that are DTensors and grow by one entry a token.
+
+Each token brings shapes that no token had before, so each one misses. The same program on plain tensors is
+beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from pytest_dtdispatch.suite.llama import LAYERS, FeedForward, RMSNorm, Sizes, fill_weights
+
+STREAMS = 2  # decoded together
+HEADS, TOKENS = 0, 2  # dimensions of a cache: the one that is split, the one that grows
+Decode = Callable[[int], Any]  # one token, given its number
+
+
+class CachedAttention(nn.Module):
+    """Attention of one token to all before it, whose keys and values are kept."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.head_width = sizes.head_width
+        inner = sizes.heads * sizes.head_width
+        self.wq = nn.Linear(sizes.width, inner, bias=False)
+        self.wk = nn.Linear(sizes.width, inner, bias=False)
+        self.wv = nn.Linear(sizes.width, inner, bias=False)
+        self.wo = nn.Linear(inner, sizes.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Append a token to the cache, and attend to all of it."""
+        q, k, v = (self.heads_of(linear(x)) for linear in (self.wq, self.wk, self.wv))
+        self.keys = torch.cat([self.keys, k], dim=TOKENS)
+        self.values = torch.cat([self.values, v], dim=TOKENS)
+        scores = torch.softmax(q @ self.keys.transpose(2, 3) * self.head_width**-0.5, dim=-1)
+        out: Tensor = self.wo((scores @ self.values).permute(1, 2, 0, 3).flatten(2))
+        return out
+
+    def heads_of(self, x: Tensor) -> Tensor:
+        """View the last dimension as heads, and put these first: some versions multiply no others."""
+        return x.view(*x.shape[:2], -1, self.head_width).permute(2, 0, 1, 3)
+
+
+class DecodeLayer(nn.Module):
+    """One layer: attention and a feed-forward block, each after a norm and beside a residual."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = RMSNorm(sizes.width), CachedAttention(sizes)
+        self.ffn_norm, self.feed_forward = RMSNorm(sizes.width), FeedForward(sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the layer on one token."""
+        x = x + self.attention(self.attention_norm(x))
+        out: Tensor = x + self.feed_forward(self.ffn_norm(x))
+        return out
+
+
+class Decoder(nn.Module):
+    """Layers that decode, one token after the other.
+
+    Args:
+        sizes: of the weights.
+        empty: makes a cache that holds as many tokens as it is given.
+    """
+
+    def __init__(self, sizes: Sizes, empty: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): DecodeLayer(sizes) for number in range(LAYERS)})
+        self.empty, self.cached = empty, -1
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, number: int) -> Tensor:
+        """Decode the token of this number: as many are in the cache before it."""
+        attentions = [each for each in self.modules() if isinstance(each, CachedAttention)]
+        if number != self.cached:
+            for attention in attentions:
+                attention.keys, attention.values = self.empty(number), self.empty(number)
+        for layer in self.layers.values():
+            x = layer(x)
+        self.cached = number + 1
+        return x
+
+
+def decode_token(mesh: DeviceMesh) -> Decode:
+    """Prepare a model of two layers, its heads split over a mesh of one dimension, to decode one token.
+
+    Args:
+        mesh: of as many ranks as divide the number of heads, 4.
+
+    Returns:
+        What decodes one token, given its number: the caches hold as many before it. After the token
+        before it they have grown by that; else they are filled first.
+    """
+    sizes, device = Sizes(), mesh.device_type
+
+    def empty(tokens: int) -> Tensor:
+        cache = torch.zeros(sizes.heads, STREAMS, tokens, sizes.head_width, device=device)
+        return distribute_tensor(cache, mesh, [Shard(HEADS)])
+
+    model = Decoder(sizes, empty).to(device)
+    for layer in model.layers.values():
+        parallelize_module(layer, mesh, _layer_plan())
+    return _decoding(model, sizes, device)
+
+
+def plain_decode_token(mesh: DeviceMesh) -> Decode:
+    """Prepare what one rank of that model computes, on plain tensors: no DTensor, no collective.
+
+    Weights and caches have the sizes that the local tensors have there: one rank's heads, and its part of
+    the width inside a feed-forward block. The two all-reduces of each layer are left out.
+    """
+    sizes, device = Sizes().of_one_rank(mesh.size()), mesh.device_type
+
+    def empty(tokens: int) -> Tensor:
+        return torch.zeros(sizes.heads, STREAMS, tokens, sizes.head_width, device=device)
+
+    return _decoding(Decoder(sizes, empty).to(device), sizes, device)
+
+
+def decode_steps(mesh: DeviceMesh) -> Callable[[], Any]:
+    """Prepare the same model to decode one token after the other, from the second on."""
+    return in_sequence(decode_token(mesh))
+
+
+def plain_decode_steps(mesh: DeviceMesh) -> Callable[[], Any]:
+    """Prepare what one rank computes of that, on plain tensors."""
+    return in_sequence(plain_decode_token(mesh))
+
+
+def in_sequence(decode: Decode) -> Callable[[], Any]:
+    """Number the tokens by themselves."""
+    numbers = itertools.count(1)
+    return lambda: decode(next(numbers))
+
+
+def _decoding(model: nn.Module, sizes: Sizes, device: str) -> Decode:
+    fill_weights(model)
+    x = torch.ones(STREAMS, 1, sizes.width, device=device)
+    return lambda number: model(x, number)
+
+
+def _layer_plan() -> dict[str, Any]:
+    return {
+        "attention.wq": ColwiseParallel(use_local_output=False),
+        "attention.wk": ColwiseParallel(use_local_output=False),
+        "attention.wv": ColwiseParallel(use_local_output=False),
+        "attention.wo": RowwiseParallel(),
+        "feed_forward.w1": ColwiseParallel(),
+        "feed_forward.w2": RowwiseParallel(),
+        "feed_forward.w3": ColwiseParallel(),
+    }

@@ -1,0 +1,295 @@
+"""A model built as Llama is: two layers, tensor and sequence parallel, and the same program on plain tensors.
+
+Weights are split as torchtitan splits them, by torch's own ``parallelize_module``: linear layers over the
+ranks of a mesh of one dimension, what lies between them (norms, residual sums) by the sequence. Attention
+runs on local tensors, each rank on its own heads. Sizes are small, so that dispatch is most of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from pytest_dtdispatch.torchapi.tensors import local_of
+
+BATCH, SEQUENCE, LAYERS = 2, 16, 2
+Work = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model, whole or what one rank has of it.
+
+    Attributes:
+        width: of what passes from layer to layer.
+        heads: of attention.
+        head_width: of one head.
+        hidden: width inside a feed-forward block.
+        tokens: in the vocabulary.
+    """
+
+    width: int = 64
+    heads: int = 4
+    head_width: int = 16
+    hidden: int = 128
+    tokens: int = 64
+
+    def of_one_rank(self, ranks: int) -> Sizes:
+        """Divide what is split over the ranks."""
+        return replace(
+            self, heads=self.heads // ranks, hidden=self.hidden // ranks, tokens=self.tokens // ranks
+        )
+
+
+class RMSNorm(nn.Module):
+    """Scale by the root of the mean square: of the ops that every torch has a rule for."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize the last dimension."""
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * self.weight
+
+
+class Attention(nn.Module):
+    """Causal attention with rotary position embeddings."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.head_width = sizes.head_width
+        inner = sizes.heads * sizes.head_width
+        self.wq = nn.Linear(sizes.width, inner, bias=False)
+        self.wk = nn.Linear(sizes.width, inner, bias=False)
+        self.wv = nn.Linear(sizes.width, inner, bias=False)
+        self.wo = nn.Linear(inner, sizes.width, bias=False)
+
+    def forward(self, x: Tensor, rotations: Tensor) -> Tensor:
+        """Attend from each position to those before it."""
+        q, k, v = (self.heads_of(linear(x)) for linear in (self.wq, self.wk, self.wv))
+        q, k = rotated(q, rotations), rotated(k, rotations)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        joined: Tensor = self.wo(out.transpose(1, 2).flatten(2))
+        return joined
+
+    def heads_of(self, x: Tensor) -> Tensor:
+        """View the last dimension as heads, and put these before the sequence."""
+        return x.view(*x.shape[:2], -1, self.head_width).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """The block between two attentions: SwiGLU."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(sizes.width, sizes.hidden, bias=False)
+        self.w2 = nn.Linear(sizes.hidden, sizes.width, bias=False)
+        self.w3 = nn.Linear(sizes.width, sizes.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gate one projection by another, and project back."""
+        out: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
+        return out
+
+
+class TransformerBlock(nn.Module):
+    """One layer: attention and a feed-forward block, each after a norm and beside a residual."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = RMSNorm(sizes.width), Attention(sizes)
+        self.ffn_norm, self.feed_forward = RMSNorm(sizes.width), FeedForward(sizes)
+
+    def forward(self, x: Tensor, rotations: Tensor) -> Tensor:
+        """Run the layer."""
+        x = x + self.attention(self.attention_norm(x), rotations)
+        out: Tensor = x + self.feed_forward(self.ffn_norm(x))
+        return out
+
+
+class Llama(nn.Module):
+    """Token numbers in, scores of the next token out."""
+
+    rotations: Tensor
+
+    def __init__(self, sizes: Sizes, block: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.tok_embeddings = nn.Embedding(sizes.tokens, sizes.width)
+        self.layers = nn.ModuleDict({str(number): block() for number in range(LAYERS)})
+        self.norm = RMSNorm(sizes.width)
+        self.output = nn.Linear(sizes.width, sizes.tokens, bias=False)
+        self.register_buffer("rotations", rotary_angles(SEQUENCE, sizes.head_width), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Run all layers."""
+        x = self.tok_embeddings(tokens)
+        for layer in self.layers.values():
+            x = layer(x, self.rotations)
+        scores: Tensor = self.output(self.norm(x))
+        return scores
+
+
+class LocalBlock(TransformerBlock):
+    """One layer on one rank's part of the weights and of the sequence, without collectives.
+
+    Where the parallel layer gathers the sequence, this one repeats its part of it; where that one
+    scatters, this one takes the first part. So each local op has the shapes that it has there.
+    """
+
+    def __init__(self, sizes: Sizes, ranks: int) -> None:
+        super().__init__(sizes)
+        self.ranks = ranks
+
+    def forward(self, x: Tensor, rotations: Tensor) -> Tensor:
+        """Run the layer."""
+        whole = self.attention(repeated(self.attention_norm(x), self.ranks), rotations)
+        x = x + first_part(whole, self.ranks)
+        return x + first_part(self.feed_forward(repeated(self.ffn_norm(x), self.ranks)), self.ranks)
+
+
+class LocalLlama(Llama):
+    """What one rank computes of the model, without collectives."""
+
+    def __init__(self, sizes: Sizes, ranks: int) -> None:
+        super().__init__(sizes, lambda: LocalBlock(sizes, ranks))
+        self.ranks = ranks
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Run all layers, and repeat the scores of one rank's tokens."""
+        x = first_part(self.tok_embeddings(tokens), self.ranks)
+        for layer in self.layers.values():
+            x = layer(x, self.rotations)
+        scores: Tensor = self.output(repeated(self.norm(x), self.ranks))
+        return scores.repeat(1, 1, self.ranks)
+
+
+def llama_step(mesh: DeviceMesh) -> Work:
+    """Prepare forward, loss and backward of the model, its weights split over a mesh of one dimension.
+
+    Args:
+        mesh: of as many ranks as divide the number of heads, 4.
+
+    Returns:
+        What runs one step and returns its loss, a plain tensor.
+    """
+    tokens = Sizes().tokens
+    return training_step(split(llama(mesh.device_type), mesh), tokens, tokens, mesh.device_type)
+
+
+def llama(device: str) -> nn.Module:
+    """Make the model, whole."""
+    sizes = Sizes()
+    return Llama(sizes, lambda: TransformerBlock(sizes)).to(device)
+
+
+def plain_llama_step(mesh: DeviceMesh) -> Work:
+    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
+
+    Weights and activations have the sizes that the local tensors have there, so the local ops are the same:
+    norms and residual sums on a rank's part of the sequence, linear layers on its part of the weights.
+    """
+    whole, ranks = Sizes(), mesh.size()
+    sizes = whole.of_one_rank(ranks)
+    model = LocalLlama(sizes, ranks).to(mesh.device_type)
+    return training_step(model, sizes.tokens, whole.tokens, mesh.device_type)
+
+
+def split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Split the weights of a model over the ranks, and what is between its linear layers by the sequence."""
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        },
+    )
+    for layer in model.get_submodule("layers").children():
+        parallelize_module(layer, mesh, _layer_plan())
+    fill_weights(model)
+    return model
+
+
+def fill_weights(model: nn.Module) -> None:
+    """Give weights small random numbers: older fake process groups leave undefined what they scatter."""
+    for weight in model.parameters():
+        if weight.ndim > 1:  # those of norms are not scattered
+            local_of(weight.data).uniform_(-0.1, 0.1)
+
+
+def _layer_plan() -> dict[str, Any]:
+    rows, all_rows = Shard(1), Replicate()
+    return {
+        "attention_norm": SequenceParallel(),
+        "attention": PrepareModuleInput(input_layouts=(rows, None), desired_input_layouts=(all_rows, None)),
+        "attention.wq": ColwiseParallel(),
+        "attention.wk": ColwiseParallel(),
+        "attention.wv": ColwiseParallel(),
+        "attention.wo": RowwiseParallel(output_layouts=rows),
+        "ffn_norm": SequenceParallel(),
+        "feed_forward": PrepareModuleInput(input_layouts=(rows,), desired_input_layouts=(all_rows,)),
+        "feed_forward.w1": ColwiseParallel(),
+        "feed_forward.w2": RowwiseParallel(output_layouts=rows),
+        "feed_forward.w3": ColwiseParallel(),
+    }
+
+
+def training_step(model: nn.Module, inputs: int, outputs: int, device: str) -> Work:
+    """Prepare forward, loss and backward of a model.
+
+    Args:
+        model: takes token numbers and gives scores.
+        inputs: how many tokens it knows.
+        outputs: how many it gives a score to.
+        device: of its weights.
+    """
+    tokens = torch.arange(BATCH * SEQUENCE, device=device).remainder(inputs).view(BATCH, SEQUENCE)
+    labels = torch.arange(BATCH * SEQUENCE, device=device).remainder(outputs)
+
+    def step() -> Tensor:
+        model.zero_grad()
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), labels)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def repeated(x: Tensor, ranks: int) -> Tensor:
+    """Make of one rank's part of the sequence as much as all ranks have."""
+    return x.repeat(1, ranks, 1)
+
+
+def first_part(x: Tensor, ranks: int) -> Tensor:
+    """Take as much of the sequence as one rank has."""
+    return x.narrow(1, 0, x.shape[1] // ranks)
+
+
+def rotary_angles(positions: int, head_width: int) -> Tensor:
+    """Make the cosines and sines by which pairs of a head are rotated at each position."""
+    frequencies = 10_000.0 ** -(torch.arange(0, head_width, 2) / head_width)
+    angles = torch.outer(torch.arange(positions), frequencies)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def rotated(x: Tensor, rotations: Tensor) -> Tensor:
+    """Rotate the halves of each head, as Llama's own code does its pairs."""
+    cosines, sines = rotations
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat([left * cosines - right * sines, left * sines + right * cosines], dim=-1)
