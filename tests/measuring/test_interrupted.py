@@ -21,9 +21,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.measuring.below import LocalOps
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.op_call import LocalOps
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

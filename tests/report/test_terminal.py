@@ -28,7 +28,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.measurements import EXPENDABLE, LEGEND, MEANINGS
+from pytest_dtdispatch.report.measurements import EXPENDABLE, LEGEND, MEANINGS, SHARE
 from pytest_dtdispatch.report.terminal import (
     MIN_LABEL,
     NO_EDGE,
@@ -43,6 +43,9 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 
 WIDTHS = (60, 80, 120, 200)
 TITLES = (
+    "calls",
+    "share %",
+    "total %",
     "cold ms",
     "miss ms",
     "hit us",
@@ -51,9 +54,8 @@ TITLES = (
     "miss/hit",
     "samples",
     "rounds",
-    "calls",
 )
-CELLS = ("1.90", "1.20", "6.5", "1.5", "5.0", "185", "20+200", "20", "3")
+CELLS = ("3", "98.1", "100.0", "1.90", "1.20", "6.5", "1.5", "5.0", "185", "20+200", "20")
 LABEL = "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"
 INDISPENSABLE = ["signature", "cold", "miss", "hit", "proof"]
 # Below this a terminal has no room for what is never left out.
@@ -70,7 +72,7 @@ def line(label: str = LABEL, proof: str = "proved", *notes: str, tone: Tone = To
 
 
 def table(*lines: Line, title: str = "test_a") -> Table:
-    return Table(COLUMNS, (Group(title, lines),), expendable=EXPENDABLE)
+    return Table(COLUMNS, (Group(title, lines),), expendable=EXPENDABLE, kept_longest=SHARE)
 
 
 def plain(line: tuple[Text, ...]) -> str:
@@ -87,7 +89,7 @@ def texts(of: Block, width: int) -> list[str]:
 
 def columns(of: Table, width: int) -> list[str]:
     """Names of the columns that are shown, without their units."""
-    return re.sub(r" (ns|us|ms)\b", "", texts(of, width)[0]).split()
+    return re.sub(r" (?:(?:ns|us|ms)\b|%)", "", texts(of, width)[0]).split()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -123,17 +125,17 @@ def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
     dropped: list[str] = []
     for width in range(200, 50, -1):
         shown = columns(table(line()), width)
-        dropped += [name for name in EXPENDABLE if name not in shown and name not in dropped]
+        dropped += [name for name in (*EXPENDABLE, *SHARE) if name not in shown and name not in dropped]
         assert not set(shown) & set(dropped), "a column that is gone does not come back"
         assert [name for name in shown if name in INDISPENSABLE] == INDISPENSABLE
-    assert dropped == ["calls", "rounds", "samples", "local", "miss/hit", "overhead"]
+    assert dropped == ["rounds", "samples", "local", "miss/hit", "overhead", "total", "calls", "share"]
 
 
 def test_no_column_is_left_out_while_labels_have_half_of_the_width() -> None:
     widest = len("  ") + len(LABEL) + sum(2 + len(title) for title in TITLES) + len("  proved")
-    assert "calls" in columns(table(line()), widest)
-    assert "calls" not in columns(table(line()), widest - 1)
-    assert "rounds" in columns(table(line()), widest - 1)
+    assert "rounds" in columns(table(line()), widest)
+    assert "rounds" not in columns(table(line()), widest - 1)
+    assert "samples" in columns(table(line()), widest - 1)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -252,7 +254,10 @@ def test_a_verbose_view_writes_columns_that_do_not_fit_below_the_line() -> None:
     said = [plain(pieces) for pieces in document_lines(Document((table(line()),)), 80, View(verbose=True))]
     assert said[0] == texts(table(line()), 80)[0]
     below = " ".join(text.strip() for text in said[3:])
-    assert below == "local 1.5 us, overhead 5.0 us, miss/hit 185, samples 20+200, rounds 20, calls 3"
+    assert (
+        below
+        == "calls 3, total 100.0 %, local 1.5 us, overhead 5.0 us, miss/hit 185, samples 20+200, rounds 20"
+    )
 
 
 def test_a_title_that_stands_twice_is_told_apart_below_the_line() -> None:

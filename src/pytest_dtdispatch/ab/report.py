@@ -21,7 +21,7 @@ from pytest_dtdispatch.report.document import (
     plain,
 )
 from pytest_dtdispatch.report.judgements import verdict_counts
-from pytest_dtdispatch.report.measurements import MICROSECONDS
+from pytest_dtdispatch.report.scales import MICROSECONDS
 from pytest_dtdispatch.stats.resampling import rate_interval
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)

@@ -36,7 +36,8 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     spans,
 )
-from pytest_dtdispatch.report.measurements import SCALES, TIMES, Scale
+from pytest_dtdispatch.report.measurements import SCALES, TIMES
+from pytest_dtdispatch.report.scales import Scale
 
 MOST_EXPENSIVE = 10
 FOLD_ABOVE = 20  # lines of a table

@@ -34,7 +34,7 @@ from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place, run_environment
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.steps.model import Redistribution
+from pytest_dtdispatch.steps.happened import Redistribution
 from pytest_dtdispatch.torchapi.ops import arguments_of, ops_with_a_rule, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import tensor_traits

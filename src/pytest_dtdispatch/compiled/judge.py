@@ -25,7 +25,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.marks import mark, proved, title_of
-from pytest_dtdispatch.report.measurements import MICROSECONDS, Scale
+from pytest_dtdispatch.report.scales import MICROSECONDS, Scale
 from pytest_dtdispatch.stats.rank_sums import hodges_lehmann, shift_interval
 
 CONFIDENCE = 0.95  # five compiles each suffice for it

@@ -13,7 +13,7 @@ from pytest_dtdispatch.report.measurements import lay_out, recorded
 
 MACHINE = "machine code, without what it calls"
 PYTHON = "Python, with the machine code that it calls"
-EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "hit+", "miss+")
+EXPENDABLE = ("rounds", "samples", "local", "miss/hit", "total", "hit+", "miss+", "calls")
 LEGEND = "{units}: the least of the calls that were counted."
 MEANINGS = {
     **OF_TIMES,

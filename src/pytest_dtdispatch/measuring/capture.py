@@ -1,4 +1,4 @@
-"""Capture: every DTensor op of a region is measured as it comes by."""
+"""Captures: DTensor ops of a region are measured as they come by."""
 
 from __future__ import annotations
 
@@ -6,128 +6,27 @@ import math
 import statistics
 import sys
 import time
-import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
-from logging import DEBUG
+from contextlib import AbstractContextManager
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from torch.distributed.tensor import DTensor
+from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.interrupts import Signals
-from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor, signature_of
+from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.measuring.conversion_call import ConversionCall
+from pytest_dtdispatch.measuring.converting import ConversionWatch, RanConversion
+from pytest_dtdispatch.measuring.dispatch_capture import DispatchCapture
+from pytest_dtdispatch.measuring.op_call import ClockedCall, OpCall, signature_of
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.preconditions import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.repeating import run_and_measure_op
-from pytest_dtdispatch.measuring.unseen import HidingModes, OtherThreads
 from pytest_dtdispatch.report.document import Document
 from pytest_dtdispatch.report.html_text import html_text
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.report.timings import document
-from pytest_dtdispatch.torchapi.ops import op_name, open_modes
-from pytest_dtdispatch.torchapi.process_groups import innermost_in_local_mode, is_local_mode_open
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches, dispatch_loggers
-from pytest_dtdispatch.torchapi.tensors import wraps_dtensors
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-class DispatchCapture(UnnoticedMode):
-    """A dispatch mode that is asked for every op, and hands those on DTensors to :meth:`on_op`.
-
-    It starts below autograd, where torch asks dispatch modes.
-    """
-
-    def __init__(self, ops: Sequence[str] = ()) -> None:
-        super().__init__()
-        self._ops = tuple(ops)
-        self._passed_over: set[str] = set()
-        self._caches = ShardingCaches()
-        self._hiding = HidingModes(self._caches)
-        self._others = OtherThreads(self)
-        self._measuring = Measuring("a capture is open")
-
-    def __enter__(self) -> Self:
-        __tracebackhide__ = True
-        refuse_elsewhere()
-        if any(isinstance(mode, DispatchCapture) for mode in open_modes()):
-            raise CaptureError(
-                "a capture is open already: captures cannot be nested, close the outer one first"
-            )
-        try:
-            with Signals():
-                warn_of_debug_logging()
-                self._measuring.__enter__()
-                self._measuring.held.enter_context(self._others.watched())
-                self._measuring.held.enter_context(innermost_in_local_mode(self))
-                super().__enter__()
-                self._hiding.note()
-        except BaseException:
-            self._leave()
-            raise
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        __tracebackhide__ = True
-        try:
-            with Signals():
-                left_open = self._leave()
-        except BaseException:  # it may have come before signals were held back
-            self._leave()
-            raise
-        self.on_unseen(Unseen(*self._others.found(), modes=self._hiding.found()))
-        if exception[0] is not None:
-            return
-        if not self._measuring.is_of_this_thread():
-            raise CaptureError(
-                f"the capture was opened in thread {self._measuring.thread.name!r}: close it there"
-            )
-        self._others.warn()
-        self._hiding.warn()
-        if left_open:
-            raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
-
-    def _leave(self) -> list[str]:
-        try:
-            return self._close() if self._measuring.is_of_this_thread() else []
-        finally:
-            self._measuring.__exit__()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        __tracebackhide__ = True
-        call = OpCall(func, args, kwargs or {})
-        leaves = call.leaves()
-        if types != (DTensor,) and any(map(wraps_dtensors, leaves)):
-            return NotImplemented  # its own dispatch comes down to ops on the DTensors inside, seen here
-        on_dtensors = has_dtensor(leaves)
-        if not on_dtensors:
-            self._hiding.look()
-        try:
-            if on_dtensors and (not self._ops or self._is_asked_for(op_name(func))):
-                return self.on_op(call)
-            return call.run()
-        finally:
-            self._hiding.note()
-
-    def _is_asked_for(self, name: str) -> bool:
-        if any(fnmatchcase(name, op) for op in self._ops):
-            return True
-        self._passed_over.add(name)
-        return False
-
-    def on_unseen(self, unseen: Unseen) -> None:
-        """Take what ran while it was open, and was not seen."""
-
-    @abstractmethod
-    def on_op(self, call: OpCall) -> Any:
-        """Make the call for the program, once, and return its result."""
+from pytest_dtdispatch.torchapi.plan_caches import PlanCaches
+from pytest_dtdispatch.torchapi.process_groups import is_local_mode_open
 
 
 class Timing(NamedTuple):
@@ -201,7 +100,7 @@ class TimeCaptureMode(DispatchCapture):
 
 
 class SignatureCapture(DispatchCapture):
-    """Measure every signature of a region at its first call, and count its further calls.
+    """Measure every signature of ops and conversions at its first call, and count its further calls.
 
     Args:
         results: where measurements are kept; several captures of one test share it.
@@ -222,6 +121,11 @@ class SignatureCapture(DispatchCapture):
         self._measured = measured
         self._results = results
         self._plan = plan
+        self._plans = PlanCaches(self._caches)
+
+    def watching_more(self) -> AbstractContextManager[Any]:
+        """Watch conversions, which are no ops."""
+        return ConversionWatch(self, self._on_conversion).watched()
 
     def on_unseen(self, unseen: Unseen) -> None:
         """Keep what was not seen in the results of the test."""
@@ -231,28 +135,53 @@ class SignatureCapture(DispatchCapture):
         """Make the call, and measure it where its signature is new."""
         __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
+        clocked = ClockedCall(*call)
         if self._results.count(signature):
-            return call.run()
+            if self._results.explains(signature):
+                return call.run()
+            result = clocked.run()
+            self._results.note_in_place(signature, clocked.took_ns)
+            return result
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
         began = time.perf_counter()
-        result, figures = run_and_measure_op(call, self._caches, self._plan)
-        self._results.enter(signature, figures)
-        self._results.is_simulated |= is_local_mode_open()
-        self._measured(time.perf_counter() - began)
+        result, figures = run_and_measure_op(clocked, self._caches, self._plan)
+        self._enter(signature, figures, clocked.took_ns, began)
         return result
 
+    def on_passed_over(self, call: OpCall) -> Any:
+        """Make a call that was not asked for, and count it."""
+        __tracebackhide__ = True
+        self._results.calls_passed_over += 1
+        return call.run()
 
-def warn_of_debug_logging() -> None:
-    """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
-    at_debug = [logger.name for logger in dispatch_loggers() if logger.isEnabledFor(DEBUG)]
-    if at_debug:
-        warnings.warn(
-            f"logger {at_debug[0]} is at DEBUG, which makes every hit several times slower: "
-            "set it to INFO to measure what users have",
-            DtDispatchWarning,
-            stacklevel=4,
-        )
+    def _on_conversion(self, call: ConversionCall) -> Any:
+        """Make a conversion, and measure it where its signature is new."""
+        __tracebackhide__ = True
+        ran = RanConversion(call)
+        self._hiding.note()
+        if self._ops and not self._is_asked_for(call.name):
+            self._results.calls_passed_over += 1
+            return ran.result
+        signature = call.signature(ran.result)
+        if self._results.count(signature):
+            if not self._results.explains(signature):
+                self._results.note_in_place(signature, ran.took_ns)
+            return ran.result
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(signature.full)
+        began = time.perf_counter()
+        self._enter(signature, ran.measure(self._plans, self._plan), ran.took_ns, began)
+        self._hiding.note()
+        return ran.result
+
+    def _enter(self, signature: Signature, figures: Figures, took_ns: int, began: float) -> None:
+        """Keep what was measured of a new signature."""
+        self._results.enter(signature, figures)
+        if not self._results.explains(signature):
+            self._results.note_in_place(signature, took_ns)
+        self._results.is_simulated |= is_local_mode_open()
+        self._measured(time.perf_counter() - began)
 
 
 def _median_us(ns: Sequence[int]) -> float:

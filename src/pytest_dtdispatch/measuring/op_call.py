@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import zip_longest
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from pytest_dtdispatch.torchapi.ops import (
     returns_nothing,
     tree_leaves,
 )
-from pytest_dtdispatch.torchapi.tensors import TensorTraits, local_of, mesh_among, tensor_traits
+from pytest_dtdispatch.torchapi.tensors import TensorTraits, mesh_among, tensor_traits
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,6 +59,23 @@ class OpCall(NamedTuple):
         if returns_nothing(self.func) and not self.written():
             return "runs once: its effect is outside its tensors"
         return None
+
+
+class ClockedCall(OpCall):
+    """An op call that knows how long its first run took, in nanoseconds."""
+
+    took_ns = 0
+
+    def run(self) -> Any:
+        """Make the call."""
+        __tracebackhide__ = True
+        if self.took_ns:
+            return super().run()
+        began = time.perf_counter_ns()
+        try:
+            return super().run()
+        finally:
+            self.took_ns = time.perf_counter_ns() - began
 
 
 def has_dtensor(leaves: list[Any]) -> bool:
@@ -110,58 +127,6 @@ class UnnoticedMode(TorchDispatchMode):
         left_open = close_modes_opened_since([*self._outer, self])
         super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return left_open
-
-
-class LocalOps(UnnoticedMode):
-    """Record the ops that DTensor ops come down to: those on plain tensors, collectives among them.
-
-    Declining DTensor ops makes DTensor dispatch them itself, below this mode.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[OpCall] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented
-        call = OpCall(func, args, kwargs or {})
-        self.calls.append(call)
-        return call.run()
-
-
-def local_call_of(call: OpCall, rewind: Callable[[], None], signals: Signals) -> tuple[OpCall | None, str]:
-    """Find the op on the local shards that a steady call comes down to.
-
-    The call is made once more, on a hit, and what it runs below is recorded: nothing is guessed from rules.
-    On a miss it would not do: propagation runs ops on fake tensors, and they would be recorded too.
-    """
-    rewind()
-    with LocalOps() as below:
-        try:
-            signals.let_in()
-            call.run()
-        finally:
-            signals.is_open = False
-    collectives = [c for c in below.calls if getattr(c.func, "namespace", "").startswith(("c10d", "_c10d"))]
-    if collectives:
-        return None, f"redistributes ({', '.join(dict.fromkeys(c.func.__name__ for c in collectives))})"
-    if len(below.calls) != 1:
-        ops = ", ".join(dict.fromkeys(op_name(c.func) for c in below.calls)) or "none"
-        return None, f"runs {len(below.calls)} ops on local shards ({ops})"
-    [local] = below.calls
-    if local.func is not call.func:
-        return None, f"runs {op_name(local.func)} on local shards"
-    if not _same_tensors(call, local):
-        return None, "runs on other tensors than its local shards"
-    return local, ""
-
-
-def _same_tensors(call: OpCall, local: OpCall) -> bool:
-    shards = [local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
-    used = [leaf for leaf in local.leaves() if isinstance(leaf, torch.Tensor)]
-    is_same = all(shard is tensor for shard, tensor in zip_longest(shards, used))
-    return is_same and all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
 
 
 # How signatures write dtypes.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Refused, State, Unit
 
@@ -60,6 +60,25 @@ def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
 def proved(calls: TimedCalls) -> list[ProvedCall]:
     """Look how far the counters moved during each of the calls."""
     return [ProvedCall(sample, *moved(before, after)) for sample, before, after in calls]
+
+
+class Caches(Protocol):
+    """Caches whose hits and misses are measured."""
+
+    def readers(self) -> tuple[Reader, ...]:
+        """Readers of their counters, the cache that is asked first in front."""
+
+    def clear(self) -> None:
+        """Empty them."""
+
+    def clear_cold(self) -> None:
+        """Empty the caches that feed them too."""
+
+    def cold_entries(self) -> int:
+        """How many entries are left in those."""
+
+    def counting_uncached(self) -> AbstractContextManager[list[int]]:
+        """Count, in the one element of the list, what asks no cache."""
 
 
 class Propagation(Enum):

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from traceback import clear_frames
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.errors import RanksError, first_line
+from pytest_dtdispatch.measuring.below import below
 from pytest_dtdispatch.measuring.interrupts import Signals, nothing_warned
-from pytest_dtdispatch.measuring.op_call import OpCall, local_call_of
+from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.proof import nothing_to_do
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
@@ -37,6 +38,16 @@ from pytest_dtdispatch.torchapi.ops import (
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
+class Repeatable(Protocol):
+    """A call by what it is given, and what it writes to."""
+
+    def leaves(self) -> list[Any]:
+        """Every argument, lists of tensors flattened."""
+
+    def written(self) -> list[torch.Tensor]:
+        """Tensors that it writes to."""
+
+
 class OpReplay:
     """What a program could notice of an op that is made again: noted before, put back after.
 
@@ -44,7 +55,7 @@ class OpReplay:
     program's call left behind, as dispatch does not depend on what tensors hold.
     """
 
-    def __init__(self, call: OpCall) -> None:
+    def __init__(self, call: Repeatable) -> None:
         self.masks = Masks()
         self._leaves = call.leaves()
         self._random = RandomState(self._leaves)
@@ -199,12 +210,14 @@ def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tupl
     again = None if plan.agreement else once_more
     with Repetitions(replay.restore, replay.masks, again, plan.one_thread) as repetitions:
         signals = repetitions.signals
-        local, why_no_local = with_own_warnings(lambda: local_call_of(call, replay.rewind, signals))
-        local_subject = _subject(local, replay) if local else None
+        found = with_own_warnings(lambda: below(call, replay.rewind, signals))
+        local_subject = _subject(found.local, replay) if found.local else None
         rounds = Rounds(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
         figures = with_own_warnings(rounds.take)
-        remarks = () if local else (f"no local row: {why_no_local}",)
-        repetitions.figures = replace(figures, remarks=(*remarks, *figures.remarks))
+        remarks = () if found.local else (f"no local row: {found.why_no_local}",)
+        notes = (f"redistributes {', '.join(found.redistributed)}",) if found.redistributed else ()
+        notes, remarks = (*notes, *figures.notes), (*remarks, *figures.remarks)
+        repetitions.figures = replace(figures, notes=notes, remarks=remarks)
     return result, repetitions.figures
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.core.profiles import Profile
@@ -16,6 +16,7 @@ from pytest_dtdispatch.measuring.proof import (
     NO_COUNTER_MOVED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
+    Caches,
     Propagation,
     ProvedCall,
     Reader,
@@ -27,9 +28,6 @@ from pytest_dtdispatch.measuring.proof import (
     proved,
 )
 from pytest_dtdispatch.measuring.sampler import Meter
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 WARMUP_LOCALS = 2
 REHEARSAL_CALLS = 3
@@ -113,7 +111,7 @@ class Rounds:
     def __init__(
         self,
         subject: Subject,
-        caches: ShardingCaches,
+        caches: Caches,
         plan: Plan,
         local: Subject | None = None,
         synchronize: Callable[[], None] = nothing_to_do,

@@ -9,9 +9,10 @@ from pytest_dtdispatch.ranks.merge import RankSamples
 from pytest_dtdispatch.report.document import Column, Document, View
 from pytest_dtdispatch.report.marks import proved
 from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
-from pytest_dtdispatch.report.measurements import SCALES, Scale, lay_out
+from pytest_dtdispatch.report.measurements import SCALES, lay_out
+from pytest_dtdispatch.report.scales import Scale
 
-EXPENDABLE = ("calls", "rounds", "samples", "local", "overhead", "spread", "slowest")
+EXPENDABLE = ("rounds", "samples", "local", "overhead", "total", "calls", "spread", "slowest")
 LEGEND = "A figure is the median over ranks of the median of each."
 MEANINGS = {
     **OF_TIMES,

@@ -140,10 +140,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Group:
-    """Lines under one title, such as those of one test; without a title they stand alone."""
+    """Lines under one title, such as those of one test; without a title they stand alone.
+
+    Args:
+        title: of all lines.
+        lines: those that are shown.
+        more: says below them what is left out; empty where nothing is.
+    """
 
     title: str
     lines: tuple[Line, ...]
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,6 +163,7 @@ class Table:
         label_title: of the first column.
         proof_title: of the last column; empty where there is none.
         expendable: titles of columns that may be left out, the first of them first.
+        kept_longest: titles of those that go after them, and only where labels have no room at all.
         label_tone: of all labels.
     """
 
@@ -164,6 +172,7 @@ class Table:
     label_title: str = "signature"
     proof_title: str = "proof"
     expendable: tuple[str, ...] = ()
+    kept_longest: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
 
 

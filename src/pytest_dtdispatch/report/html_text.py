@@ -70,6 +70,8 @@ def _group_rows(table: Table, group: Group, width: int, has_proof: bool) -> Iter
         yield _row("td", (label, *line.cells, *((proof,) if has_proof else ())), 0, len(line.cells) + 1)
         for note in line.notes:
             yield _wide(_escaped(note), width)
+    if group.more:
+        yield _wide(_escaped(group.more), width)
 
 
 def _row(tag: str, cells: Sequence[Cell], *left: int) -> str:

@@ -93,6 +93,8 @@ def _group_parts(table: Table, group: Group) -> Iterator[str]:
     notes = [f"* {code(line.label)}: {escaped(note)}" for line in group.lines for note in line.notes]
     if notes:
         yield "\n".join(notes)
+    if group.more:
+        yield escaped(group.more)
 
 
 def _grid(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:

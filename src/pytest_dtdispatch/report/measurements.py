@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import NOISY, Measurement, Samples, State
+from pytest_dtdispatch.report.costs import COLUMNS as SHARE_COLUMNS
+from pytest_dtdispatch.report.costs import MEANINGS as OF_COSTS
+from pytest_dtdispatch.report.costs import CostedRow, by_cost, shown
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, View
 from pytest_dtdispatch.report.marks import mark, proved, title_of
+from pytest_dtdispatch.report.scales import MICROSECONDS, MILLISECONDS
 
 LEGEND = "Quietest blocks: of seven blocks of neighbouring samples the lowest median."
 SCATTER = "+-%"
 MEANINGS = {
+    **OF_COSTS,
     "cold": "a miss after every other cache was cleared too",
-    "miss": "first call after the sharding caches were cleared",
+    "miss": "first call after the sharding caches, of a redistribution those of plans, were cleared",
     "hit": "a later call",
     "local": "that op on plain local shards",
     "overhead": "hit - local, what DTensor adds to the op on plain local shards",
@@ -23,10 +26,8 @@ MEANINGS = {
     "samples": "misses + hits recorded",
 }
 # Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
-EXPENDABLE = ("calls", "rounds", "samples", "local", "miss/hit", "overhead")
-UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
-MAX_DECIMALS = 3
-MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
+SHARE = ("share",)  # rows are in its order
+EXPENDABLE = ("rounds", "samples", "local", "miss/hit", "overhead", "total", "calls")
 TIMES: dict[str, Callable[[Measurement], float | None]] = {
     "cold": lambda measurement: measurement.figure(State.COLD),
     "miss": lambda measurement: measurement.figure(State.MISS),
@@ -40,39 +41,7 @@ SCATTERED: dict[str, Callable[[Measurement], Samples | None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A unit of time.
-
-    Args:
-        name: ``ns``, ``us``, ``ms`` or ``s``.
-        ns: how many nanoseconds it has.
-        decimals: digits after the point that a column in it shows.
-    """
-
-    name: str
-    ns: float
-    decimals: int
-
-    def text(self, ns: float | None) -> str:
-        """Write a time given in nanoseconds; a dash where there is none."""
-        return "-" if ns is None else f"{ns / self.ns:,.{self.decimals}f}"
-
-
-# One unit and as many digits in every run: two runs are read side by side.
-MILLISECONDS, MICROSECONDS = Scale("ms", 1e6, 3), Scale("us", 1e3, 2)
 SCALES = {title: MILLISECONDS if title in ("cold", "miss") else MICROSECONDS for title in TIMES}
-
-
-def column_scale(values_ns: Iterable[float | None]) -> Scale:
-    """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits."""
-    sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= MIN_NS)
-    if not sizes:
-        return Scale("us", 1e3, 1)
-    typical = sizes[len(sizes) // 2]
-    name, ns = next(((name, ns) for name, ns in UNITS if typical >= ns), UNITS[-1])
-    leading = math.floor(math.log10(sizes[0] / ns))
-    return Scale(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))
 
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
@@ -104,22 +73,36 @@ def lay_out(
     expendable: tuple[str, ...],
     view: View,
 ) -> Table:
-    """Lay out a line for each measurement, grouped by test and by where its figures start."""
-
-    def line(measurement: Measurement) -> Line:
-        more = (str(measurement.rounds), str(measurement.calls)) if view.verbose else ()
-        notes = measurement.notes + (measurement.remarks if view.verbose else ())
-        text, tone = mark(measurement)
-        return Line(measurement.label, (*cells(measurement), *more), text, notes, tone)
-
-    groups = [
-        Group(f"{test} ({contains})", tuple(line(each) for each in of_test if each.contains is contains))
+    """Lay out a line for each measurement, the dearest of a test first; of the cheapest say how many."""
+    regions = {
+        f"{test} ({contains})": [each for each in of_test if each.contains is contains]
         for test, of_test in measured.items()
         for contains in dict.fromkeys(each.contains for each in of_test)
-    ]
-    extra = (Column("rounds"), Column("calls")) if view.verbose else ()
+    }
+    costed = {title: by_cost(rows) for title, rows in regions.items()}
+    has_shares = any(len(rows) > 1 and rows[0].share is not None for rows in costed.values())
+    rounds = [Column("rounds")] * view.verbose
+    calls = [Column("calls")] * (view.verbose and not has_shares)
+
+    def all_cells(one: CostedRow) -> tuple[str, ...]:
+        more = [str(one.row.rounds)] * len(rounds) + [f"{one.row.calls:,}"] * len(calls)
+        return (*(one.cells if has_shares else ()), *cells(one.row), *more)
+
+    groups = []
+    for title, rows in costed.items():
+        kept, left_out = shown(rows, view)
+        lines = tuple(line_of(one.row, all_cells(one), view) for one in kept)
+        groups.append(Group(title, lines, left_out))
+    heads = (*(SHARE_COLUMNS if has_shares else ()), *columns, *rounds, *calls)
     last = title_of([line for group in groups for line in group.lines])
-    return Table((*columns, *extra), tuple(groups), proof_title=last, expendable=expendable)
+    return Table(heads, tuple(groups), proof_title=last, expendable=expendable, kept_longest=SHARE)
+
+
+def line_of(measurement: Measurement, cells: Sequence[str], view: View) -> Line:
+    """Lay out a measurement: below its cells notes, in the last column what is wrong with it."""
+    notes = measurement.notes + (measurement.remarks if view.verbose else ())
+    text, tone = mark(measurement)
+    return Line(measurement.label, tuple(cells), text, notes, tone)
 
 
 def scatter_text(samples: Samples | None) -> str:

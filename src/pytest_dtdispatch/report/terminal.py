@@ -35,7 +35,7 @@ from pytest_dtdispatch.report.document import (
 )
 
 NO_EDGE = sys.maxsize  # the width of a pipe and of a file
-MIN_LABEL, ROOMY_LABEL = 32, 60
+MIN_LABEL, ROOMY_LABEL = 30, 60
 INDENT = "  "
 FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
 KEPT_OF_NAME = 16  # letters of its end: its beginning is what is looked for
@@ -161,6 +161,8 @@ def _table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Text, .
                 yield from _paragraph_lines(paragraph(figures, indent=2, hanging=1), width)
             for note in line.notes:
                 yield from _paragraph_lines(paragraph(note, Tone.NOTICE, indent=2, hanging=1), width)
+        if group.more:
+            yield from _paragraph_lines(paragraph(group.more, indent=1, hanging=1), width)
 
 
 def _row(line: Line, keep: Sequence[int], widths: Sequence[int], label_width: int) -> tuple[Text, ...]:
@@ -184,11 +186,13 @@ def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:
 
 def _columns_that_fit(table: Table, width: int) -> list[int]:
     keep = list(range(len(table.columns)))
-    for column in (i for title in table.expendable for i in keep.copy() if table.columns[i].title == title):
-        used = sum(_column_width(table, i) for i in keep) + _proof_width(table)
-        if width - len(INDENT) - used >= _least_label(table, width):
-            break
-        keep.remove(column)
+    least = _least_label(table, width)
+    for titles, room in ((table.expendable, least), (table.kept_longest, min(least, MIN_LABEL))):
+        for column in (i for title in titles for i in keep.copy() if table.columns[i].title == title):
+            used = sum(_column_width(table, i) for i in keep) + _proof_width(table)
+            if width - len(INDENT) - used >= room:
+                break
+            keep.remove(column)
     return keep
 
 

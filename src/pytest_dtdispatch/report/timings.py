@@ -13,9 +13,9 @@ from pytest_dtdispatch.core.measurement import (
     refused_of,
 )
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.report.document import Column, Document, View, one_line
-from pytest_dtdispatch.report.marks import proved
-from pytest_dtdispatch.report.measurements import LEGEND, MEANINGS, SCALES, SCATTER, lay_out, scatter_text
+from pytest_dtdispatch.report.document import Column, Document, Group, Table, View, one_line
+from pytest_dtdispatch.report.marks import proved, title_of
+from pytest_dtdispatch.report.measurements import LEGEND, MEANINGS, SCALES, SCATTER, line_of, scatter_text
 
 TITLES = ("miss", "hit", SCATTER)
 NOTHING = "nothing was timed: no op on DTensors ran in the region"
@@ -42,7 +42,9 @@ def document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Docume
     columns = [Column("calls")]
     for state in ("miss", "hit"):
         columns += [Column(state, SCALES[state].name), Column(SCATTER)]
-    table = lay_out(columns, {title: rows}, cells, (), View())
+    lines = tuple(line_of(row, cells(row), View()) for row in rows)
+    group = Group(f"{title} ({Contains.DISPATCH})", lines)
+    table = Table(tuple(columns), (group,), proof_title=title_of(lines))
     return Document((table, *proved(rows)), LEGEND, {name: MEANINGS[name] for name in TITLES})
 
 

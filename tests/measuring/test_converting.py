@@ -1,0 +1,318 @@
+"""Redistributions and wraps of a region: a row for each, measured without the program noticing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.report.document import View
+from pytest_dtdispatch.report.explained import explained, explained_lines
+from pytest_dtdispatch.torchapi.conversions import conversion_hooks
+from pytest_dtdispatch.torchapi.plan_caches import PlanCaches
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import wait_for
+
+pytestmark = pytest.mark.torch
+
+Make = Callable[..., Any]
+Body = Callable[[], Any]
+R, S, P = Replicate(), Shard, Partial()
+
+
+def captured(body: Body, *ops: str, **plan: Any) -> TestResults:
+    book = TestResults()
+    with SignatureCapture(book, Plan(**{"rounds": 2, "repeat": 3, "quick_warmup": 0, **plan}), ops):
+        body()
+    return book
+
+
+def rows(body: Body) -> dict[str, Measurement]:
+    return {row.label: row for row in captured(body).measurements()}
+
+
+def states(row: Measurement) -> set[State]:
+    return {samples.state for samples in row.recorded()}
+
+
+def refused(row: Measurement) -> list[Any]:
+    return [one for samples in row.samples for one in samples.refused]
+
+
+NAMES = [
+    "redistribute(f32[16,8]S0 -> R)@4",
+    "redistribute(f32[16,8]S0 -> S1)@4",
+    "redistribute(f32[16,8]S0 -> S0)@4",
+    "redistribute(f32[16,8]S0 -> R, async_op=True)@4",
+    "from_local(f32[4,8] -> S0)@4",
+    "from_local(f32[4,8] -> P)@4",
+    "from_local(f32[4,8] -> R, run_check=True)@4",
+    "to_local(f32[16,8]S0)@4",
+    "distribute_tensor(f32[16,8] -> S0)@4",
+    "distribute_tensor(f32[16,8] -> R)@4",
+]
+
+
+def works(mesh: DeviceMesh) -> dict[str, Body]:
+    """Conversions with the rows that they have, forward and backward."""
+    local = torch.rand(4, 8)
+    whole = torch.rand(16, 8)
+    split: Any = distribute_tensor(whole, mesh, [S(0)])
+    return {
+        "redistribute(f32[16,8]S0 -> R)@4": lambda: split.redistribute(placements=[R]),
+        "redistribute(f32[16,8]S0 -> S1)@4": lambda: split.redistribute(placements=[S(1)]),
+        "redistribute(f32[16,8]S0 -> S0)@4": lambda: split.redistribute(placements=[S(0)]),
+        "redistribute(f32[16,8]S0 -> R, async_op=True)@4": lambda: wait_for(
+            split.redistribute(placements=[R], async_op=True)
+        ),
+        "from_local(f32[4,8] -> S0)@4": lambda: DTensor.from_local(local, mesh, [S(0)]),
+        "from_local(f32[4,8] -> P)@4": lambda: DTensor.from_local(local, mesh, [P]),
+        "from_local(f32[4,8] -> R, run_check=True)@4": lambda: DTensor.from_local(
+            local, mesh, [R], run_check=True
+        ),
+        "to_local(f32[16,8]S0)@4": split.detach().requires_grad_().to_local,
+        "distribute_tensor(f32[16,8] -> S0)@4": lambda: distribute_tensor(whole, mesh, [S(0)]),
+        "distribute_tensor(f32[16,8] -> R)@4": lambda: distribute_tensor(whole, mesh, [R]),
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_conversion_is_a_row_that_is_counted(mesh: DeviceMesh, name: str) -> None:
+    work = works(mesh)[name]
+
+    def twice() -> None:
+        work()
+        work()
+
+    found = rows(twice)
+    assert name in found
+    row = found[name]
+    assert row.calls == 2
+    plans = name.startswith("redistribute") and "S0 -> S0" not in name
+    assert states(row) == ({State.MISS, State.HIT} if plans else {State.CALL})
+    assert row.proof == ("proved" if plans else "unpropagated")
+    assert not refused(row)
+
+
+def test_backward_has_rows_of_its_own(mesh: DeviceMesh) -> None:
+    leaf = torch.rand(4, 8, requires_grad=True)
+
+    def work() -> None:
+        x: Any = DTensor.from_local(leaf, mesh, [S(0)])
+        x.redistribute(placements=[R]).to_local().sum().backward()
+
+    found = [label for label, row in rows(work).items() if ".default" not in label and ".d" not in label]
+    assert found == [
+        "from_local(f32[4,8] -> S0)@4",
+        "redistribute(f32[16,8]S0 -> R)@4",
+        "to_local(f32[16,8]R)@4",
+        "to_local_backward(f32[16,8] -> R)@4",
+        "redistribute_backward(f32[16,8]R -> S0)@4",
+        "from_local_backward(f32[16,8]S0 -> S0)@4",
+    ]
+
+
+def test_a_plan_is_missed_and_hit_as_torch_s_own_cache_counts(mesh: DeviceMesh) -> None:
+    plans = PlanCaches(ShardingCaches())
+    [read] = plans.readers()
+    split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
+
+    def counted() -> tuple[int, int]:
+        before = read()
+        split.redistribute(placements=[R])
+        return read()[0] - before[0], read()[1] - before[1]
+
+    plans.clear()
+    assert [counted(), counted()] == [(0, 1), (1, 0)]
+    row = rows(lambda: split.redistribute(placements=[R]))["redistribute(f32[16,8]S0 -> R)@4"]
+    assert {samples.state: len(samples.values) for samples in row.recorded()} == {
+        State.MISS: 2,
+        State.HIT: 6,
+    }
+
+
+def test_a_row_says_which_collectives_it_ran(mesh: DeviceMesh) -> None:
+    split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
+    partial: Any = DTensor.from_local(torch.rand(16, 8), mesh, [P])
+
+    def work() -> None:
+        split.redistribute(placements=[R])
+        partial.redistribute(placements=[S(0)])
+        partial.redistribute(placements=[R])
+        distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
+        DTensor.from_local(torch.rand(4, 8), mesh, [S(0)])
+
+    said = {label: row.remarks[0] for label, row in rows(work).items()}
+    assert said == {
+        "redistribute(f32[16,8]S0 -> R)@4": "runs all_gather",
+        "redistribute(f32[16,8]P -> S0)@4": "runs reduce_scatter",
+        "redistribute(f32[16,8]P -> R)@4": "runs all_reduce",
+        "distribute_tensor(f32[16,8] -> S0)@4": "runs scatter",
+        "from_local(f32[4,8] -> S0)@4": "runs no collective",
+    }
+
+
+def test_what_an_op_redistributes_is_part_of_its_row_which_names_it(shard: Make) -> None:
+    a, b = shard(8, 8), shard(8, 8)
+    found = rows(lambda: a @ b)
+    assert list(found) == ["mm.default(f32[8,8]S0, f32[8,8]S0)@4"]
+    assert found["mm.default(f32[8,8]S0, f32[8,8]S0)@4"].notes == ("redistributes f32[8,8]S0 -> R",)
+
+
+def test_an_op_that_redistributes_nothing_has_no_note(shard: Make) -> None:
+    a = shard(8, 8)
+    assert rows(lambda: a + a)["add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"].notes == ()
+
+
+def training_step(mesh: DeviceMesh) -> Callable[[], list[torch.Tensor]]:
+    """Two steps with every conversion, whose numbers and versions a repetition could change."""
+    torch.manual_seed(5)
+    leaf, weight = torch.rand(4, 8, requires_grad=True), torch.rand(8, 8)
+    ids = torch.arange(4)
+
+    def work() -> list[torch.Tensor]:
+        w = distribute_tensor(weight, mesh, [R]).requires_grad_()
+        table = distribute_tensor(torch.rand(8, 8), mesh, [S(0)])
+        x: Any = DTensor.from_local(leaf, mesh, [S(0)])
+        out: Any = x.redistribute(placements=[R]) @ w
+        looked_up: Any = F.embedding(distribute_tensor(ids, mesh, [R]), table)
+        full = looked_up.redistribute(placements=[R]).to_local()
+        loss = (out * out).full_tensor().sum() + DTensor.from_local(
+            leaf, mesh, [R], run_check=True
+        ).to_local().sum()
+        loss.backward()
+        assert leaf.grad is not None
+        return [loss.detach(), leaf.grad.clone(), full, torch.tensor([weight._version, leaf._version])]
+
+    return lambda: [*work(), *work()]
+
+
+def test_the_program_does_not_notice(mesh: DeviceMesh) -> None:
+    plain = training_step(mesh)()
+    work, book = training_step(mesh), TestResults()
+    with SignatureCapture(book, Plan(2, 3)):
+        found = work()
+    for one, other in zip(plain, found, strict=True):
+        assert torch.equal(one, other)
+    assert not [row.label for row in book.measurements() if row.proof == "not measured"]
+
+
+def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMesh) -> None:
+    def second(is_captured: bool) -> torch.Tensor:
+        leaf = torch.arange(32.0).reshape(4, 8).requires_grad_()
+        with SignatureCapture(TestResults(), Plan(2, 3)) if is_captured else nullcontext():
+            x: Any = DTensor.from_local(leaf, mesh, [S(0)])
+            whole = x.redistribute(placements=[R]).to_local()
+            [grad] = torch.autograd.grad((whole**3).sum(), leaf, create_graph=True)
+            [again] = torch.autograd.grad(grad.sum(), leaf)
+        return again
+
+    assert torch.equal(second(is_captured=True), second(is_captured=False))
+
+
+def test_an_error_is_the_program_s_and_leaves_no_row(mesh: DeviceMesh) -> None:
+    book = TestResults()
+    with SignatureCapture(book, Plan(2, 3)), pytest.raises(RuntimeError):
+        DTensor.from_local(torch.rand(4, 8), mesh, [S(0)], shape=torch.Size([16, 8]))
+    assert book.measurements() == ()
+
+
+def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
+    split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
+
+    class Deaf:
+        def on_conversion(self, converter: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+    def held() -> Iterator[Any]:
+        return ((hook.getter(), hook.attribute, getattr(hook.getter(), hook.attribute)) for hook in hooks)
+
+    hooks: list[Any] = list(conversion_hooks(Deaf()))
+    before = list(held())
+
+    def fail() -> None:
+        split.redistribute(placements=[R])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        captured(fail)
+    assert list(held()) == before
+
+
+def test_ops_that_are_asked_for_are_globs_on_conversions_too(mesh: DeviceMesh, shard: Make) -> None:
+    a = shard(8, 8)
+
+    def work() -> None:
+        (a + a).redistribute(placements=[R]).to_local()
+
+    book = captured(work, "redist*")
+    assert [row.op for row in book.measurements()] == ["redistribute"]
+    assert book.calls_passed_over == 2
+    [line] = explained_lines({"t": book}, View())
+    assert line.spans[0].text == (
+        "rows explain 100 % of the dispatch time, 1 of 1 calls that captures saw; 2 others were not asked for"
+    )
+
+
+def test_the_interface_of_the_old_class_has_ops_alone(mesh: DeviceMesh, shard: Make) -> None:
+    a = shard(8, 8)
+    with TimeCaptureMode(2) as mode:
+        (a + a).redistribute(placements=[R])
+    assert list(mode.op_to_time) == ["add.Tensor"]
+
+
+def test_calls_without_a_figure_are_said_to_be_unexplained(shard: Make) -> None:
+    a = shard(8, 8)
+    local = a.to_local()
+
+    def work() -> None:
+        a + a
+        a.squeeze_()
+        a.squeeze_()
+
+    book = captured(work)
+    assert local.shape == a.to_local().shape
+    found = explained(book)
+    assert (found.calls, found.all_calls) == (1, 3)
+    assert found.least_share is not None
+    assert 0 < found.least_share < 1
+    [line] = explained_lines({"t": book}, View())
+    assert line.spans[0].text.startswith("rows explain at least ")
+    assert "1 of 3 calls that captures saw; without a figure: squeeze_.default (2x)" in line.spans[0].text
+
+
+def test_conversions_of_compiled_code_are_not_measured_as_it_is_traced(mesh: DeviceMesh) -> None:
+    split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    double = torch.compile(lambda x: x.redistribute(placements=[R]) + 1, backend=backend)
+    plain = double(split)
+    with SignatureCapture(TestResults(), Plan(1, 1)):
+        inside = double(split)
+    again = double(split)
+    assert len(graphs) == 1, "no hook of ours makes torch compile again"
+    for other in (inside, again):
+        assert torch.equal(other.to_local(), plain.to_local())
+    torch._dynamo.reset()
+
+
+def test_cold_conversions_find_every_cache_empty(mesh: DeviceMesh) -> None:
+    split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
+    [row] = captured(lambda: split.redistribute(placements=[R]), cold=True).measurements()
+    assert states(row) == {State.COLD, State.MISS, State.HIT}
+    assert isinstance(row.of(State.COLD), Samples)
