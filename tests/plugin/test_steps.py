@@ -47,7 +47,7 @@ WHY = "shape of self and other [10,8], was [9,8]"
 MISSED = f"add.Tensor(f32[10,8]S0, f32[10,8]S0)@4: {WHY}"
 MISSED_IN_ALL = (
     "add.Tensor(f32[10-12,8]S0, f32[10-12,8]S0)@4: "
-    "shape of self and other [10-12,8], was [9-11,8] (once in each of steps 1-3)"
+    "shape of self and other [10-12,8], was [9-11,8], at *test_*.py:* (forward) (once in each of steps 1-3)"
 )
 WHOLE = ("--dtdispatch-all", "--dtdispatch-metric=counts")
 
@@ -121,7 +121,8 @@ def test_both(dtdispatch, device_mesh):
         ("max_cache_growth=5", "    native: 1 entries"),
         ("max_spec_growth=0", ""),
         ("max_redistributes=0", "    redistribute: f32[10,8] S0 -> R on mesh dimension 0, 384 bytes"),
-        ("max_collectives=1", "    scatter: 1x"),
+        ("max_wraps=0", "    distribute_tensor: f32[10,8] S0, at test_"),
+        ("max_collectives=1", "    scatter: 384 bytes, at test_"),
     ],
 )
 def test_a_step_over_a_limit_fails_its_test_with_what_it_has(
@@ -240,7 +241,7 @@ def test_none():
         [
             "*test_plain (counts of each step)",
             "  capture 1      3     1       2 *",
-            "*missed add.Tensor(*: first call of this op",
+            "*missed add.Tensor(*: first call of this op, at test_whole_tests_are_counted.py:* (forward)",
         ]
     )
     assert "test_none" not in text_of(result), "a test without DTensors is no line"

@@ -21,9 +21,11 @@ from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.steps.causes import by_cause
-from pytest_dtdispatch.steps.counter import StepCounter, resident_bytes
+from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.happened import Asked
+from pytest_dtdispatch.steps.held import resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
-from pytest_dtdispatch.steps.model import Asked, Steps
+from pytest_dtdispatch.steps.model import Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.dispatcher import collective_kind
 from pytest_dtdispatch.torchapi.ops import open_modes

@@ -7,9 +7,13 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
+from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.steps.happened import Asked, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)
+AT = CodePlace("/train.py", 3, "layers.0", Phase.FORWARD)
+WRAPPED = Wrapping("from_local", "f32[8,8]", ("S0",), AT)
 GATHER = Redistribution("mm.default", "f32[8,8]", ("S0", "R"), ("R", "R"), 256)
 
 
@@ -29,6 +33,8 @@ def test_totals_are_over_all_steps_and_leave_the_warm_up_out() -> None:
         missed=(MISS,),
         redistributions=(GATHER,),
         collectives=(("all_gather", 2), ("all_reduce", 1)),
+        wraps=(WRAPPED, WRAPPED),
+        unwraps=(WRAPPED,),
         cache_growth=(("native", 1), ("FakeTensor", 3)),
         spec_growth=4,
         dtensor_growth=5,
@@ -43,6 +49,10 @@ def test_totals_are_over_all_steps_and_leave_the_warm_up_out() -> None:
     assert steps.misses_per_step == 1
     assert steps.redistributes_per_step == 1
     assert steps.collectives_per_step == 3
+    assert (steps.wraps_per_step, steps.unwraps_per_step) == (2, 1)
+    assert details_of(steps.wraps_per_step) == (
+        "from_local: f32[8,8] S0, at /train.py:3 in layers.0 (forward) (twice in each of steps 1-2)",
+    )
     assert steps.cache_growth_per_step == 3, "of the cache that grew most"
     assert steps.spec_growth_per_step == 4
     assert steps.dtensor_growth_per_step == 5
@@ -55,6 +65,8 @@ def test_where_nothing_is_measured_every_count_is_0() -> None:
         steps.misses_per_step,
         steps.redistributes_per_step,
         steps.collectives_per_step,
+        steps.wraps_per_step,
+        steps.unwraps_per_step,
         steps.cache_growth_per_step,
         steps.spec_growth_per_step,
         steps.dtensor_growth_per_step,
@@ -66,6 +78,12 @@ def test_where_nothing_is_measured_every_count_is_0() -> None:
 
 def test_memory_that_the_system_does_not_tell_is_none() -> None:
     assert Steps("train", (), (StepCounts(),)).host_memory_growth_bytes is None
+
+
+def test_a_place_is_no_part_of_what_makes_two_runs_equal() -> None:
+    elsewhere = replace(WRAPPED, place=replace(AT, line=4))
+    assert elsewhere == WRAPPED
+    assert elsewhere.origin != WRAPPED.origin, "it is another cause"
 
 
 def test_memory_is_no_part_of_what_makes_two_runs_equal() -> None:

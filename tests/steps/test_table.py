@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.metrics import MOST_LISTED
 from pytest_dtdispatch.report.document import MOST_NOTES, View
-from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
+from pytest_dtdispatch.steps.happened import Asked, Collective, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.steps.table import LIMITS, complaint, document, state_of
 from tests.rendered import lines_of
 
 TEST = "test_train.py::test_step"
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "shape of self [9,8], was [8,8]", Asked.NATIVE)
 GATHER = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
+WRAPPED = Wrapping("from_local", "f32[8,8]", ("S0",))
 STEADY = StepCounts(hits=12, collectives=(("all_reduce", 1),), host_memory_growth_bytes=0)
 MISSING = StepCounts(
     hits=11, missed=(MISS,), redistributions=(GATHER,), cache_growth=(("native", 1), ("python", 0))
@@ -29,9 +31,11 @@ def text_of(steps: Steps, verbose: bool = False, width: int = 120) -> str:
 
 def test_a_steady_step_is_one_line() -> None:
     assert text_of(Steps("train", (STEADY,) * 3, (STEADY,) * 5)).splitlines() == [
-        "  step   calls  hits  misses  redistributes  collectives  cache+  specs+  DTensors+  steps  state",
+        "  step   calls  hits  misses  redistributes  wraps  collectives  cache+  specs+  DTensors+  steps  "
+        "state",
         "test_train.py::test_step (counts of each step)",
-        "  train     12    12       0              0            1       0       0          0    3+5  steady",
+        "  train     12    12       0              0      0            1       0       0          0    3+5  "
+        "steady",
     ]
 
 
@@ -107,6 +111,8 @@ TWO = StepCounts(
     spec_growth=2,
     redistributions=(GATHER, GATHER),
     collectives=(("all_gather", 1), ("all_reduce", 1)),
+    collective_runs=(Collective("all_gather", 64), Collective("all_reduce", 8)),
+    wraps=(WRAPPED, WRAPPED),
 )
 
 
@@ -151,7 +157,7 @@ def test_an_excess_lists_what_it_consists_of_up_to_a_length() -> None:
     assert complaint(steps_of(TWO), {"max_redistributes": 0, "max_collectives": 1}) == (
         "train: over its limits\n"
         f"max_redistributes=0, and step 1 has 2\n    {GATHER} (2x)\n"
-        "max_collectives=1, and step 1 has 2\n    all_gather: 1x\n    all_reduce: 1x"
+        "max_collectives=1, and step 1 has 2\n    all_gather: 64 bytes\n    all_reduce: 8 bytes"
     )
     different = (Miss(f"mm {i}", "another shape", Asked.NATIVE) for i in range(MOST_LISTED + 3))
     assert complaint(steps_of(StepCounts(missed=(*different,))), {"max_misses_per_step": 0}).endswith(

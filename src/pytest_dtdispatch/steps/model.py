@@ -3,94 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.core.spans import Interval, TraceSpan
 from pytest_dtdispatch.steps.causes import by_cause
-
-
-class Asked(str, Enum):
-    """The cache that had no answer when an op propagated."""
-
-    NATIVE = "native cache"
-    PYTHON = "Python cache"
-    NONE = "no cache"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Miss:
-    """One call whose sharding was propagated.
-
-    Args:
-        signature: the call.
-        reason: what in it was not seen before, or why no cache could answer.
-        asked: the cache that was asked.
-        nested: propagations of other ops inside this one, as an op without a rule of its own has them.
-        cause: the reason without the values that may differ from step to step.
-        call: how many calls its thread made before it in the step.
-        elsewhere: whether it was made in another thread than the one that runs the step.
-    """
-
-    signature: str
-    reason: str
-    asked: Asked
-    nested: int = 0
-    cause: str = field(default="", compare=False)
-    call: int = field(default=0, compare=False)
-    elsewhere: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.signature}: {self.reason}"
-
-    @property
-    def origin(self) -> Hashable:
-        """What it has in common with misses of the same cause in other steps."""
-        return self.signature.partition("(")[0], self.call, self.elsewhere, self.cause or self.reason
-
-
-@dataclass(frozen=True)
-class Redistribution:
-    """One DTensor whose placements were changed, asked for or implied by an op.
-
-    Args:
-        op: the op that implied it, or ``redistribute`` where the program asked for it.
-        tensor: dtype and global shape.
-        source: placements before, one for each mesh dimension.
-        target: placements after.
-        bytes: what its collectives handled on this rank, by shape: for each the larger of what goes in and
-            what comes out, as nccl-tests sizes them (its doc/PERFORMANCE.md); 0 where nothing is sent.
-    """
-
-    op: str
-    tensor: str
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    bytes: int
-
-    @property
-    def mesh_dims(self) -> tuple[int, ...]:
-        """Mesh dimensions on which the placement changes."""
-        pairs = zip(self.source, self.target, strict=True)
-        return tuple(i for i, (before, after) in enumerate(pairs) if before != after)
-
-    def __str__(self) -> str:
-        dims = f"dimension{'s' * (len(self.mesh_dims) > 1)} {', '.join(map(str, self.mesh_dims))}"
-        return (
-            f"{self.op}: {self.tensor} {' '.join(self.source)} -> {' '.join(self.target)} "
-            f"on mesh {dims}, {self.bytes:,} bytes"
-        )
-
-    @property
-    def origin(self) -> Hashable:
-        """What it has in common with others that may differ in size alone."""
-        return self.op, self.source, self.target
+from pytest_dtdispatch.steps.happened import Collective, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -105,11 +27,15 @@ class StepCounts:
         python_misses: misses of the Python cache, by its own counter, those inside a propagation too.
         redistributions: in the order they were made.
         collectives: how many of each kind were run, FSDP's and the program's own too.
+        collective_runs: each of them, in the order they were run.
+        wraps: DTensors that were made of local tensors, in the order they were made.
+        unwraps: DTensors that were taken apart, likewise.
         cache_growth: entries that each cache gained.
         spec_growth: ``DTensorSpec`` objects gained, garbage having been collected.
         dtensor_growth: ``DTensor`` objects gained, likewise.
         host_memory_growth_bytes: resident memory gained; no count, and no part of what makes two steps
             equal. None where the system does not tell.
+        when: the step ran, by a clock; no part of what makes two steps equal either.
     """
 
     hits: int = 0
@@ -119,10 +45,14 @@ class StepCounts:
     python_misses: int = 0
     redistributions: tuple[Redistribution, ...] = ()
     collectives: tuple[tuple[str, int], ...] = ()
+    collective_runs: tuple[Collective, ...] = field(default=(), compare=False)
+    wraps: tuple[Wrapping, ...] = ()
+    unwraps: tuple[Wrapping, ...] = ()
     cache_growth: tuple[tuple[str, int], ...] = ()
     spec_growth: int = 0
     dtensor_growth: int = 0
     host_memory_growth_bytes: int | None = field(default=None, compare=False)
+    when: Interval | None = field(default=None, compare=False)
 
     @property
     def calls(self) -> int:
@@ -167,8 +97,11 @@ class Steps:
         name: of the step.
         warmup: counts of each step of the warm-up.
         steps: counts of each step after it.
+        stream: the same steps by the shapes of their inputs, where they were given.
+        spans: of the steps and of all in them, where a trace was asked for.
 
     Example:
+        >>> from pytest_dtdispatch.steps.happened import Asked
         >>> miss = Miss("mm.default(f32[8,9]S0, f32[9,8]R)@4", "first call of this op", Asked.NATIVE)
         >>> steps = Steps("train", (), (StepCounts(hits=3, missed=(miss,)), StepCounts(hits=4)))
         >>> steps.calls, steps.misses, steps.misses_per_step
@@ -179,6 +112,8 @@ class Steps:
     name: str
     warmup: tuple[StepCounts, ...]
     steps: tuple[StepCounts, ...]
+    stream: Stream | None = None
+    spans: tuple[TraceSpan, ...] = field(default=(), compare=False, repr=False)
 
     def rows(self) -> tuple[Measurement, ...]:
         """None: nothing was timed."""
@@ -221,6 +156,21 @@ class Steps:
         return _summed(step.collectives for step in self.steps)
 
     @property
+    def collective_runs(self) -> tuple[Collective, ...]:
+        """Every collective, step by step."""
+        return tuple(one for step in self.steps for one in step.collective_runs)
+
+    @property
+    def wraps(self) -> tuple[Wrapping, ...]:
+        """Every DTensor that was made of a local tensor, step by step."""
+        return tuple(one for step in self.steps for one in step.wraps)
+
+    @property
+    def unwraps(self) -> tuple[Wrapping, ...]:
+        """Every DTensor that was taken apart, step by step."""
+        return tuple(one for step in self.steps for one in step.unwraps)
+
+    @property
     def cache_growth(self) -> dict[str, int]:
         """Entries that each cache gained over all steps."""
         return _summed(step.cache_growth for step in self.steps)
@@ -259,10 +209,19 @@ class Steps:
 
     @property
     def collectives_per_step(self) -> float:
-        """Collectives a step; lists them by kind."""
-        kinds = self.collectives
-        details = [f"{kind}: {count}x over {self.length}" for kind, count in kinds.items()]
-        return Count(sum(kinds.values()), len(self.steps), details)
+        """Collectives a step; lists them."""
+        listed = by_cause([step.collective_runs for step in self.steps])
+        return Count(sum(self.collectives.values()), len(self.steps), listed)
+
+    @property
+    def wraps_per_step(self) -> float:
+        """DTensors made of local tensors, a step; lists them."""
+        return Count(len(self.wraps), len(self.steps), by_cause([step.wraps for step in self.steps]))
+
+    @property
+    def unwraps_per_step(self) -> float:
+        """DTensors taken apart, a step; lists them."""
+        return Count(len(self.unwraps), len(self.steps), by_cause([step.unwraps for step in self.steps]))
 
     @property
     def cache_growth_per_step(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_dtdispatch.core.metrics import listed
@@ -10,26 +11,31 @@ from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
+from pytest_dtdispatch.steps.stream_table import MEANINGS as OF_STREAMS
+from pytest_dtdispatch.steps.stream_table import missed_texts, notes_of, state_of_stream, tables
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
     ("calls", lambda step: step.calls),
     ("hits", lambda step: step.hits),
     ("misses", lambda step: step.misses),
     ("redistributes", lambda step: step.redistributes),
+    ("wraps", lambda step: len(step.wraps)),
     ("collectives", lambda step: step.collective_calls),
     ("cache+", lambda step: step.most_cache_growth),
     ("specs+", lambda step: step.spec_growth),
     ("DTensors+", lambda step: step.dtensor_growth),
 )
-EXPENDABLE = ("steps", "DTensors+", "hits", "collectives")
+EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives")
 LEGEND = "Counts of each step, least-most where steps differ."
 MEANINGS = {
     "calls": "ops on DTensors",
     "misses": "those whose sharding was propagated",
+    "wraps": "DTensors made of local tensors",
     "cache+": "entries gained by the cache that gained most",
     "specs+": "live sharding specs gained",
     "DTensors+": "live DTensors gained",
     "steps": "of the warm-up + counted",
+    **OF_STREAMS,
 }
 
 
@@ -42,19 +48,27 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     )
     columns = tuple(map(Column, (*(title for title, _ in COLUMNS), "steps")))
     table = Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)
-    return Document((table,), LEGEND, MEANINGS)
+    return Document((table, *tables(counted, view)), LEGEND, MEANINGS)
 
 
 def state_of(steps: Steps) -> str:
     """Say in a word or two whether a step is steady: no misses, no growth, as many calls each time."""
+    if steps.stream:
+        steady = steps.stream.steady_after
+        grows = steady is not None and _grows(replace(steps, steps=steps.steps[steady.steps :]))
+        return f"{state_of_stream(steps.stream)}{', grows' * grows}"
     if not steps.warmup and len(steps.steps) == 1:
         return "counted"
     trouble = {
         "misses": steps.misses,
-        "grows": any(count > 0 for count in (*steps.cache_growth.values(), steps.spec_growth)),
+        "grows": _grows(steps),
         "unsteady": steps.unsteady,
     }
     return ", ".join(word for word, found in trouble.items() if found) or "steady"
+
+
+def _grows(steps: Steps) -> bool:
+    return any(count > 0 for count in (*steps.cache_growth.values(), steps.spec_growth))
 
 
 def _line(steps: Steps, view: View) -> Line:
@@ -65,14 +79,14 @@ def _line(steps: Steps, view: View) -> Line:
         cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),
         proof=state,
         notes=tuple(_notes(steps, view)),
-        tone=Tone.GOOD if state in ("steady", "counted") else Tone.BAD,
+        tone=Tone.GOOD if state.startswith(("steady", "counted")) and "grows" not in state else Tone.BAD,
     )
 
 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
-    notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
-    missed = by_cause([step.missed for step in steps.steps])
-    notes += view.listed([f"missed {text}" for text in missed])
+    notes = list(notes_of(steps.stream)) if steps.stream else []
+    notes += [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
+    notes += view.listed(missed_texts(steps))
     if elsewhere := sum(miss.elsewhere for miss in steps.missed):
         notes.append(
             f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "
@@ -86,6 +100,9 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
 def _details(steps: Steps) -> Sequence[str]:
     moved = by_cause([step.redistributions for step in steps.steps])
     notes = [f"redistributed {text}" for text in moved]
+    notes += [f"wrapped {text}" for text in by_cause([step.wraps for step in steps.steps])]
+    notes += [f"unwrapped {text}" for text in by_cause([step.unwraps for step in steps.steps])]
+    notes += [f"ran {text}" for text in by_cause([step.collective_runs for step in steps.steps])]
     collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
     notes += [f"collectives over {steps.length}: {collectives}"] if collectives else []
     warm = ", ".join(str(step.misses) for step in steps.warmup)
@@ -113,7 +130,8 @@ _LIMITED: dict[str, tuple[Callable[[StepCounts], int], Callable[[StepCounts], Se
     ),
     "max_spec_growth": (lambda step: step.spec_growth, lambda step: ()),
     "max_redistributes": (lambda step: step.redistributes, lambda step: by_cause([step.redistributions])),
-    "max_collectives": (lambda step: step.collective_calls, lambda step: _named(step.collectives, "x")),
+    "max_collectives": (lambda step: step.collective_calls, lambda step: by_cause([step.collective_runs])),
+    "max_wraps": (lambda step: len(step.wraps), lambda step: by_cause([step.wraps])),
 }
 LIMITS = tuple(_LIMITED)
 
