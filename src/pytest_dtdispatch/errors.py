@@ -15,6 +15,10 @@ class CaptureError(DtDispatchError):
     """A capture was opened or closed where that is not possible."""
 
 
+class WatchError(DtDispatchError):
+    """A loop or a script cannot be watched as it was asked for."""
+
+
 class MeshError(DtDispatchError):
     """The mesh or the process group that was asked for cannot be had here."""
 
@@ -25,6 +29,14 @@ class ScalingError(DtDispatchError):
 
 class CompileError(DtDispatchError):
     """A function cannot be compiled as it was asked for."""
+
+
+class CompareError(DtDispatchError):
+    """Variants were given that cannot be compared."""
+
+
+class UnequalError(CompareError, AssertionError):
+    """Variants that are compared give different results."""
 
 
 class GateError(DtDispatchError, AssertionError):

@@ -13,9 +13,8 @@ from pytest_dtdispatch.core.profiles import Profile
 from pytest_dtdispatch.stats.medians import quietest_block, scatter
 
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
-NOISY = (
-    1.0  # scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more
-)
+# Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
+NOISY = 1.0
 
 
 class State(str, Enum):
@@ -39,6 +38,7 @@ class Contains(str, Enum):
     DISPATCH = "dispatch from below autograd"
     END_TO_END = "end to end from Python, autograd included"
     COMPILED = "torch.compile with the first call; later calls; end to end from Python"
+    COMPARED = "variants in turn; end to end from Python, autograd included"
 
     __str__ = str.__str__
 
@@ -65,6 +65,7 @@ class Unit:
         hit: metric of hits alone.
         miss: metric of misses.
         compile: metric of a first call that compiles, less a later call.
+        call: metric of a whole call that was compared with others.
         least: the least reading that can be one.
     """
 
@@ -74,12 +75,13 @@ class Unit:
     hit: str = ""
     miss: str = ""
     compile: str = ""
+    call: str = ""
     least: int = 0
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names that the figures have in files."""
-        return tuple(name for name in (self.steady, self.hit, self.miss, self.compile) if name)
+        return tuple(name for name in (self.steady, self.hit, self.miss, self.compile, self.call) if name)
 
     def holds(self, reading: int) -> bool:
         """Tell a reading from what a counter reads that does not count."""
@@ -91,7 +93,7 @@ class Unit:
         return "quietest block" if self.is_time else "least"
 
 
-TIME = Unit(hit="dispatch_hit_ns", miss="dispatch_miss_ns")
+TIME = Unit(hit="dispatch_hit_ns", miss="dispatch_miss_ns", call="call_ns")
 INSTRUCTIONS = Unit(
     "instructions",
     is_time=False,
@@ -171,9 +173,8 @@ def noise_text(share: float) -> str:
 def refused_of(every: Iterable[Samples]) -> tuple[Refused, ...]:
     """Add up, reason by reason, what was refused of several samples."""
     refused: Counter[str] = Counter()
-    for samples in every:
-        for one in samples.refused:
-            refused[one.reason] += one.count
+    for one in (one for samples in every for one in samples.refused):
+        refused[one.reason] += one.count
     return tuple(starmap(Refused, refused.items()))
 
 
@@ -279,7 +280,7 @@ class Measurement:
         if refused:
             return ", ".join(str(refusal) for refusal in refused)
         recorded = {samples.state for samples in self.recorded()}
-        if self.contains is Contains.COMPILED:
+        if self.contains in (Contains.COMPILED, Contains.COMPARED):
             return "proved" if recorded else "not measured"
         if State.CALL in recorded:
             return "unpropagated"

@@ -6,15 +6,27 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import read_thresholds
+from pytest_dtdispatch.errors import DtDispatchError
+
+T = TypeVar("T")
 
 AUTO = "auto"
 MOST_RANKS = 1024
 LONGEST_S = 10**9  # some 30 years; clocks overflow soon after
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
+
+
+def read_given(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[DtDispatchError]) -> T:
+    """Read what a test gave for a keyword; what is not valid is an error of this type."""
+    __tracebackhide__ = True
+    try:
+        return read(given)
+    except ValueError as error:
+        raise wrong(f"{keyword}={shown(given)} is not {error}") from None
 
 
 def read_count(value: Any, least: int = 1) -> int:

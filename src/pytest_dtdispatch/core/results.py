@@ -12,6 +12,9 @@ from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurem
 from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, row_key
 from pytest_dtdispatch.core.signatures import Signature, shorten
 
+# Rows that are shown with the results they belong to, and not among signatures and calls.
+OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
+
 
 class Finding(Protocol):
     """One result of any kind."""
@@ -72,6 +75,26 @@ class Unseen:
         return Unseen(self.threads + other.threads, self.ops + other.ops, processes, modes)
 
 
+@dataclass(frozen=True)
+class InPlace:
+    """Calls of a signature that has no figure, as the program made them.
+
+    Args:
+        op: of the signature.
+        calls: how many.
+        least_ns: how long the quickest of them took, in nanoseconds.
+    """
+
+    op: str
+    calls: int
+    least_ns: int
+
+    @property
+    def ns(self) -> int:
+        """What all of them take, if each is as quick as the quickest."""
+        return self.calls * self.least_ns
+
+
 class TestResults:
     """Everything that was found in one test.
 
@@ -82,6 +105,7 @@ class TestResults:
         unseen: what ran and was not seen.
         is_simulated: whether figures hold the work of all ranks, simulated in one process.
         passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
+        calls_passed_over: how many calls these were.
 
     Example:
         >>> results = TestResults()
@@ -97,6 +121,8 @@ class TestResults:
         self.unseen = Unseen()
         self.is_simulated = False
         self.passed_over: set[str] = set()
+        self.calls_passed_over = 0
+        self._in_place: dict[Signature, InPlace] = {}
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}
         self._found: dict[str, dict[str, Finding]] = {}
@@ -116,6 +142,19 @@ class TestResults:
         """Enter a new signature with what its first call gave."""
         self._calls[signature] = 1
         self._figures[signature] = figures
+
+    def explains(self, signature: Signature) -> bool:
+        """Tell whether there is a figure of a signature that was entered."""
+        return has_figure(self._figures[signature])
+
+    def note_in_place(self, signature: Signature, ns: int) -> None:
+        """Note a call of a signature that has no figure, and how long it took."""
+        before = self._in_place.get(signature, InPlace(signature.op, 0, ns))
+        self._in_place[signature] = InPlace(signature.op, before.calls + 1, min(before.least_ns, ns))
+
+    def in_place(self) -> tuple[InPlace, ...]:
+        """Every signature that was called and has no figure."""
+        return tuple(self._in_place.values())
 
     def enter_call(self, name: str, mesh: str, figures: Figures) -> None:
         """Enter a named call that was made on a mesh, ``2x4``, or on none known."""
@@ -158,7 +197,7 @@ class TestResults:
 
     def calls(self) -> tuple[Measurement, ...]:
         """Every signature in the order of its first call, then named calls."""
-        return tuple(row for row in self.measurements() if row.contains is not Contains.COMPILED)
+        return tuple(row for row in self.measurements() if row.contains not in OWN_TABLES)
 
     def measurements(self) -> tuple[Measurement, ...]:
         """Every row: signatures in the order of their first call, named calls, then rows of other results."""
@@ -203,6 +242,11 @@ class TestResults:
         return merged
 
 
+def has_figure(figures: Figures) -> bool:
+    """Tell whether it is known what a call takes, on a miss or later."""
+    return any(one.values and one.state in (State.MISS, State.HIT, State.CALL) for one in figures.samples)
+
+
 def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
     """Give every metric of a row, under the names that its unit gives, and how far it scatters if too far."""
     unit = next((samples.unit for samples in measurement.recorded()), TIME)
@@ -211,6 +255,8 @@ def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
         unit.hit: measurement.of(State.HIT),
         unit.miss: measurement.of(State.MISS),
     }
+    if measurement.contains is Contains.COMPARED:
+        taken = {unit.call: measurement.of(State.CALL)}
     for metric, samples in taken.items():
         if metric and samples:
             yield metric, round(samples.figure), (samples.scatter or 0.0) * samples.is_noisy

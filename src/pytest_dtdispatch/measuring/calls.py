@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from pytest_dtdispatch.measuring.proof import nothing_to_do
 from pytest_dtdispatch.measuring.repeating import Repetitions, left_as_it_was, synchronizer
 from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
-from pytest_dtdispatch.measuring.state import NoCopyError
+from pytest_dtdispatch.measuring.state import Masks, NoCopyError, in_turn
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
 from pytest_dtdispatch.torchapi.ops import is_op, returns_alias, tree_leaves, without_outer_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -91,9 +91,18 @@ class RanCall:
         self.place = place
         self.once = once
         self.took_ns = took_ns
-        self._subject = subject
+        self.subject = subject
+        self.is_compiled = is_compiled
         self._replay = replay
-        self._is_compiled = is_compiled
+
+    @property
+    def masks(self) -> Masks:
+        """Masks of cached plans that it may change."""
+        return self._replay.masks
+
+    def restore(self) -> None:
+        """Leave behind what the program's own call left behind."""
+        self._replay.restore()
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Callable[[], tuple[Any, ...]]]:
@@ -101,7 +110,7 @@ class RanCall:
         with Signals() as signals, left_as_it_was(self._replay.restore, self._replay.masks, one_thread):
             try:
                 signals.let_in()
-                yield self._subject.prepare
+                yield self.subject.prepare
             finally:
                 signals.is_open = False
 
@@ -111,18 +120,52 @@ class RanCall:
         if self.once:
             return Figures(notes=(self.once,))
 
-        once_more = partial(_repeat, self._subject, caches.clear)
+        once_more = partial(_repeat, self.subject, caches.clear)
         replay, again = self._replay, None if plan.agreement else once_more
-        one_thread, threads = plan.one_thread and not self._is_compiled, torch.get_num_threads()
+        one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
         with Repetitions(replay.restore, replay.masks, again, one_thread) as repetitions:
-            rounds = Rounds(self._subject, caches, plan, None, synchronizer(), repetitions.signals)
+            rounds = Rounds(self.subject, caches, plan, None, synchronizer(), repetitions.signals)
             repetitions.figures = rounds.take()
         figures = repetitions.figures
         if one_thread == plan.one_thread or threads == 1:
             return figures
-        # Torch compiles again where the number is another, which the program would notice.
-        why = f"timed in the program's {threads} threads, which it is compiled for"
-        return replace(figures, notes=(*figures.notes, why))
+        return replace(figures, notes=(*figures.notes, threads_note(threads)))
+
+
+def threads_note(threads: int) -> str:
+    """Say why a compiled call is not timed in one thread: torch would compile it anew, which is noticed."""
+    return f"timed in the program's {threads} threads, which it is compiled for"
+
+
+class MasksOfAll(Masks):
+    """Masks of several calls that are repeated in turn."""
+
+    def __init__(self, masks: Sequence[Masks]) -> None:
+        super().__init__()
+        self._masks = masks
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """See :meth:`Masks.repeating`."""
+        with ExitStack() as entered:
+            for masks in self._masks:
+                entered.enter_context(masks.repeating())
+            yield
+
+
+def repeating_in_turn(calls: Sequence[RanCall], one_thread: bool, is_alone: bool) -> Repetitions:
+    """Repeat calls in turn, in one thread or the program's; the last leaves behind what it left, last.
+
+    Where ranks repeat together, none repeats once more alone to see where an error comes from.
+    """
+
+    def once_more() -> None:
+        for call in calls:
+            _repeat(call.subject)
+
+    masks = MasksOfAll([call.masks for call in calls])
+    restore = partial(in_turn, *(call.restore for call in calls))
+    return Repetitions(restore, masks, once_more if is_alone else None, one_thread)
 
 
 def run_and_measure_call(

@@ -91,6 +91,14 @@ def refuse_elsewhere() -> None:
                 raise CaptureError(against)
 
 
+def refuse_inside(what: str) -> None:
+    """Refuse what outlives a block inside of another measurement of this thread: that would end first."""
+    with _lock:
+        for each in _open:
+            if each.is_of_this_thread():
+                raise CaptureError(f"{what}: {each.what} in this thread: end that first")
+
+
 def _current_task() -> Any:
     """Return the asyncio task that runs, without importing asyncio where the program has not."""
     asyncio = sys.modules.get("asyncio")
@@ -134,22 +142,32 @@ def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable
     return made
 
 
-def check_steps(step: Callable[[], object], warmup: int, steps: int, name: str | None = None) -> None:
-    """Refuse what cannot be counted."""
+def check_steps(
+    step: Callable[[], object], warmup: int, steps: int, name: str | None = None, method: str = "steps"
+) -> None:
+    """Refuse what is no step, and numbers that make no sense."""
     __tracebackhide__ = True
-    check_callable("steps", step, name)
-    for keyword, value, least in (("warmup", warmup, 0), ("steps", steps, 1)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise CaptureError(f"steps(): {keyword}={shown(value)} is not a whole number of at least {least}")
-    required = _required_arguments(step)
+    check_callable(method, step, name)
+    check_count("warmup", warmup, 0, method)
+    check_count("steps", steps, 1, method)
+    required = required_arguments(step)
     if required:
+        inputs = ", or give inputs=[x, ...]" if method == "steps" else ""
         raise CaptureError(
-            f"the step takes arguments ({', '.join(required)}), and steps() gives none: "
-            "wrap it, as in dtdispatch.steps(lambda: step(x))"
+            f"the step takes arguments ({', '.join(required)}), and {method}() gives none: "
+            f"wrap it, as in dtdispatch.{method}(lambda: step(x)){inputs}"
         )
 
 
-def _required_arguments(step: Callable[[], object]) -> list[str]:
+def check_count(keyword: str, value: object, least: int, method: str = "steps") -> None:
+    """Refuse a number of steps that is none."""
+    __tracebackhide__ = True
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise CaptureError(f"{method}(): {keyword}={shown(value)} is not a whole number of at least {least}")
+
+
+def required_arguments(step: Callable[[], object]) -> list[str]:
+    """Name the arguments that a callable cannot do without."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except ValueError:  # a function of C that does not tell

@@ -193,7 +193,7 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
         has_error=False,
         name=f"{item.name}::{short}::{samples.state}",
         fullname=name,
-        group=f"dtdispatch {samples.state}",
+        group=_group(item, measurement, samples),
         param=f"{measurement.label}::{samples.state}",
         params={**{name: _plain(value) for name, value in own.items()}, **ours},
         extra_info={
@@ -211,6 +211,14 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             **_of_ranks(samples),
         },
     )
+
+
+def _group(item: pytest.Item, measurement: Measurement, samples: Samples) -> str:
+    """Put rows of one state together; those of a comparison stand beside each other, and beside no other."""
+    group = f"dtdispatch {samples.state}"
+    if measurement.contains is Contains.COMPARED:
+        return f"{group} {item.nodeid}::{measurement.op}"
+    return group
 
 
 def _of_ranks(samples: Samples) -> dict[str, Any]:
@@ -232,6 +240,8 @@ def _of_ranks(samples: Samples) -> dict[str, Any]:
 def _proof(measurement: Measurement, samples: Samples) -> str:
     if measurement.contains is Contains.COMPILED and samples.state is State.CALL:
         return "each sample: torch's counters show that nothing was compiled"
+    if measurement.contains is Contains.COMPARED:
+        return "each sample: the median of a block of calls, no cache cleared, variants in turn"
     return PROOFS[samples.state]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from pytest_dtdispatch.core.callables import own_name
 from pytest_dtdispatch.core.measurement import Measurement, State
 
 NOT_MEASURED = "nothing is measured in this run"
+Make = Callable[[int], Callable[[], Any]]
 
 
 class LimitVerdict(str, Enum):
@@ -125,6 +128,16 @@ def not_measured(name: str) -> Scaling:
     """Return what stands for a scaling in a run that measures nothing."""
     miss, hit = (Fit(state, 0.0, 0.0, 0.0, why_not=NOT_MEASURED) for state in (State.MISS, State.HIT))
     return Scaling(name, (), miss, hit)
+
+
+def run_sizes(make: Make, sizes: tuple[int, ...], name: str | None) -> Scaling:
+    """Make and call a callable at each size, the largest first, and measure nothing."""
+    __tracebackhide__ = True
+    from pytest_dtdispatch.measuring.preconditions import callable_at
+
+    for size in reversed(sizes):
+        callable_at(make, size)()
+    return not_measured(name or own_name(make))
 
 
 def row_name(name: str, size: int) -> str:

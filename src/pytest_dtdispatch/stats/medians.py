@@ -58,7 +58,7 @@ def scatter(values: Sequence[float]) -> float | None:
     return max(high / figure, figure / min(values)) - 1
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
     """Give the interval between two samples that holds the median of what they were drawn from.
 
     It supposes nothing of the distribution: of n independent samples, those below the median are as many as
@@ -74,8 +74,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
         (6, 15)
         >>> median_interval([1, 2, 3, 4, 5]) is None
         True
+        >>> median_interval(range(1, 21), confidence=0.999)
+        (3, 18)
     """
-    left_out = _left_out(len(values))
+    left_out = _left_out(len(values), confidence)
     if left_out < 0:
         return None
     ordered = sorted(values)
@@ -83,9 +85,9 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 @lru_cache(maxsize=1024)
-def _left_out(count: int) -> int:
+def _left_out(count: int, confidence: float) -> int:
     """How many samples are outside the interval at each end; -1 where all of them are too few."""
-    tail = (1 - CONFIDENCE) / 2
+    tail = (1 - confidence) / 2
     if count > MOST_COINS:  # the normal approximation of the same section
         return math.floor((count - NormalDist().inv_cdf(1 - tail) * math.sqrt(count)) / 2) - 1
     ways = 0
@@ -94,3 +96,30 @@ def _left_out(count: int) -> int:
         if ways > tail * 2**count:
             return heads - 1
     return -1
+
+
+def paired_ratio(
+    base: Sequence[float], head: Sequence[float], confidence: float
+) -> tuple[float, float, float] | None:
+    """Give the median of ``head / base`` over pairs, and the interval that holds what it estimates.
+
+    What was taken at one time is a pair: where a machine gets slower or faster, both do, and their ratio
+    stays. The interval is that of :func:`median_interval`.
+
+    Args:
+        base: samples above 0, in the order taken.
+        head: as many samples, each taken next to the one of the base at its place.
+        confidence: between 0 and 1.
+
+    Returns:
+        The ratio, and both ends; None where the pairs are too few for the confidence.
+
+    Example:
+        >>> paired_ratio([10, 20, 30] * 5, [5, 10, 15] * 5, 0.999)
+        (0.5, 0.5, 0.5)
+        >>> paired_ratio([10] * 10, [5] * 10, 0.999) is None
+        True
+    """
+    ratios = [one / other for other, one in zip(base, head, strict=True)]
+    interval = median_interval(ratios, confidence)
+    return None if interval is None else (statistics.median(ratios), *interval)

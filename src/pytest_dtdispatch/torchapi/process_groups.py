@@ -45,6 +45,12 @@ def is_local_mode_open() -> bool:
     return kind is not None and any(isinstance(mode, kind) for mode in open_modes())
 
 
+def is_group_fake() -> bool:
+    """Tell whether collectives of this process move no data: a fake group does, unless it is simulated."""
+    dist = torch.distributed
+    return dist.is_initialized() and str(dist.get_backend()) == "fake" and not is_local_mode_open()
+
+
 @contextmanager
 def innermost_in_local_mode(mode: TorchDispatchMode) -> Iterator[None]:
     """Keep a mode the innermost where a program simulates all ranks inside of it, which would hide DTensors.

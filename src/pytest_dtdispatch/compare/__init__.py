@@ -1,0 +1,1 @@
+"""Several ways to do the same, held against each other: what each gives, and what each costs."""

@@ -1,0 +1,253 @@
+"""Call every variant for the program, then repeat them in turn, one block of calls each in every round."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import torch
+
+from pytest_dtdispatch.compare.claims import Compared
+from pytest_dtdispatch.compare.equality import Reference
+from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant, Variants, ratio_of, row_name
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.measuring.calls import Foretell, RanCall, repeating_in_turn, run_call, threads_note
+from pytest_dtdispatch.measuring.interrupts import Signals
+from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
+from pytest_dtdispatch.measuring.proof import gc_paused
+from pytest_dtdispatch.measuring.repeating import synchronizer
+from pytest_dtdispatch.measuring.rounds import Prepare, Subject, time_row
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import wait_for
+
+# With 15 rounds the interval leaves out one at each end: one disturbed round decides nothing.
+LEAST_ROUNDS = 15
+ROUNDS_EACH = 5  # for each round that was asked for: 100 by default
+BLOCK_NS = 3_000_000  # short, so that what slows the machine down slows both of two blocks
+BLOCK_CALLS = (3, 100)
+LONG_NS = 10_000_000  # calls that are a block of their own
+WARMUP_CALLS = (2, 20)  # a miss makes the first hits after it slower
+REHEARSAL_CALLS = 3
+
+# Counts what one call makes the dispatcher do.
+Count = Callable[[Callable[[], Any]], CallCounts]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Calls that one variant makes in a round once its caches are filled: discarded first, then recorded."""
+
+    warmup: int
+    calls: int
+
+    @staticmethod
+    def of(call_ns: int) -> Block:
+        """Plan the block of calls that take so long.
+
+        Example:
+            >>> Block.of(12_000), Block.of(1_300_000), Block.of(60_000_000)
+            (Block(warmup=20, calls=100), Block(warmup=2, calls=3), Block(warmup=0, calls=1))
+        """
+        if call_ns >= LONG_NS:
+            return Block(int(call_ns < WARMUP_NS), 1)
+        calls = _within(BLOCK_CALLS, BLOCK_NS // max(call_ns, 1))
+        return Block(_within(WARMUP_CALLS, calls // 3), calls)
+
+
+class Turns:
+    """Takes rounds of several variants, in which each has a turn.
+
+    At the begin of a turn the sharding caches are cleared, and the variant fills them: it finds then what it
+    would find alone. An entry answers the tensor that made it up to a fifth faster than one that is equal,
+    so that of two equal variants the one would be faster that filled the caches for both.
+
+    Attributes:
+        medians: of each block of each variant, in the order taken.
+        at: label of the variant that runs.
+    """
+
+    def __init__(
+        self, subjects: Mapping[str, Subject], caches: ShardingCaches, plan: Plan, signals: Signals
+    ) -> None:
+        self.medians: dict[str, list[int]] = {label: [] for label in subjects}
+        self.blocks: dict[str, Block] = {}
+        self.at = ""
+        self._subjects = subjects
+        self._caches = caches
+        self._plan = plan
+        self._signals = signals
+        self._synchronize = synchronizer()
+        self._most = max(LEAST_ROUNDS, ROUNDS_EACH * plan.rounds)
+
+    def take(self) -> None:
+        """Take as many rounds as there is time for."""
+        budget_ns = min(self._plan.max_time_s, 1e9) * 1e9 * len(self._subjects)
+        began = time.perf_counter_ns()
+        took = {label: self._rehearse(label) for label in self._subjects}
+        self.blocks = {label: Block.of(call_ns) for label, (_, call_ns) in took.items()}
+        round_ns = sum(
+            fill_ns + sum(astuple(self.blocks[label])) * call_ns for label, (fill_ns, call_ns) in took.items()
+        )
+        agreed = self._agreed(min(self._most, max(LEAST_ROUNDS, int(budget_ns / max(round_ns, 1)))))
+        labels, done = list(self._subjects), 0
+        while done < (agreed or self._most):
+            if not agreed and done >= LEAST_ROUNDS and time.perf_counter_ns() - began > budget_ns:
+                break
+            for label in order_of_round(done, labels):
+                self.medians[label].append(self._take_block(label))
+            done += 1
+
+    def _rehearse(self, label: str) -> tuple[int, int]:
+        """Fill the caches, and make a few calls more; give how long the one took, and the shortest other."""
+        began = time.perf_counter_ns()
+        self._fill(label)
+        fill_ns, call_ns = time.perf_counter_ns() - began, sys.maxsize
+        for _ in range(REHEARSAL_CALLS):
+            began = time.perf_counter_ns()
+            self._calls(label, 1)
+            call_ns = min(call_ns, time.perf_counter_ns() - began)
+            if call_ns >= LONG_NS:
+                break
+        return fill_ns, call_ns
+
+    def _agreed(self, rounds: int) -> int:
+        """Settle rounds and blocks with other ranks; 0 where there is nobody to settle them with."""
+        if self._plan.agreement is None:
+            return 0
+        numbers = [number for block in self.blocks.values() for number in (block.warmup, block.calls)]
+        settled = self._plan.agreement.rounds((rounds, *numbers), "compared")
+        if settled is None:
+            return 0
+        agreed, *numbers = settled
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        self.blocks = {label: Block(*pair) for label, pair in zip(self.blocks, pairs, strict=True)}
+        return agreed
+
+    def _take_block(self, label: str) -> int:
+        block = self.blocks[label]
+        with gc_paused() as collect:
+            self._fill(label)
+            collect()
+            self._synchronize()
+            samples = self._calls(label, block.warmup + block.calls)
+        return round(statistics.median(samples[block.warmup :]))
+
+    def _fill(self, label: str) -> None:
+        """Clear the caches, and make the call that fills them."""
+        subject = self._subjects[label]
+
+        def cleared() -> tuple[Any, ...]:
+            args = subject.prepare()
+            self._caches.clear()
+            return args
+
+        self._calls(label, 1, cleared)
+
+    def _calls(self, label: str, calls: int, prepare: Prepare | None = None) -> list[int]:
+        """Time calls one after the other; no counter is read between them."""
+        self.at, subject = label, self._subjects[label]
+        try:
+            self._signals.let_in()
+            timed = time_row(subject, self._plan.sampler.meter, prepare or subject.prepare, tuple, calls)
+        finally:
+            self._signals.is_open = False
+        return [sample for sample, _, _ in timed]
+
+
+def _within(ends: tuple[int, int], number: int) -> int:
+    """Give the number, or the end that it lies beyond."""
+    return min(max(number, ends[0]), ends[1])
+
+
+def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
+    """Give whose turn it is when: each is first as often as any other, and each pair as often either way.
+
+    Example:
+        >>> ["".join(order_of_round(number, "abc")) for number in range(6)]
+        ['abc', 'cba', 'bca', 'acb', 'cab', 'bac']
+    """
+    first = number // 2 % len(labels)
+    turns = [*labels[first:], *labels[:first]]
+    return turns[::-1] if number % 2 else turns
+
+
+def run_and_measure_variants(
+    asked: Variants,
+    caches: ShardingCaches,
+    plan: Plan,
+    count: Count,
+    foretell: Foretell = lambda calls, seconds: None,
+) -> Compared:
+    """Call each variant for the program, hold results against each other, then measure them in turn."""
+    __tracebackhide__ = True
+    reference, ran = Reference(asked), {}
+    for label, fn in asked.functions.items():
+        reference.begin()
+        result, ran[label] = run_call(fn)
+        wait_for(result)
+        reference.hold(label, result)
+        del result
+    # A turn is a call that fills the caches, and one that finds them filled, at the least. The first call of
+    # a compiled function compiled it, and foretells nothing.
+    timed = [one.took_ns for one in ran.values() if not (one.once or one.is_compiled)]
+    foretell(2 * LEAST_ROUNDS * len(timed), 2 * LEAST_ROUNDS * sum(timed) / 1e9)
+    figures, counts = _measured(ran, caches, plan, count)
+    variants: list[ComparedVariant] = []
+    for label in asked.functions:
+        own = row_name(asked.name, label)
+        row = Measurement(own, own, asked.name, ran[label].place, Contains.COMPARED, 1, figures[label])
+        variant = ComparedVariant(own, label, asked.name, row, counts.get(label))
+        to_first = ratio_of(variant, variants[0]) if variants else None
+        variants.append(replace(variant, to_first=to_first))
+    return Compared(asked.name, tuple(asked.functions), tuple(variants))
+
+
+def _measured(
+    ran: Mapping[str, RanCall], caches: ShardingCaches, plan: Plan, count: Count
+) -> tuple[dict[str, Figures], dict[str, CallCounts]]:
+    """Repeat what can be repeated; say of what cannot why."""
+    figures = {label: Figures(notes=(f"{label}: {one.once}",)) for label, one in ran.items() if one.once}
+    again = {label: one for label, one in ran.items() if not one.once}
+    # All variants in as many threads: torch compiles again where the number is another.
+    compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
+    notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
+    counts: dict[str, CallCounts] = {}
+    subjects = {label: one.subject for label, one in again.items()}
+    one_thread, is_alone = plan.one_thread and not compiled, plan.agreement is None
+    with repeating_in_turn([*again.values()], one_thread, is_alone) as repetitions:
+        turns = Turns(subjects, caches, plan, repetitions.signals)
+        turns.take()
+        for turns.at, subject in subjects.items():
+            counts[turns.at] = _counted(subject, count, repetitions.signals)
+    if failed := repetitions.figures.notes:
+        why = (f"{turns.at}: {failed[0]}",)
+        return figures | dict.fromkeys(again, Figures(notes=why)), {}
+    for label in again:
+        calls = turns.blocks[label].calls
+        remark = f"each sample is {f'the median of {calls} calls' if calls > 1 else 'one call'}"
+        samples = Samples(State.CALL, tuple(turns.medians[label]), unit=plan.sampler.unit)
+        figures[label] = Figures(len(samples.values), (samples,), notes, (remark,))
+    return figures, counts
+
+
+def _counted(subject: Subject, count: Count, signals: Signals) -> CallCounts:
+    """Count what a call does that finds the caches filled, what prepares it aside."""
+    release = subject.release or nothing_to_do_with
+    try:
+        args = subject.prepare()
+        signals.let_in()
+        release(subject.fn(*args))
+        signals.is_open = False
+        args = subject.prepare()
+        signals.let_in()
+        return count(lambda: release(subject.fn(*args)))
+    finally:
+        signals.is_open = False
+
+
+def nothing_to_do_with(result: Any) -> None:
+    """Stand in for what releases a result, where it is just dropped."""

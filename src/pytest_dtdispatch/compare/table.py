@@ -1,0 +1,93 @@
+"""The table of what was compared: a line for each variant, the first one first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from pytest_dtdispatch.compare.model import METRICS, CallCounts, ComparedVariant, Told
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
+from pytest_dtdispatch.report.measurements import SCATTER, scatter_text
+from pytest_dtdispatch.report.scales import MICROSECONDS
+
+LEGEND = (
+    "Compared: variants in turn; two are told apart where the whole interval of their ratio (99.9 %, over "
+    "rounds) is more than 3 % from 1."
+)
+MEANINGS = {
+    "median": "of the rounds",
+    "quietest": "quietest block of rounds",
+    "times": "as long as the first variant, with its interval",
+    "rounds": "in each of which every variant had a turn",
+}
+EXPENDABLE = ("rounds", "collectives", "quietest", SCATTER)
+COUNTS: dict[str, Callable[[CallCounts], int | None]] = {
+    metric.removesuffix("_per_call"): of for metric, of in METRICS.items()
+}
+TONES = {Told.FASTER: Tone.GOOD, Told.SLOWER: Tone.NOTICE, Told.NOT_APART: Tone.PLAIN}
+
+
+def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> Document:
+    """Lay out what was compared, a group for each comparison."""
+    every = [variant for of_test in compared.values() for variant in of_test]
+    counts = {
+        title: of
+        for title, of in COUNTS.items()
+        if any(variant.counts is not None and of(variant.counts) is not None for variant in every)
+    }
+    groups = tuple(
+        Group(
+            f"{test}: {name} ({of_name[0].measurement.contains})",
+            tuple(_line(one, of_name[0], counts, view) for one in of_name),
+        )
+        for test, of_test in compared.items()
+        for name, of_name in _by_comparison(of_test)
+    )
+    times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
+    columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
+    table = Table(columns, groups, label_title="variant", proof_title="told", expendable=EXPENDABLE)
+    return Document((table,), LEGEND, MEANINGS)
+
+
+def _by_comparison(
+    variants: Sequence[ComparedVariant],
+) -> Iterator[tuple[str, list[ComparedVariant]]]:
+    for name in dict.fromkeys(one.base_name for one in variants):
+        yield name, [one for one in variants if one.base_name == name]
+
+
+def _line(
+    variant: ComparedVariant,
+    first: ComparedVariant,
+    counts: Mapping[str, Callable[[CallCounts], int | None]],
+    view: View,
+) -> Line:
+    row = variant.measurement
+    times = (row.median_ns(State.CALL), row.figure(State.CALL))
+    cells = (
+        *map(MICROSECONDS.text, times),
+        scatter_text(variant.samples),
+        str(variant.to_first or ("1" if variant is first and variant.samples else "-")),
+        *(_number(of(variant.counts) if variant.counts else None) for of in counts.values()),
+        str(row.rounds),
+    )
+    text, tone = _told(variant, first)
+    notes = row.notes + (row.remarks if view.verbose else ())
+    return Line(variant.name, cells, text, notes, tone)
+
+
+def _told(variant: ComparedVariant, first: ComparedVariant) -> tuple[str, Tone]:
+    if variant.samples is None:
+        return "not measured", Tone.NOTICE
+    if variant is first:
+        return "first", Tone.PLAIN
+    if variant.to_first is None:
+        return "too few rounds" if first.samples else "first not measured", Tone.NOTICE
+    return str(variant.to_first.told), TONES[variant.to_first.told]
+
+
+def _number(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
+
+
+KIND = Kind(ComparedVariant.kind, document, tuple(METRICS))

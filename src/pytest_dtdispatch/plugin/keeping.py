@@ -1,0 +1,107 @@
+"""What every method of a measuring fixture needs: names that are free, a place to keep what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_dtdispatch import api
+from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.compiled.model import CompilePlan
+from pytest_dtdispatch.core.callables import own_name
+from pytest_dtdispatch.core.metrics import row_key
+from pytest_dtdispatch.core.results import Finding, TestResults
+from pytest_dtdispatch.errors import CaptureError, GateError
+from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.open_capture import OpenRegions
+from pytest_dtdispatch.plugin.waiting import Waiting
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.measuring.preconditions import Measuring
+
+
+class KeepingDtDispatch(api.DtDispatch):
+    """Keep what was measured in the results of the test.
+
+    Attributes:
+        waiting: says how long it takes.
+    """
+
+    enabled = True
+
+    def __init__(
+        self,
+        plan: Plan,
+        ops: tuple[str, ...],
+        limits: Mapping[str, Any],
+        compile_plan: CompilePlan,
+        waiting: Waiting | None = None,
+        test: str = "",
+        is_traced: bool = False,
+    ) -> None:
+        self.results = TestResults(test)
+        self.waiting = waiting or Waiting()
+        self._plan = plan
+        self._ops = ops
+        self._limits = limits
+        self._compile_plan = compile_plan
+        self._is_traced = is_traced
+        self._open = OpenRegions()
+
+    def close(self) -> None:
+        """Close captures that were entered and never left, and refuse those that nobody entered."""
+        self._open.close()
+
+    def record(self, *results: Finding) -> None:
+        """See :meth:`DtDispatch.record`."""
+        __tracebackhide__ = True
+        for result in results:
+            if result.kind not in KINDS:
+                known = ", ".join(KINDS)
+                raise CaptureError(f"no kind of results is registered as {result.kind!r}; valid: {known}")
+            self._refuse_taken(result.name)
+            self.results.add(result)
+        for result in results:
+            if against := KINDS[result.kind].complaint(result, self._limits):
+                raise GateError(against)
+
+    def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
+        """Name what a method measures, where it may be measured now and the name is free."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.preconditions import check_callable
+
+        method = usage.partition("(")[0]
+        check_callable(method, fn, name)
+        what = f"{method}(name={name!r})"
+        self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
+        name = name or own_name(fn)
+        if name.startswith("<"):
+            raise CaptureError(f"a {method} of {name} needs a name: dtdispatch.{usage}")
+        self._refuse_taken(name)
+        return name
+
+    def _comparison_name(self, asked: Variants) -> str:
+        """Name a comparison, where it may be made now and its names are free."""
+        __tracebackhide__ = True
+        what = f"compare(name={asked.name!r})"
+        self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
+        self._refuse_taken(asked.name, *asked.row_names)
+        return asked.name
+
+    def _refuse_taken(self, *names: str) -> None:
+        __tracebackhide__ = True
+        if not self.results.names().isdisjoint(map(row_key, names)):
+            raise CaptureError(
+                f"the name {names[0]!r} is taken by another call of this test: give another name="
+            )
+
+    def _measuring(self, method: str, name: str, *rows: str) -> Measuring:
+        """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.preconditions import Measuring
+
+        self._refuse_taken(name, *rows)
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(name)
+        return Measuring(f"the {method} {name!r} is measured")

@@ -1,0 +1,139 @@
+"""Whether results are equal: where they differ, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+from pytest_dtdispatch.api import DtDispatch
+from pytest_dtdispatch.errors import CompareError, UnequalError
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+
+pytestmark = pytest.mark.torch
+
+ONE = "1 of 2 elements differ, the largest difference is "
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    owner = ProcessGroupOwner()
+    yield owner.mesh(Place((4,), "cpu", "fake"))
+    owner.close()
+
+
+def hold(first: Any, other: Any, **given: Any) -> None:
+    DtDispatch().compare({"first": lambda: first, "other": lambda: other}, **given)
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "says"),
+    [
+        (
+            torch.zeros(4),
+            torch.tensor([0, 0, 0.5, 0]),
+            "1 of 4 elements differ, the largest difference is 0.5: 0.5 is not 0.0",
+        ),
+        ({"a": [torch.ones(2), 3]}, {"a": [torch.ones(2), 4]}, "at result['a'][1], 4 is not 3"),
+        (
+            [torch.ones(2), 3],
+            torch.ones(2),
+            "'first' gives 2 values ([0], [1]), and 'other' gives 1 values (the result)",
+        ),
+        (torch.ones(2), torch.ones(2).double(), "f64[2] is not f32[2]"),
+        (torch.ones(2), torch.ones(3), "f32[3] is not f32[2]"),
+        (torch.ones(2), 1, "1 is not a tensor [2]"),
+        (torch.tensor([1.0, torch.nan]), torch.ones(2), f"{ONE}not a number: 1.0 is not nan"),
+        (torch.tensor([True, False]), torch.tensor([True, True]), f"{ONE}1: 1 is not 0"),
+        (None, 3, "3 is not None"),
+    ],
+)
+def test_results_that_differ(first: Any, other: Any, says: str) -> None:
+    with pytest.raises(UnequalError) as unequal:
+        hold(first, other)
+    assert (
+        str(unequal.value) == f"compare 'compare': the results of 'other' and 'first' are not equal: {says}"
+    )
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        torch.tensor([torch.nan, 1.0]),
+        torch.zeros(0, 3),
+        torch.eye(3).to_sparse(),
+        torch.tensor(3 + 4j),
+        (1, "two", None, float("nan")),
+        {"loss": torch.ones((), requires_grad=True) * 2},
+    ],
+)
+def test_results_that_are_equal(result: Any) -> None:
+    hold(result, result)
+
+
+def test_the_difference_of_zeros_by_their_sign_alone_is_one() -> None:
+    with pytest.raises(UnequalError, match=r"the largest difference is 0: -0\.0 is not 0\.0"):
+        hold(torch.zeros(2), -torch.zeros(2))
+
+
+def test_what_the_first_gave_is_kept_before_a_later_variant_writes_to_it() -> None:
+    x = torch.ones(2)
+    with pytest.raises(UnequalError, match="the largest difference is 1"):
+        DtDispatch().compare({"first": lambda: x.add_(1), "other": lambda: x.add_(1)})
+
+
+def test_dtensors_are_held_by_their_values_and_not_by_where_they_live(mesh: DeviceMesh) -> None:
+    a = torch.rand(8, 8)
+    sharded = distribute_tensor(a, mesh, [Shard(0)], src_data_rank=None)
+    hold(sharded, a)
+    hold(distribute_tensor(a, mesh, [Replicate()], src_data_rank=None), sharded)
+    hold(distribute_tensor(a, mesh, [Shard(1)], src_data_rank=None), sharded)
+    hold(DTensor.from_local(a, mesh, [Partial()]), a)
+    with pytest.raises(UnequalError, match="16 of 16 elements differ, the largest difference is 1"):
+        hold(sharded, a + 1)
+    with pytest.raises(UnequalError, match="the collectives of a fake process group move no data"):
+        hold(sharded, sharded + 1)
+
+
+def test_a_function_of_the_user_decides() -> None:
+    near = torch.ones(2) + 1e-7
+    hold(torch.ones(2), near, equal=torch.allclose)
+    hold(torch.ones(2), near, equal=torch.testing.assert_close)
+    hold(1, 2, equal=lambda first, other: (first, other) == (1, 2))
+    with pytest.raises(UnequalError, match="equal= says so; bit for bit, 2 is not 1"):
+        hold(1, 2, equal=lambda first, other: False)
+    with pytest.raises(UnequalError, match="Tensor-likes are not close! Mismatched elements: 2 / 2"):
+        hold(torch.ones(2), torch.zeros(2), equal=torch.testing.assert_close)
+    with pytest.raises(CompareError, match="it must return True or False, or raise an AssertionError"):
+        hold(torch.ones(2), near, equal=torch.eq)
+
+
+def test_a_function_of_the_user_is_given_plain_tensors_of_one_shape(mesh: DeviceMesh) -> None:
+    a = torch.rand(8, 8)
+    sharded = distribute_tensor(a, mesh, [Shard(0)], src_data_rank=None)
+    hold({"a": sharded}, {"a": a}, equal=torch.testing.assert_close)
+
+
+def test_an_object_that_cannot_be_compared() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("no")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    with pytest.raises(UnequalError, match=r"a Odd cannot be compared \(RuntimeError\): give equal="):
+        hold(Odd(), Odd())
+
+
+def test_each_variant_finds_the_same_random_state() -> None:
+    torch.manual_seed(3)
+    DtDispatch().compare({"first": lambda: torch.rand(3), "other": lambda: torch.rand(3)})
+    left = torch.rand(1)
+    torch.manual_seed(3)
+    torch.rand(3)
+    assert torch.equal(left, torch.rand(1))

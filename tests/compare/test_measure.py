@@ -1,0 +1,157 @@
+"""Variants measured in turn: what they are told, and what is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from pytest_dtdispatch.compare.claims import Compared
+from pytest_dtdispatch.compare.measure import run_and_measure_variants
+from pytest_dtdispatch.compare.model import CallCounts, Variants
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.plugin.call_counts import count_call
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.plugin_runs import import_compilers
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    owner = ProcessGroupOwner()
+    yield owner.mesh(Place((4,), "cpu", "fake"))
+    owner.close()
+
+
+def compare(count: Callable[[Any], CallCounts] = lambda call: CallCounts(), **functions: Any) -> Compared:
+    return run_and_measure_variants(
+        Variants("it", functions), ShardingCaches(), Plan(rounds=6, max_time_s=0.3), count
+    )
+
+
+def adds(mesh: DeviceMesh, count: int) -> Callable[[], None]:
+    a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+
+    def run() -> None:
+        for _ in range(count):
+            a + a
+
+    return run
+
+
+def test_twice_the_work_is_told_apart(mesh: DeviceMesh) -> None:
+    found = compare(one=adds(mesh, 5), two=adds(mesh, 10))
+    assert found["two"].slower_than("one", by=0.3)
+    assert found["one"].faster_than("two", by=0.2)
+    assert {one.measurement.mesh for one in found.variants} == {"4"}
+    assert all(15 <= len(one.samples.values) <= 30 for one in found.variants if one.samples)
+
+
+def test_equal_functions_on_tensors_of_their_own_are_not_told_apart(mesh: DeviceMesh) -> None:
+    # An entry of the cache answers the tensor that made it faster than an equal one.
+    found = compare(one=adds(mesh, 10), two=adds(mesh, 10))
+    assert not found["two"].slower_than("one")
+    assert not found["two"].faster_than("one")
+
+
+def test_one_call_is_counted_in_the_steady_state(mesh: DeviceMesh) -> None:
+    a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+
+    def moved() -> None:
+        (a + a).redistribute(placements=[Shard(1)]).sum()  # type: ignore[attr-defined]
+
+    sizes = iter(range(1, 10**6))
+
+    def growing() -> None:
+        distribute_tensor(torch.ones(4 * next(sizes), 2), mesh, [Shard(0)]) + 1
+
+    found = compare(count_call, moved=moved, growing=growing)
+    assert found["moved"].counts.misses == 0
+    assert found["moved"].counts.redistributes == 1
+    assert found["moved"].counts.collectives > 0
+    assert found["growing"].counts.misses == 1
+
+
+def test_what_variants_leave_behind_is_what_one_call_of_each_leaves() -> None:
+    x, y, shared = torch.ones(4), torch.ones(4), torch.ones(4)
+    torch.manual_seed(5)
+
+    def one() -> torch.Tensor:
+        shared.add_(1)
+        return x.add_(torch.rand(4))
+
+    def two() -> torch.Tensor:
+        shared.mul_(3)
+        return y.add_(torch.rand(4))
+
+    compare(one=one, two=two)
+    left = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(x, 1 + torch.rand(4))
+    assert torch.equal(x, y)
+    assert torch.equal(left, torch.rand(1))
+    assert x._version == y._version == 1
+    assert shared.tolist() == [6.0] * 4
+
+
+def test_a_variant_that_runs_once_leaves_the_others_measured() -> None:
+    sparse = torch.eye(3).to_sparse()
+
+    def two() -> None:
+        sparse.mul_(1.0)
+
+    one, other = compare(one=lambda: None, two=two).variants
+    assert one.samples is not None
+    assert other.samples is None
+    assert other.measurement.notes[0].startswith("two: runs once: it writes to a sparse")
+    assert other.counts is None
+
+
+def test_what_a_variant_raises_in_a_repetition_the_program_does_not_see() -> None:
+    calls: list[int] = []
+
+    def failing() -> None:
+        calls.append(1)
+        if len(calls) > 4:
+            raise ValueError("boom")
+
+    found = compare(one=lambda: None, two=failing)
+    assert {one.measurement.notes for one in found.variants} == {
+        ("two: repeating it raised ValueError: boom",)
+    }
+
+
+def test_what_a_variant_raises_at_first_is_the_programs() -> None:
+    def failing() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        compare(one=lambda: None, two=failing)
+
+
+def test_compiled_code_stays_compiled(mesh: DeviceMesh) -> None:
+    import_compilers()
+    a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+    compiled_graphs: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled_graphs.append(1)
+        return graph
+
+    @torch.compile(backend=backend)
+    def fn() -> torch.Tensor:
+        return torch.relu(a + a)
+
+    fn()
+    before = len(compiled_graphs)
+    found = compare(count_call, compiled=fn, eager=lambda: torch.relu(a + a))
+    fn()
+    assert len(compiled_graphs) == before
+    assert all(one.samples for one in found.variants)

@@ -1,0 +1,179 @@
+"""Comparisons in a run of pytest: rows, the table, gates, files, mistakes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.plugin_runs import IMPORTS, assert_says_once, measure, rows, run, text_of
+
+pytestmark = pytest.mark.torch
+
+MLP = (
+    IMPORTS
+    + """
+def test_mlp(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    local = a.to_local()
+    calls = []
+
+    def plain():
+        calls.append(1)
+        return [local + local for _ in range(4)] and None
+
+    def dtensor():
+        return [a + a for _ in range(20)] and None
+
+    compared = dtdispatch.compare({"dtensor": dtensor, "plain": plain}, name="mlp")
+    print("calls:", len(calls))
+    assert compared["plain"].faster_than("dtensor", by=0.2)
+    assert not compared["plain"].slower_than("dtensor")
+    assert compared["dtensor"].counts.misses == 0
+    {more}
+"""
+)
+
+
+def mlp(more: str = "") -> str:
+    return MLP.replace("{more}", more)
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+def test_without_the_flag_each_variant_runs_once_and_claims_hold(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(mlp())
+    result = run(pytester, "-s")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*calls: 1"])
+
+
+def test_every_variant_is_a_row_of_one_group(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=mlp())
+    result, found = rows(pytester)
+    result.assert_outcomes(passed=1)
+    names = [f"test_it.py::test_mlp::mlp[{label}]::call" for label in ("dtensor", "plain")]
+    assert [row["fullname"] for row in found] == names
+    assert {row["group"] for row in found} == {"dtdispatch call test_it.py::test_mlp::mlp"}
+    assert {row["stats"]["rounds"] for row in found} == {15}
+    assert {row["params"]["state"] for row in found} == {"call"}
+    [contains] = {row["extra_info"]["contains"] for row in found}
+    assert contains == "variants in turn; end to end from Python, autograd included"
+    result.stdout.fnmatch_lines(["*benchmark 'dtdispatch call test_it.py::test_mlp::mlp': 2 tests*"])
+
+
+def test_the_table_has_a_line_for_each_variant(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=mlp())
+    lines = measure(pytester, "--benchmark-quiet").outlines
+    title = lines.index(
+        "test_it.py::test_mlp: mlp (variants in turn; end to end from Python, autograd included)"
+    )
+    assert re.search(r"variant +median us +quietest us +\+-% +times +misses +redistributes", lines[title - 1])
+    assert re.search(r"mlp\[dtensor\].* 1 +0 +0 +0 +0 +15 +first$", lines[title + 1])
+    assert re.search(r"mlp\[plain\].* 0\.\d+ \(0\.\d+ to 0\.\d+\) +0 +0 +0 +0 +15 +faster$", lines[title + 2])
+
+
+def test_counts_and_figures_go_into_files(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=mlp())
+    measure(pytester, "--dtdispatch-csv=found.csv").assert_outcomes(passed=1)
+    text = (pytester.path / "found.csv").read_text()
+    for label in ("dtensor", "plain"):
+        for metric in ("call_ns", "misses_per_call", "redistributes_per_call", "collectives_per_call"):
+            assert re.search(rf"test_it.py::test_mlp::mlp\[{label}\],{metric},\d+", text)
+
+
+def test_a_saved_run_is_compared_with(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=mlp())
+    measure(pytester, "--benchmark-save=base").assert_outcomes(passed=1)
+    gate = ("--benchmark-compare", "--dtdispatch-fail=median:1000%")
+    result = measure(pytester, *gate)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["gate: passed against *: 2 passed"])
+
+
+def test_expected_counts_hold_and_fail(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=mlp())
+    expected = "test_it.py::test_mlp::mlp[{}],redistributes_per_call,{},0\n"
+    file = pytester.path / "expected.csv"
+    file.write_text(expected.format("dtensor", 0) + expected.format("plain", 0))
+    assert measure(pytester, "--dtdispatch-expected=expected.csv").ret == 0
+    file.write_text(expected.format("dtensor", 1))
+    assert measure(pytester, "--dtdispatch-expected=expected.csv").ret == 1
+
+
+def test_a_claim_that_fails_says_ratio_and_interval(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(mlp("assert compared['dtensor'].faster_than('plain')"))
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    found = "dtensor against plain: slower, *(* to *) times as long in 15 rounds"
+    result.stdout.fnmatch_lines([f"*assert {found}; faster asks for all of it below 0.97*"])
+
+
+def test_unequal_results_fail_before_anything_is_measured(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        IMPORTS
+        + """
+def test_it(dtdispatch):
+    dtdispatch.compare({"zeros": lambda: torch.zeros(2), "ones": lambda: torch.ones(2)})
+"""
+    )
+    for flags in ((), ("--dtdispatch",)):
+        result = run(pytester, *flags)
+        result.assert_outcomes(failed=1)
+        assert (
+            "the results of 'ones' and 'zeros' are not equal: 2 of 2 elements differ, the largest"
+            in text_of(result)
+        )
+
+
+@pytest.mark.parametrize("metric", ["counts"])
+def test_where_latencies_are_not_taken_a_claim_is_disabled(pytester: pytest.Pytester, metric: str) -> None:
+    pytester.makepyfile(mlp())
+    result = measure(pytester, f"--dtdispatch-metric={metric}")
+    result.assert_outcomes(failed=1)
+    says = "'mlp': plain faster_than('dtensor', by=0.2) is disabled: latencies are not taken"
+    assert_says_once(result, says)
+    assert "mlp[dtensor]" in text_of(result)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("dtdispatch.call(lambda: 1, name='mlp')", "the name 'mlp' is taken by another call of this test"),
+        ("dtdispatch.call(lambda: 1, name='mlp[b]')", "the name 'mlp' is taken by another call of this test"),
+    ],
+)
+def test_names_that_are_taken(pytester: pytest.Pytester, body: str, says: str) -> None:
+    pytester.makepyfile(
+        f"""
+def test_it(dtdispatch):
+    {body}
+    dtdispatch.compare({{"a": lambda: 1, "b": lambda: 1}}, name="mlp")
+"""
+    )
+    result = measure(pytester)
+    result.assert_outcomes(failed=1)
+    assert says in text_of(result)
+
+
+def test_inside_a_capture_and_a_step_it_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+PAIR = {"a": lambda: 1, "b": lambda: 1}
+
+def test_capture(dtdispatch):
+    with dtdispatch.capture():
+        dtdispatch.compare(PAIR)
+
+def test_step(dtdispatch):
+    dtdispatch.steps(lambda: dtdispatch.compare(PAIR))
+"""
+    )
+    result = measure(pytester)
+    result.assert_outcomes(failed=2)
+    text = text_of(result)
+    assert "compare(name='compare') inside a capture would be measured twice: close the capture" in text
+    assert "compare(name='compare') inside 'step', which is being counted, would change its counts" in text
