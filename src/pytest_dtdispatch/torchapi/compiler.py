@@ -26,6 +26,7 @@ MOST_REASON = 200
 ENTERS = "_maybe_set_eval_frame"
 EXPLANATION = "Explanation: "
 PGO_WARNING = "dynamo_pgo force disabled"  # which caches are off is what was asked for
+_left_uncompiled: set[str] = set()
 
 
 class LookUps(NamedTuple):
@@ -48,6 +49,12 @@ class FakeTensorCounts(NamedTuple):
     hits: int
     misses: int
     bypasses: int
+
+
+def is_tracing() -> bool:
+    """Tell whether torch's compiler traces in this thread."""
+    context = importlib.import_module("torch._guards").TracingContext
+    return context.try_get() is not None
 
 
 def look_ups() -> LookUps:
@@ -96,6 +103,23 @@ def compilations_since(seen: Sequence[Any]) -> list[Any] | None:
     known = {id(each) for each in seen}
     new = [each for each in compilations() if id(each) not in known]
     return None if len(new) == kept.maxlen else new
+
+
+def leave_uncompiled(package: str) -> None:
+    """Let the compiler, where it is loaded, pass over code of a package that runs among compiled code."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    add = getattr(rules, "add", None)
+    if add is not None and package not in _left_uncompiled:
+        _left_uncompiled.add(package)
+        add(package)
+
+
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function, and all that it calls, run as it is where compiled code is entered."""
+    if "torch._dynamo" not in sys.modules:
+        return function
+    kept: Callable[..., Any] = torch.compiler.disable(function)
+    return kept
 
 
 @contextmanager

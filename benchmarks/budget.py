@@ -1,0 +1,222 @@
+"""Whether a budget adds up, and whether time that is added shows where it was added.
+
+``python benchmarks/budget.py`` prints two tables. The first holds the difference between a step on DTensors
+and the same local program on plain tensors against what the budget explains. The second slows one thing at
+a time by a known time, and says which share of it appears in its own part, phase, module and line, and by
+which share of it any other part moves. Both steps of a pair are taken by turns. ``step`` is by how much the
+undisturbed step grew: what comes after a long wait finds its code gone cold, and takes longer too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pytest_dtdispatch.budget.measure import run_and_measure_budget
+from pytest_dtdispatch.budget.model import Budget, Spent
+from pytest_dtdispatch.meshes.fake import fake_mesh
+from pytest_dtdispatch.suite import llama, models
+
+Step = Callable[[], Any]
+TURNS = 5
+ADDED_NS = 8_000_000
+# Code that is nobody's: what it takes belongs to the line that calls it.
+SPIN = """
+import time
+
+def spin(ns):
+    end = time.perf_counter_ns() + ns
+    while time.perf_counter_ns() < end:
+        pass
+"""
+WIDTH, ROWS = 16, 4096
+
+
+def main() -> None:
+    """Print both tables."""
+    torch.set_num_threads(1)
+    print(f"{'step':28}measured us  plain us  explained  unexplained us  least part us")
+    for name, shape, step, plain in (
+        ("tensor-parallel block", (2, 4), models.tensor_parallel_step, models.plain_tensor_parallel_step),
+        ("FSDP2 with AdamW", (8,), models.fsdp_training_step, models.plain_fsdp_training_step),
+        ("Llama-like block", (4,), llama.llama_step, llama.plain_llama_step),
+    ):
+        with fake_mesh(shape) as mesh:
+            print_sum(name, step(mesh), plain(mesh))
+    print(f"\n{'slowed':20}  added us   step  own part   phase  module    line  other parts at most")
+    with fake_mesh((2, 4)) as mesh:
+        for name, place in PLACES.items():
+            print_slowed(name, mesh, *place)
+
+
+def print_sum(name: str, step: Step, plain: Step) -> None:
+    """Hold a budget against the same program on plain tensors."""
+    budgets, plains = [], []
+    for _ in range(TURNS):
+        budgets.append(run_and_measure_budget(step, 3, 20, name))
+        plains.append(run_and_measure_budget(plain, 3, 20, name).measured_ns)
+    plain_ns = statistics.median(plains)
+    explained = [1 - each.unexplained_ns / (each.measured_ns - plain_ns) for each in budgets]
+    middle = sorted(budgets, key=lambda each: each.unexplained_ns)[TURNS // 2]
+    least = min(min(each.parts.values()) for each in budgets)
+    print(
+        f"{name:28}{middle.measured_ns / 1e3:12,.0f}{plain_ns / 1e3:10,.0f}"
+        f"{statistics.median(explained):>11.1%}{middle.unexplained_ns / 1e3:16,.0f}{least / 1e3:15.1f}"
+        f"   ({min(explained):.0%} to {max(explained):.0%} in {TURNS} turns)"
+    )
+
+
+class Inner(torch.nn.Module):
+    """Multiplies, wraps and redistributes."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.mesh = mesh
+        self.weight = torch.nn.Parameter(torch.rand(WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Run each of them on a line of its own."""
+        spin(slow["python line"])
+        y: Any = x @ self.weight
+        z = DTensor.from_local(torch.ones(8, WIDTH), self.mesh, [Replicate(), Replicate()], run_check=False)
+        return (y + z).redistribute(placements=[Shard(0), Replicate()])
+
+
+class SlowSGD(torch.optim.SGD):
+    """An optimizer that takes longer when it is asked to."""
+
+    def _init_group(self, *args: Any, **kwargs: Any) -> Any:
+        spin(slow["optimizer"])
+        return super()._init_group(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def line_of(text: str) -> int:
+    """Find a line of this file."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return 1 + next(number for number, line in enumerate(lines) if line.strip().startswith(text))
+
+
+# What is slowed, with the part, the phase, the module and the line that the time belongs to.
+PLACES: Mapping[str, tuple[str, str, str, str]] = {
+    "propagation": ("propagation", "forward", "", "x.narrow(0, 0, next(rows))"),
+    "redistribution": ("redistribution", "forward", "inner", "return (y + z).redistribute"),
+    "wrap": ("wrapping", "forward", "inner", "z = DTensor.from_local"),
+    "optimizer": ("other", "optimizer", "", 'spin(slow["optimizer"])'),
+    "python line": ("other", "forward", "inner", 'spin(slow["python line"])'),
+}
+slow = dict.fromkeys(PLACES, 0)
+made: dict[str, Any] = {}
+exec(compile(SPIN, "<spin>", "exec"), made)
+spin: Callable[[int], None] = made["spin"]
+
+
+def training_step(mesh: DeviceMesh) -> Step:
+    """Prepare a step in which each of them happens once; the first op misses each time."""
+    inner = distribute_module(Inner(mesh), mesh)
+    optimizer = SlowSGD(inner.parameters(), lr=0.01)
+    x = distribute_tensor(torch.rand(ROWS, WIDTH), mesh, [Replicate(), Replicate()])
+    batch = distribute_tensor(torch.rand(8, WIDTH), mesh, [Replicate(), Replicate()])
+    rows = iter(range(8, ROWS))
+
+    class Whole(torch.nn.Module):
+        """Holds the inner module."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> Any:
+            """Run it."""
+            return self.inner(x)
+
+    whole = Whole()
+
+    def step() -> Any:
+        x.narrow(0, 0, next(rows))  # as many rows as never before, so that it misses
+        loss = whole(batch).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+@contextmanager
+def slowed() -> Iterator[None]:
+    """Slow what torch does: the propagation of one op, redistributions forward, wraps."""
+    api = sys.modules["torch.distributed.tensor._api"]
+    redistribute = sys.modules["torch.distributed.tensor._redistribute"]
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator
+    propagate = propagator.propagate_op_sharding_non_cached
+    forward, wrap = redistribute.Redistribute.forward, api._FromTorchTensor.forward
+
+    def slow_propagate(schema: Any) -> Any:
+        spin(slow["propagation"] if schema.op is torch.ops.aten.slice.Tensor else 0)
+        return propagate(schema)
+
+    def slow_forward(*args: Any) -> Any:
+        spin(slow["redistribution"])
+        return forward(*args)
+
+    def slow_wrap(*args: Any) -> Any:
+        spin(slow["wrap"])
+        return wrap(*args)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(propagator, "propagate_op_sharding_non_cached", slow_propagate))
+        stack.enter_context(patch.object(redistribute.Redistribute, "forward", staticmethod(slow_forward)))
+        stack.enter_context(patch.object(api._FromTorchTensor, "forward", staticmethod(slow_wrap)))
+        yield
+
+
+def print_slowed(name: str, mesh: DeviceMesh, part: str, phase: str, module: str, text: str) -> None:
+    """Slow one thing, and say where the time appears."""
+    step, line = training_step(mesh), f"{Path(__file__).name}:{line_of(text)}"
+    pairs = []
+    with slowed():
+        for _ in range(TURNS):
+            taken = []
+            for ns in (0, ADDED_NS):
+                slow[name] = ns
+                taken.append(run_and_measure_budget(step, 3, 20, name))
+            slow[name] = 0
+            pairs.append(taken)
+
+    def added(of: Callable[[Budget], float]) -> float:
+        return statistics.median(of(after) - of(before) for before, after in pairs) / ADDED_NS
+
+    parts = {each for before, after in pairs for each in (*before.parts, *after.parts)}
+    others = {each: added(lambda budget, each=each: budget.parts.get(each, 0.0)) for each in parts}  # type: ignore[misc]
+    own = added(lambda budget: sum(ns for each, ns in budget.parts.items() if each.startswith(part)))
+    most = max(others, key=lambda each: 0 if each.startswith(part) else abs(others[each]))
+    print(
+        f"{name:20}{ADDED_NS / 1e3:10,.0f}{added(lambda b: b.measured_ns):>7.1%}{own:>10.1%}"
+        f"{added(lambda b: of_name(b.by_phase(), phase)):>8.1%}"
+        f"{added(lambda b: of_name(b.by_module(), module)):>8.1%}"
+        f"{added(lambda b: of_name(b.by_line(), line)):>8.1%}"
+        f"{others[most]:>11.1%} {most}"
+    )
+
+
+def of_name(spent: list[Spent], name: str) -> float:
+    """Give the time of one of them."""
+    return sum(each.ns for each in spent if each.name == name or (name and each.name.endswith(f"/{name}")))
+
+
+if __name__ == "__main__":
+    began = time.perf_counter()
+    main()
+    print(f"\n{time.perf_counter() - began:.0f} s")

@@ -1,0 +1,1 @@
+"""Budget: where the wall time of a step goes."""

@@ -1,0 +1,139 @@
+"""Where a program is at each moment, line by line: for a few steps, which it slows down."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from pytest_dtdispatch.budget.moments import Moment
+from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.measuring.module_names import ModuleNames
+from pytest_dtdispatch.torchapi.compiler import uncompiled
+from pytest_dtdispatch.torchapi.frames import Frames, Whose
+
+QUICK_NS, QUICK_LINES = 5_000, 20  # lines that follow each other so fast make a loop, which is at one place
+
+
+class PlaceLog:
+    """Note each line of the user's program, and each module, as it comes by in this thread.
+
+    Attributes:
+        moments: by time, on the clock ``time.perf_counter_ns``.
+    """
+
+    def __init__(self) -> None:
+        self.moments: list[Moment] = []
+        self._frames = Frames()
+        self._names = ModuleNames()
+        self._enter: Callable[..., Any] = self._on_entry
+        self._trace: Callable[..., Any] = self._on_event
+        self._stack: list[tuple[Whose, FrameType]] = []
+        self._is_after_backward = False
+        self._quick_lines = 0
+        self._last_line_ns = 0
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what the program does inside; another tracer of Python, as a debugger is one, must not run."""
+        self._stack.clear()
+        self._is_after_backward = False
+        self._enter, self._trace = uncompiled(self._on_entry), uncompiled(self._on_event)
+        sys.settrace(self._on_call)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    @contextmanager
+    def noting_inside(self, innermost: FrameType | None) -> Iterator[None]:
+        """Note it in functions too that run already, from the innermost of them outwards."""
+        running: list[tuple[Whose, FrameType]] = []
+        while innermost is not None:
+            kind = self._frames.known.get(id(innermost.f_code)) or self._frames.learn(innermost.f_code)
+            if kind is not Whose.NOTHING:
+                running.insert(0, (kind, innermost))
+            innermost = innermost.f_back
+        with self.noting():
+            for kind, frame in running:
+                frame.f_trace_lines, frame.f_trace = kind is Whose.USER, self._on_event
+            self._stack += running
+            self._note(time.perf_counter_ns())
+            try:
+                yield
+            finally:
+                for _, frame in running:
+                    frame.f_trace = None
+
+    def _on_call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        kind = self._frames.known.get(id(code)) or self._frames.learn(code)
+        return None if kind is Whose.NOTHING else self._enter(frame, kind)
+
+    def _on_entry(self, frame: FrameType, kind: Whose) -> Any:
+        began = time.perf_counter_ns()
+        frame.f_trace_lines = kind is Whose.USER
+        self._stack.append((kind, frame))
+        if kind is Whose.MODULE and not self._is_in_engine():
+            self._is_after_backward = False
+        self._note(began)
+        return self._trace
+
+    def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:
+        began = time.perf_counter_ns()
+        if event == "line":
+            self._quick_lines = self._quick_lines + 1 if began - self._last_line_ns < QUICK_NS else 0
+            self._last_line_ns = began
+            if self._quick_lines > QUICK_LINES:
+                return self._trace
+        if event == "return":
+            while self._stack and self._stack.pop()[1] is not frame:
+                continue
+            kind = self._frames.known.get(id(frame.f_code))
+            if kind is Whose.ENGINE and not self._is_in_engine():
+                self._is_after_backward = True
+        if event != "exception":
+            self._note(began)
+        return self._trace
+
+    def _is_in_engine(self) -> bool:
+        return any(kind is Whose.ENGINE for kind, _ in self._stack)
+
+    def _note(self, noted_ns: int) -> None:
+        place, in_engine = self._place()
+        self._last_line_ns = time.perf_counter_ns()
+        self.moments.append(Moment(noted_ns, self._last_line_ns, place, in_engine))
+
+    def _place(self) -> tuple[CodePlace, bool]:
+        """Look at the stack from the innermost frame out."""
+        line: tuple[str, int] | None = None
+        running: list[Any] = []
+        phase: Phase | None = None
+        in_engine = False
+        for kind, frame in reversed(self._stack):
+            if kind is Whose.USER and line is None:
+                line = (frame.f_code.co_filename, frame.f_lineno)
+            elif kind is Whose.MODULE and phase is None:
+                running.append(frame.f_locals["self"])
+            elif kind is Whose.ENGINE and phase is None:
+                in_engine, phase = bool(line or running), Phase.BACKWARD
+            elif kind in _PHASES and phase is None:
+                phase = _PHASES[kind]
+        if phase is None:
+            phase = Phase.OTHER if self._is_after_backward and not running else Phase.FORWARD
+        return CodePlace(*(line or ("", 0)), self._name(running, in_engine), phase), in_engine
+
+    def _name(self, running: list[Any], in_engine: bool) -> str:
+        if not running:
+            return ""
+        return self._names.known_name(running) if in_engine else self._names.name(running)
+
+
+_PHASES = {
+    Whose.BACKWARD: Phase.BACKWARD,
+    Whose.CLIPPING: Phase.CLIPPING,
+    Whose.OPTIMIZER: Phase.OPTIMIZER,
+}

@@ -1,0 +1,139 @@
+"""The tables of a budget: its parts, which add up, and what phases, lines, modules and ops have of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from pytest_dtdispatch.budget.model import Budget, Spent
+from pytest_dtdispatch.report.document import (
+    Block,
+    Column,
+    Document,
+    Group,
+    Kind,
+    Line,
+    Table,
+    Tone,
+    View,
+    paragraph,
+)
+
+DEAREST = 10
+UNKNOWN = "(not known)"
+# What is told of each: the title, the shares, and what those without a name are.
+BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[Spent]], str], ...] = (
+    ("phase", Budget.by_phase, UNKNOWN),
+    ("line", Budget.by_line, UNKNOWN),
+    ("module", Budget.by_module, "(outside of modules)"),
+    ("op", Budget.by_op, "(Python)"),
+)
+MEANINGS = {
+    "off": "the cost of timing that was taken off",
+    "mostly": "its largest parts",
+}
+NOISY = "noisy: the machine did something else meanwhile; take it again where less runs"
+LEGEND = (
+    "Budget: the median wall time of undisturbed steps, and what it consists of by steps that torch's "
+    "profiler timed by turns with them, each piece by its median. modelled: more than a tenth of it was "
+    "taken off as the cost of timing. unexplained: measured less all parts; below 0 where timing slowed it."
+)
+
+
+def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
+    """Lay out the budgets of each test."""
+    every = [(test, budget) for test, of_test in budgets.items() for budget in of_test]
+    blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
+    return Document(blocks, LEGEND, MEANINGS)
+
+
+def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
+    yield _parts(f"{test}: {budget.name} (budget)", budget)
+    yield paragraph(_how_taken(budget), indent=1)
+    if budget.is_noisy:
+        yield paragraph(NOISY, Tone.NOTICE, indent=1)
+    if budget.note:
+        yield paragraph(budget.note, Tone.NOTICE, indent=1)
+    for title, shares_of, nameless in BREAKDOWNS:
+        shares = shares_of(budget)
+        if len(shares) > 1 or (shares and shares[0].name):
+            yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else DEAREST)
+
+
+def _parts(title: str, budget: Budget) -> Table:
+    off = dict.fromkeys(budget.parts, 0.0)
+    for cell in budget.cells:
+        off[cell.part] += cell.timing_ns
+    lines = [
+        Line(part, (us(ns), _percent(ns, budget), us(off[part])), budget.known(part))
+        for part, ns in budget.parts.items()
+    ]
+    if budget.steps:
+        rest = us(budget.unexplained_ns), _percent(budget.unexplained_ns, budget), "-"
+        lines.append(Line("unexplained", rest))
+    spread = f"+-{budget.scatter:.0%}" if budget.steps else ""
+    lines.append(
+        Line("measured", (us(budget.measured_ns), _percent(budget.measured_ns, budget), "-"), spread)
+    )
+    columns = Column("us"), Column("share"), Column("off", "us")
+    return Table(columns, (Group(title, tuple(lines)),), "part", "known", expendable=("off",))
+
+
+def _how_taken(budget: Budget) -> str:
+    cost = f"{budget.events:,.0f} events at {budget.event_ns:,.0f} ns each"
+    if not budget.steps:
+        return f"it took {budget.timed_over_undisturbed:.2f} times as long to time it: {cost}"
+    how_long = f"a timed one takes {budget.timed_over_undisturbed:.2f} times as long"
+    return f"{budget.steps} steps undisturbed and {budget.steps} timed, by turns; {how_long}: {cost}"
+
+
+def _breakdown(title: str, shares: Sequence[Spent], nameless: str, budget: Budget, most: int) -> Table:
+    lines = [
+        Line(
+            _short(share.name) or nameless,
+            (us(share.ns), _percent(share.ns, budget), _calls(share)),
+            _mostly(share),
+        )
+        for share in shares[:most]
+    ]
+    if rest := shares[most:]:
+        ns = sum(share.ns for share in rest)
+        lines.append(Line(f"{len(rest)} more", (us(ns), _percent(ns, budget), "-")))
+    columns = Column("us"), Column("share"), Column("calls")
+    return Table(columns, (Group("", tuple(lines)),), title, "mostly", expendable=("calls",))
+
+
+def _short(name: str) -> str:
+    """Cut the folders off a line of a file that lies elsewhere, all but the last."""
+    *folders, folder, file = ("", *name.split("/"))
+    return f".../{folder}/{file}" if name.startswith("/") and folders else name
+
+
+def us(ns: float) -> str:
+    """Write a time in microseconds.
+
+    Example:
+        >>> us(1234567), us(1234)
+        ('1,235', '1.2')
+    """
+    return f"{ns / 1e3:,.0f}" if abs(ns) >= 1e5 else f"{ns / 1e3:.1f}"
+
+
+def _percent(ns: float, budget: Budget) -> str:
+    return f"{ns / budget.measured_ns:.1%}" if budget.measured_ns else "-"
+
+
+def _calls(spent: Spent) -> str:
+    return f"{spent.calls:,.3g}" if spent.calls else "-"
+
+
+def _mostly(spent: Spent) -> str:
+    """Name the parts that make most of it; those of redistributions are one."""
+    sums: Counter[str] = Counter()
+    for part, ns in spent.parts.items():
+        sums[part.partition(" ")[0]] += round(ns)
+    largest = [(part, ns) for part, ns in sums.most_common(2) if ns >= 0.2 * spent.ns > 0]
+    return ", ".join(f"{part} {ns / spent.ns:.0%}" for part, ns in largest)
+
+
+KIND = Kind(Budget.kind, document, number="{} budgets were taken")

@@ -1,0 +1,131 @@
+"""From slices and moments to cells, and what a budget says of them. Without torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_dtdispatch.budget.cells import cells_of
+from pytest_dtdispatch.budget.model import Budget, Cell
+from pytest_dtdispatch.budget.moments import Moment, pieces
+from pytest_dtdispatch.budget.parts import Part
+from pytest_dtdispatch.budget.table import document
+from pytest_dtdispatch.budget.timeline import Slice
+from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.report.document import View
+from pytest_dtdispatch.report.terminal import plain_text
+
+FORWARD = CodePlace("model.py", 3, "layers.0", Phase.FORWARD)
+PYTHON = CodePlace("train.py", 8, "", Phase.FORWARD)
+CALLED = CodePlace("train.py", 9, "", Phase.BACKWARD)
+MOMENTS = [Moment(0, 0, PYTHON, False), Moment(20, 20, FORWARD, False), Moment(50, 50, CALLED, False)]
+MADE = Slice(Part.DISPATCH, "mm", 22, 40, since_ns=22, calls=1, made=7)
+COURSE = (
+    Slice(Part.OTHER, "", 0, 22),
+    MADE,
+    Slice(Part.AUTOGRAD, "MmBackward0", 60, 80, running=7, in_engine=True),
+    Slice(Part.AUTOGRAD, "engine", 80, 90, in_engine=True),
+)
+
+
+def test_time_is_at_the_place_where_the_program_was() -> None:
+    cells = {(cell.op, cell.place): cell.ns for cell in cells_of([COURSE], MOMENTS, [COURSE])}
+    in_backward = CodePlace("model.py", 3, "layers.0", Phase.BACKWARD)
+    assert cells == {
+        ("", PYTHON): pytest.approx(20),
+        ("", FORWARD): pytest.approx(2),
+        ("mm", FORWARD): 18,
+        ("MmBackward0", in_backward): 20,  # of the line that made the node
+        ("engine", CALLED): 10,
+    }
+
+
+def test_code_of_the_users_that_the_engine_runs_is_at_its_own_line() -> None:
+    inside = CodePlace("checkpoint.py", 5, "layers.0", Phase.BACKWARD)
+    moments = [*MOMENTS, Moment(60, 60, inside, True), Moment(80, 80, CALLED, False)]
+    cells = {cell.op: cell.place for cell in cells_of([COURSE], moments, [COURSE])}
+    assert cells["MmBackward0"] == inside
+    assert cells["engine"] == CALLED
+
+
+def test_a_step_of_another_course_has_no_places() -> None:
+    [cell] = cells_of([(MADE,)], MOMENTS, [COURSE])
+    assert (cell.ns, cell.place) == (18, None)
+
+
+def test_several_steps_are_averaged_and_timing_is_taken_off() -> None:
+    longer = MADE._replace(end_ns=60, timing_ns=4.0)
+    [cell] = cells_of([(MADE,), (longer,)], [], [])
+    assert (cell.ns, cell.calls, cell.timing_ns) == ((18 + 34) / 2, 1, 2)
+
+
+def test_no_cell_is_negative() -> None:
+    [cell] = cells_of([(MADE._replace(timing_ns=99.0),)], [], [])
+    assert cell.ns == 0
+
+
+def test_a_span_before_the_first_moment_is_at_that() -> None:
+    assert pieces(MOMENTS, -5, 0) == [(MOMENTS[0], 1.0)]
+    assert pieces([], 0, 5) == []
+
+
+def budget(**changes: object) -> Budget:
+    cells = (
+        Cell("local", "mm", FORWARD, 20_000.0, 2.0, 9_000.0),
+        Cell("dispatch", "mm", FORWARD, 60_000.0, 2.0, 1_000.0),
+        Cell("redistribution python", "redistribute f32[8]S0 -> R", PYTHON, 30_000.0, 1.0),
+        Cell("other", "", None, 5_000.0, 0.0),
+    )
+    given = {
+        "timed_ns": 150_000.0,
+        "scatter": 0.02,
+        "steps": 20,
+        "events": 30.0,
+        "event_ns": 600.0,
+        **changes,
+    }
+    return Budget("train", 120_000.0, cells, **given)  # type: ignore[arg-type]
+
+
+def test_the_parts_and_what_is_unexplained_add_up_to_the_step() -> None:
+    taken = budget()
+    assert sum(taken.parts.values()) + taken.unexplained_ns == taken.measured_ns
+    assert [taken.known(part) for part in ("local", "dispatch")] == ["modelled", "timed"]
+    for breakdown in (taken.by_phase(), taken.by_op(), taken.by_module(), taken.by_line()):
+        assert sum(spent.ns for spent in breakdown) == sum(taken.parts.values())
+        assert [spent.ns for spent in breakdown] == sorted((spent.ns for spent in breakdown), reverse=True)
+
+
+def test_the_table_adds_up_and_says_how_each_part_is_known() -> None:
+    text = plain_text(document({"t.py::test": [budget()]}, View()), 80)
+    assert "t.py::test: train (budget)" in text
+    assert "dispatch               60.0   50.0%     1.0  timed" in text
+    assert "unexplained             5.0    4.2%       -" in text
+    assert "measured                120  100.0%       -  +-2%" in text
+    assert "a timed one takes 1.25 times as" in text
+    assert "dispatch 75%, local 25%" in text
+    assert "(Python)" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_noisy_step_says_so() -> None:
+    assert "noisy: the machine did" in plain_text(document({"t": [budget(scatter=0.4)]}, View()), 100)
+    assert "noisy" not in plain_text(document({"t": [budget()]}, View()), 100)
+
+
+def test_ten_dearest_and_the_rest_in_one_line() -> None:
+    cells = tuple(Cell("local", f"op{i}", FORWARD, 1e6 + i, 1.0) for i in range(25))
+    text = plain_text(document({"t": [Budget("x", 3e7, cells, steps=5)]}, View()), 100)
+    assert "op24" in text
+    assert "op14 " not in text
+    assert "15 more" in text
+    assert "op0 " in plain_text(document({"t": [Budget("x", 3e7, cells, steps=5)]}, View(verbose=True)), 100)
+
+
+def test_where_nothing_is_measured_a_budget_is_empty() -> None:
+    empty = Budget("x")
+    assert (empty.parts, empty.unexplained_ns, empty.timed_over_undisturbed, empty.is_noisy) == (
+        {},
+        0,
+        0,
+        False,
+    )

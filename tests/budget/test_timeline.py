@@ -1,0 +1,146 @@
+"""From events to slices: each nanosecond of a step is in one part. Without torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.budget.parts import ENGINE, OURS, STEP, SUBCLASS, Node, Part
+from pytest_dtdispatch.budget.timeline import Cost, Slice, same_course, slices, trees, typical
+from pytest_dtdispatch.core.events import Event
+
+MM = [
+    Event("aten::mm", 10, 40, 7),
+    Event(SUBCLASS, 14, 38),
+    Event("aten::mm", 20, 30),
+    Event("resolve", 21, 22),
+]
+NO_COST = Cost()
+
+
+def step_of(*events: Event, end_ns: int = 100) -> Node:
+    [node] = trees([Event(STEP, 0, end_ns), *events])
+    return node
+
+
+def spent(node: Node, cost: Cost = NO_COST) -> dict[Part, float]:
+    """Add up the slices of a step by part, the cost of timing taken off."""
+    sums: Counter[Part] = Counter()
+    for one in slices(node, cost):
+        sums[one.part] += one.end_ns - one.begin_ns - one.timing_ns  # type: ignore[assignment]
+    return dict(sums)
+
+
+def test_an_op_on_dtensors_is_autograd_dispatch_and_the_local_op() -> None:
+    assert spent(step_of(*MM)) == {Part.OTHER: 70, Part.AUTOGRAD: 6, Part.DISPATCH: 14, Part.LOCAL: 10}
+
+
+def test_the_cost_of_timing_is_taken_off_what_surrounds_an_event() -> None:
+    parts = spent(step_of(*MM), Cost(event_ns=2, range_ns=5))
+    assert parts == {Part.OTHER: 68, Part.AUTOGRAD: 4, Part.DISPATCH: 12, Part.LOCAL: 8}
+    assert sum(parts.values()) == 100 - 4 * 2
+
+
+@pytest.mark.parametrize(
+    ("events", "part", "ns"),
+    [
+        ([Event("aten::add", 10, 30), Event("aten::fill_", 12, 20)], Part.LOCAL, 20),
+        ([*MM[:2], Event(f"{OURS}propagation", 15, 35), Event("aten::empty", 18, 22)], Part.PROPAGATION, 20),
+        ([Event("Redistribute", 10, 50), Event(f"{OURS}redistribution a", 12, 48)], Part.MOVING, 40),
+        ([Event(f"{OURS}redistribution a", 10, 50), Event(f"{OURS}planning", 12, 20)], Part.PLANNING, 8),
+        (
+            [Event(f"{OURS}redistribution a", 10, 50), Event("_c10d_functional::wait", 12, 20)],
+            Part.SENDING,
+            8,
+        ),
+        ([Event(f"{OURS}redistribution a", 10, 50), Event("aten::split", 12, 20)], Part.COPIES, 8),
+        ([Event("_FromTorchTensor", 10, 50), Event("aten::view_as", 12, 20)], Part.WRAPPING, 40),
+        (
+            [Event("_ToTorchTensorBackward", 10, 50), Event(f"{OURS}wrapping to_local", 12, 40)],
+            Part.WRAPPING,
+            40,
+        ),
+        ([Event(f"{ENGINE}: AddBackward0", 10, 30), Event("AddBackward0", 12, 20)], Part.AUTOGRAD, 20),
+        ([Event("c10d::allreduce_", 10, 30)], Part.COMMUNICATION, 20),
+        ([Event("FSDP::pre_forward", 10, 30, is_range=True)], Part.OTHER, 100),
+        ([*MM[:2], Event(f"{OURS}look-up", 15, 35)], Part.DISPATCH, 24),
+    ],
+)
+def test_parts(events: list[Event], part: Part, ns: int) -> None:
+    assert spent(step_of(*events))[part] == ns
+
+
+def test_what_an_op_redistributes_is_redistribution_and_keeps_the_name_of_the_op() -> None:
+    moved = [Event(f"{OURS}redistribution a", 16, 36), Event("c10d::allgather", 20, 30)]
+    course = list(slices(step_of(*MM[:2], *moved), NO_COST))
+    assert {(one.part, one.op) for one in course if one.part in (Part.MOVING, Part.SENDING)} == {
+        (Part.MOVING, "mm"),
+        (Part.SENDING, "mm"),
+    }
+
+
+def test_calls_are_counted_where_an_op_begins() -> None:
+    engine = [Event(f"{OURS}backward", 50, 95), Event(f"{ENGINE}: MmBackward0", 52, 90, 7)]
+    again = [one._replace(begin_ns=one.begin_ns + 45, end_ns=one.end_ns + 45, sequence=-1) for one in MM]
+    course = list(slices(step_of(*MM, *engine, *again), NO_COST))
+    assert sum(one.calls for one in course if one.op == "mm") == 2
+    assert {one.running for one in course if one.in_engine and one.op == "mm"} == {7}
+    assert {one.made for one in course if not one.in_engine and one.op == "mm"} == {7}
+
+
+def test_a_part_of_an_op_belongs_to_where_the_op_was_called() -> None:
+    course = list(slices(step_of(*MM), NO_COST))
+    assert {one.since_ns for one in course if one.part in (Part.DISPATCH, Part.LOCAL)} == {14}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 90),
+            st.integers(1, 60),
+            st.sampled_from(
+                sorted(
+                    NAMES := {
+                        "aten::mm",
+                        SUBCLASS,
+                        "Redistribute",
+                        f"{OURS}redistribution a",
+                        f"{OURS}planning",
+                        "c10d::send",
+                        f"{ENGINE}: X",
+                        "_FromTorchTensor",
+                        f"{OURS}propagation",
+                        "a range",
+                    }
+                )
+            ),
+        ),
+        max_size=12,
+    )
+)
+def test_slices_add_up_whatever_ran(spans: list[tuple[int, int, str]]) -> None:
+    events = sorted(
+        (Event(name, begin, begin + length) for begin, length, name in spans),
+        key=lambda event: (event.begin_ns, -event.end_ns),
+    )
+    course = list(slices(step_of(*events), NO_COST))
+    assert sum(one.end_ns - one.begin_ns for one in course) == 100
+    assert all(one.end_ns >= one.begin_ns for one in course)
+    assert [one.begin_ns for one in course[1:]] == [one.end_ns for one in course[:-1]]
+
+
+def test_one_course_stands_for_several_by_medians() -> None:
+    def course(*lengths: int) -> tuple[Slice, ...]:
+        return tuple(Slice(Part.LOCAL, f"op{i}", 10 * i, 10 * i + length) for i, length in enumerate(lengths))
+
+    [one] = typical([course(1, 9), course(2, 3), course(8, 4), (Slice(Part.LOCAL, "other", 0, 1),)])
+    assert [each.end_ns - each.begin_ns for each in one] == [2, 4]
+    assert same_course(one, course(5, 5))
+
+
+def test_where_each_step_takes_another_course_all_are_left() -> None:
+    courses = [(Slice(Part.LOCAL, f"op{i}", 0, 1),) for i in range(5)]
+    assert typical(courses) == courses
