@@ -8,12 +8,14 @@ import re
 RESULTS, EXPECTED = "results", "expected results"
 RECORDS = "records of PyTorch's benchmark database"
 AB_RUN, AB_FORMAT = "a run of dtdispatch ab or aa", "pytest-dtdispatch ab"
+TRACE, TRACE_FORMAT = "a trace", "pytest-dtdispatch trace"
 ATLAS, ATLAS_TITLE = "an atlas", "Atlas of ops"
 SOMETHING_ELSE = "something else"
 
 _BEGINNINGS = {
     RECORDS: re.compile(r'\s*\[\s*\{\s*"benchmark":'),
     AB_RUN: re.compile(rf'\s*\{{\s*"format":\s*"{AB_FORMAT}"'),
+    TRACE: re.compile(rf'\s*\{{"displayTimeUnit":\s*"ns",\s*"otherData":\s*\{{"format":\s*"{TRACE_FORMAT}"'),
     "a saved run of pytest-benchmark": re.compile(r'\s*\{\s*"machine_info":'),
     ATLAS: re.compile(f"# {ATLAS_TITLE}\n"),
 }
