@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.capture import TimeCaptureMode, Timing
     from pytest_dtdispatch.meshes.fake import fake_mesh
     from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
+    from pytest_dtdispatch.watch.step_watch import StepWatch
 
 __all__ = [
     "DtDispatch",
     "DtDispatchError",
     "DtDispatchWarning",
+    "StepWatch",
     "TimeCaptureMode",
     "Timing",
     "assert_sharded_tensor_equal",
@@ -27,6 +29,7 @@ _HOMES = {
     "DtDispatch": "pytest_dtdispatch.api",
     "DtDispatchError": "pytest_dtdispatch.errors",
     "DtDispatchWarning": "pytest_dtdispatch.errors",
+    "StepWatch": "pytest_dtdispatch.watch.step_watch",
     "TimeCaptureMode": "pytest_dtdispatch.measuring.capture",
     "Timing": "pytest_dtdispatch.measuring.capture",
     "assert_sharded_tensor_equal": "pytest_dtdispatch.meshes.sharded",

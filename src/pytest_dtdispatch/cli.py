@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _obey(words: list[str]) -> int:
+    if words[:1] == ["watch"]:
+        return _watch(words[1:])
     cut = words.index("--") if "--" in words else len(words)
     own, arguments = words[:cut], words[cut + 1 :]
     for word in own:
@@ -52,7 +54,7 @@ def _obey(words: list[str]) -> int:
         print("dtdispatch", version("pytest-dtdispatch"))
         return 0
     if given.command is None:
-        names = "ab, aa, selftest, atlas, expected"
+        names = "ab, aa, selftest, atlas, watch, expected"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
     if given.command in AB_COMMANDS:
         return obey(given, arguments)
@@ -66,6 +68,17 @@ def _obey(words: list[str]) -> int:
     atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
     print(printable(f"{given.output}: {len(atlas.rows):,} rows of {atlas.ops:,} ops"))
     return 0
+
+
+def _watch(words: list[str]) -> int:
+    """Run a script; whatever comes after its name is its own."""
+    own, rest = (words[:1], words[1:]) if words[:1] == ["--"] else ([], words)
+    if not rest or (not own and rest[0].startswith("-")):
+        _parser().parse_args(["watch", *rest])  # asks for help, or says what is wrong
+    from pytest_dtdispatch.watch.program import script
+    from pytest_dtdispatch.watch.script import watch_program
+
+    return watch_program(script(rest[0]), rest[1:])
 
 
 def _update_expected(given: argparse.Namespace) -> int:
@@ -90,6 +103,10 @@ def _parser() -> Parser:
     atlas.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
     what = "only these ops, as mm.* or add.Tensor; may be repeated"
     atlas.add_argument("--ops", action="append", default=[], metavar="GLOB", help=what)
+    watch = commands.add_parser("watch", help="run a script, and say where its steps miss the caches")
+    what = "a Python file, run as Python runs it; the steps of its optimizer end the steps"
+    watch.add_argument("script", metavar="SCRIPT.py", help=what)
+    watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script")
     add_parsers(commands)
     _add_expected(commands)
     return parser

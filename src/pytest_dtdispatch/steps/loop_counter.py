@@ -1,0 +1,118 @@
+"""Count the steps of a loop that runs for hours: what costs time in every step is looked at in a few."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.held import gained
+from pytest_dtdispatch.steps.measure import CallNotes
+from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.torchapi.dispatcher import watching_ops, watching_transfers
+from pytest_dtdispatch.torchapi.ops import open_modes
+from pytest_dtdispatch.torchapi.tensors import spec_type
+
+
+class LiveObjects(NamedTuple):
+    """How many there are, up to a constant, garbage among them."""
+
+    specs: int
+    dtensors: int
+
+
+class LoopNotes(CallNotes):
+    """Note DTensor ops for a while. Where it cannot be taken out, as it is not innermost, it does nothing."""
+
+    is_on = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True
+        if self.is_on:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **kwargs or {})
+
+
+class LoopCounter(StepCounter):
+    """Count misses and cache entries of every step, and transfers of those steps that are looked at.
+
+    No garbage is collected: of live objects each lap has no growth. What a lap tells of redistributions,
+    collectives, wraps and unwraps is empty where the step was not looked at.
+    """
+
+    what = "a StepWatch is open"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entries: dict[str, int] = {}
+        self._look = ExitStack()
+        self._notes: LoopNotes | None = None
+        self.is_looking = False
+
+    def _put_in(self, held: ExitStack) -> None:
+        held.enter_context(self._places)
+        held.enter_context(watching_ops(self))
+        held.callback(self.look_away)
+        held.callback(self.end_notes)
+        self._entries = self._caches.entries()
+
+    def lap(self) -> StepCounts:
+        """Return what was counted since the last lap, or since entry, and begin to count anew."""
+        counts = self._counted()
+        entries, before = self._caches.entries(), self._entries
+        self._entries = entries
+        self._begin()
+        return replace(counts, cache_growth=(*counts.cache_growth, *gained(entries, before)))
+
+    def quiet_lap(self) -> int | None:
+        """Begin to count anew where there were hits alone, and return how many calls; else do nothing.
+
+        It is what most steps are: a watch must not cost what they take.
+        """
+        stats, before = self._caches.native_stats(), self._native
+        if self._log or self.is_looking or stats[1] != before[1] or stats[0] < before[0]:
+            return None
+        if any(self._native_before_clear) or self._caches.entries() != self._entries:
+            return None
+        calls = stats[0] - before[0] + self._python_hits + self._unpropagated
+        self._lap += 1
+        self._thread.begin(self._lap)
+        self._places.begin_step()
+        self._native = stats
+        self._python_hits = self._unpropagated = 0
+        return calls
+
+    def look(self) -> None:
+        """Look at transfers from now on."""
+        if not self.is_looking:
+            self._look.enter_context(watching_transfers(self._transfers))
+            self.is_looking = True
+
+    def look_away(self) -> None:
+        """Look at transfers no more."""
+        self.is_looking = False
+        self._look.close()
+
+    def begin_notes(self) -> None:
+        """Note every op from now on; not below modes of the program, which may be closed before this is."""
+        if not open_modes():
+            self._notes = LoopNotes(self)
+            self._notes.__enter__()
+
+    def end_notes(self) -> None:
+        """Note no more ops. While a mode that the program opened since is open, ours is too."""
+        if self._notes is None:
+            return
+        self._notes.is_on = False
+        if open_modes()[-1:] == [self._notes]:
+            self._notes.__exit__(None, None, None)
+            self._notes = None
+
+    @staticmethod
+    def live() -> LiveObjects:
+        """Look how many objects there are; each holds a reference to its class."""
+        return LiveObjects(sys.getrefcount(spec_type()), sys.getrefcount(DTensor))

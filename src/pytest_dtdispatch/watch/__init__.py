@@ -1,0 +1,1 @@
+"""Loops outside pytest, and whole scripts, watched step by step."""

@@ -1,0 +1,232 @@
+"""What a watched loop did: totals, and the steps in which something happened. Its size has a bound."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.steps.causes import NUMBER, ranged
+from pytest_dtdispatch.steps.happened import Miss
+from pytest_dtdispatch.steps.model import StepCounts
+
+MOST_CAUSES, MOST_STEPS, MOST_TIMES = 1000, 500, 500
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """One step of a loop.
+
+    Args:
+        number: from 1.
+        counts: of it. Redistributions, collectives, wraps and unwraps are there if it was looked at.
+        took_ns: wall time from the end of the step before to its own; None where more was done than counting.
+        is_looked_at: whether it is known what it moved.
+    """
+
+    number: int
+    counts: StepCounts
+    took_ns: int | None = None
+    is_looked_at: bool = False
+
+    @property
+    def new_entries(self) -> dict[str, int]:
+        """Entries that caches gained, by cache; one that was emptied gained none."""
+        grown = self.counts.cache_growth
+        return {name: count for name, count in grown if count > 0} if grown else {}
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether nothing missed, and no cache gained an entry."""
+        return not self.counts.misses and not self.new_entries
+
+
+@dataclass
+class Cause:
+    """Misses of one cause: the op, its place, and what differed.
+
+    Args:
+        first_step: in which it happened first.
+        last_step: in which it happened last.
+        times: how often it happened.
+        text: with ranges for what differed from time to time.
+    """
+
+    first_step: int
+    last_step: int = 0
+    times: int = 0
+    _low: str = ""
+    _high: str = ""
+    _varies: bool = False
+
+    def add(self, miss: Miss, number: int) -> None:
+        """Add one that happened in a step."""
+        text, self.times, self.last_step = str(miss), self.times + 1, number
+        if self.times == 1:
+            self._low = self._high = text
+        elif self._varies or NUMBER.sub("", text) != NUMBER.sub("", self._low):
+            self._varies, self._high = True, text
+        elif text != self._low:
+            self._low = _merged(min, self._low, text)
+            self._high = _merged(max, self._high, text)
+
+    @property
+    def text(self) -> str:
+        """Say what missed, and why."""
+        return ranged([self._low, self._high])
+
+    def __str__(self) -> str:
+        where = f"step {self.first_step}"
+        if self.last_step > self.first_step:
+            where = f"steps {self.first_step} to {self.last_step}"
+        return f"{self.text} ({self.times:,}x in {where})"
+
+
+def _merged(choose: Callable[..., str], one: str, other: str) -> str:
+    """Choose each number of two texts that differ in numbers alone."""
+    pairs = zip(NUMBER.findall(one), NUMBER.findall(other), strict=True)
+    chosen = iter([choose(pair, key=_size) for pair in pairs])
+    return NUMBER.sub(lambda _: next(chosen), one)
+
+
+def _size(number: str) -> int:
+    return int(number.replace(",", ""))
+
+
+@dataclass
+class Total:
+    """What several steps did, added up.
+
+    Args:
+        steps: how many.
+        calls: of ops on DTensors.
+        misses: of those, how many propagated.
+        new_entries: that caches gained.
+        least_calls: of the step that made fewest.
+        most_calls: of the step that made most.
+    """
+
+    steps: int = 0
+    calls: int = 0
+    misses: int = 0
+    new_entries: int = 0
+    least_calls: int = 0
+    most_calls: int = 0
+    _times: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_TIMES))
+
+    def add(self, step: LoopStep) -> None:
+        """Add a step."""
+        self.add_calls(step.counts.calls, step.took_ns)
+        self.misses += step.counts.misses
+        self.new_entries += sum(step.new_entries.values())
+
+    def add_calls(self, calls: int, took_ns: int | None) -> None:
+        """Add a step of hits alone."""
+        self.least_calls = min(self.least_calls, calls) if self.steps else calls
+        self.most_calls = max(self.most_calls, calls)
+        self.steps += 1
+        self.calls += calls
+        if took_ns is not None:
+            self._times.append(took_ns)
+
+    @property
+    def median_ns(self) -> float:
+        """Median wall time of the latest of them; 0 where none was timed."""
+        return statistics.median(self._times) if self._times else 0.0
+
+    @property
+    def timed(self) -> int:
+        """How many of the latest were timed."""
+        return len(self._times)
+
+    @property
+    def most_of_them_ns(self) -> tuple[float, float]:
+        """Between which wall times eight of ten of the latest lie."""
+        ordered = sorted(self._times)
+        cut = len(ordered) // 10
+        return (ordered[cut], ordered[-1 - cut]) if ordered else (0.0, 0.0)
+
+
+class LoopSteps:
+    """What the steps of a loop did so far.
+
+    Attributes:
+        warmup: those at the beginning, in which misses belong there.
+        steady: those after it in which nothing missed, and no cache gained an entry.
+        disturbed: the others after it.
+        looked_at: the latest step after the warm-up that was looked at, a steady one if there was any.
+        after: counts of what came after the last step, once the watch is closed.
+        happened: the disturbed steps, the latest of them where there are very many.
+    """
+
+    def __init__(self) -> None:
+        self.warmup, self.steady, self.disturbed = Total(), Total(), Total()
+        self.looked_at: LoopStep | None = None
+        self.after = StepCounts()
+        self.happened: deque[LoopStep] = deque(maxlen=MOST_STEPS)
+        self._count = 0
+        self._causes: dict[Hashable, Cause] = {}
+        self._more_misses = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def calls(self) -> int:
+        """Calls of ops on DTensors, in all steps."""
+        return sum(total.calls for total in self._totals)
+
+    @property
+    def misses(self) -> int:
+        """Calls that propagated, in all steps."""
+        return sum(total.misses for total in self._totals)
+
+    @property
+    def misses_per_step(self) -> float:
+        """Calls that propagated, a step after the warm-up; lists what missed and why."""
+        return Count(self.disturbed.misses, self.steady.steps + self.disturbed.steps, self.causes)
+
+    @property
+    def causes(self) -> Sequence[str]:
+        """What missed after the warm-up and why, a line for each cause, the most frequent first."""
+        by_times = sorted(self._causes.values(), key=lambda cause: -cause.times)
+        more = [f"{self._more_misses:,} more misses of other causes"] * bool(self._more_misses)
+        return [*map(str, by_times), *more]
+
+    def add_warmup(self, step: LoopStep) -> None:
+        """Add a step of the warm-up."""
+        self._count += 1
+        self.warmup.add(step)
+
+    def add(self, step: LoopStep) -> None:
+        """Add a step after the warm-up."""
+        self._count += 1
+        if step.is_looked_at and (step.is_steady or self.looked_at is None):
+            self.looked_at = step
+        if step.is_steady:
+            self.steady.add(step)
+            return
+        self.disturbed.add(step)
+        self.happened.append(step)
+        self._add_misses(step.counts.missed, step.number)
+
+    def add_steady(self, calls: int, took_ns: int) -> None:
+        """Add a step of hits alone, after the warm-up."""
+        self._count += 1
+        self.steady.add_calls(calls, took_ns)
+
+    def _add_misses(self, missed: Iterable[Miss], number: int) -> None:
+        for miss in missed:
+            cause = self._causes.get(miss.origin)
+            if cause is None and len(self._causes) < MOST_CAUSES:
+                cause = self._causes[miss.origin] = Cause(number)
+            if cause is None:
+                self._more_misses += 1
+            else:
+                cause.add(miss, number)
+
+    @property
+    def _totals(self) -> tuple[Total, Total, Total]:
+        return self.warmup, self.steady, self.disturbed

@@ -1,0 +1,39 @@
+"""Where lines of a watch go: standard error of the first rank, a file, or a function. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.errors import WatchError
+
+Say = Callable[[str], object]
+
+
+def sayer(to: Any) -> Say:
+    """Say where lines go that a user wants there."""
+    if to is None:
+        return say_on_first_rank
+    if callable(to):
+        return to  # type: ignore[no-any-return]
+    if callable(getattr(to, "write", None)):
+        return lambda line: print(line, file=to, flush=True)
+    raise WatchError(f"StepWatch(print={shown(to)}): neither a function nor a file")
+
+
+def say_on_first_rank(text: str) -> None:
+    """Write to standard error, on the first of all ranks alone."""
+    if _is_first_rank():
+        print(text, file=sys.stderr, flush=True)
+
+
+def _is_first_rank() -> bool:
+    """Ask the process group, if there is one of real ranks; else what a launcher says."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake":
+        return bool(dist.get_rank() == 0)
+    return read_world(os.environ).is_first

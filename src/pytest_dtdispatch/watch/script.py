@@ -1,0 +1,85 @@
+"""``dtdispatch watch``: a script runs unchanged, and its optimizer ends the steps. Imports no torch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.torchapi.first_mesh import told_of_first_mesh
+from pytest_dtdispatch.watch.lines import calls_text
+from pytest_dtdispatch.watch.program import Program, run
+from pytest_dtdispatch.watch.saying import say_on_first_rank
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.watch.step_ends import StepEnds
+    from pytest_dtdispatch.watch.step_watch import StepWatch
+
+
+WITHOUT_MESH = "it made no DeviceMesh, so it has no DTensors; processes that it starts are not watched"
+
+
+def watch_program(program: Program, arguments: Sequence[str]) -> int:
+    """Run a program, watch its steps, and print a summary however it ends; return its exit status."""
+    watched = WatchedProgram(program.name)
+    try:
+        with told_of_first_mesh(watched.open):
+            return run(program, arguments)
+    finally:
+        watched.close()
+
+
+class WatchedProgram:
+    """The watch over a program, from its first mesh on.
+
+    Args:
+        name: of the program.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = printable(name)
+        self._why_not = WITHOUT_MESH
+        self._watch: StepWatch | None = None
+        self._ends: StepEnds | None = None
+        self._thread = threading.current_thread()
+
+    def open(self) -> None:
+        """Open the watch; a program that measures by itself is not watched, and does not fail."""
+        from pytest_dtdispatch.watch.step_ends import StepEnds
+        from pytest_dtdispatch.watch.step_watch import StepWatch
+
+        try:
+            self._watch = StepWatch()
+        except DtDispatchError as error:
+            self._why_not = str(error)
+            return
+        self._thread = threading.current_thread()
+        self._ends = StepEnds(self._step)
+        self._ends.open()
+
+    def close(self) -> None:
+        """Close it, and say what it saw."""
+        if self._ends is not None:
+            self._ends.close()
+        if self._watch is not None:
+            self._watch.close()
+        say_on_first_rank(self._summary())
+
+    def _summary(self) -> str:
+        if self._watch is None:
+            return f"dtdispatch: {self._name} was not watched: {self._why_not}"
+        steps = self._watch.steps
+        if not steps.calls and not steps.after.calls:
+            return f"dtdispatch: {self._name} called no op on DTensors"
+        if not len(steps):
+            return (
+                f"dtdispatch: {self._name}: no optimizer stepped outside of compiled code, which would have "
+                f"told its steps apart; in all {calls_text(steps.after)}"
+            )
+        return self._watch.summary()
+
+    def _step(self) -> None:
+        if self._watch is not None and threading.current_thread() is self._thread:
+            self._watch.step()

@@ -1,0 +1,247 @@
+"""Watch a loop step by step, outside pytest."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+import weakref
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.budget.table import document as budget_document
+from pytest_dtdispatch.core.shown import printable, shown
+from pytest_dtdispatch.errors import DtDispatchError, WatchError
+from pytest_dtdispatch.measuring.preconditions import refuse_inside
+from pytest_dtdispatch.report.document import Document, View
+from pytest_dtdispatch.report.terminal import page_width, plain_text
+from pytest_dtdispatch.steps.loop_counter import LoopCounter
+from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
+from pytest_dtdispatch.watch.growth import Allowance, Growth
+from pytest_dtdispatch.watch.lines import calls_text, disturbed_line, steady_line, warmup_line
+from pytest_dtdispatch.watch.loop_budget import LoopBudget, steps_taken
+from pytest_dtdispatch.watch.loop_trace import LoopTrace
+from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
+from pytest_dtdispatch.watch.saying import sayer
+from pytest_dtdispatch.watch.table import document
+
+MOST_WARMUP = 10  # steps, where it is not said how many
+NOTED = 3  # steps in which every op is noted
+LOOK_EVERY = 8  # steps: of those that are steady, live objects are counted in so many
+LOOK_NS = 10_000_000  # what it may take to look at a step, before one was timed
+
+
+class StepWatch:
+    """Watch a loop: say of each step what happened in it, where that is not what happens in every step.
+
+    It is open from when it is made until :meth:`close`, or the end of a ``with`` block. Use it in one thread.
+    Nothing is cleared or repeated.
+
+    Args:
+        print: where lines go: a function of a text, or a file. Where it is not given, the first rank writes
+            to standard error, and other ranks write nothing.
+        warmup: how many steps belong to the warm-up. Where it is not given, those before the first one in
+            which nothing misses, and ten at most.
+        trace: a file that is written when the watch is closed: steps as a trace that Perfetto and Chrome
+            open. Each step is then looked at whole, and kept.
+
+    Attributes:
+        steps: what the steps did so far.
+        budgets: those that were asked for and are done.
+
+    Raises:
+        DtDispatchError: something is measured already, in this thread or in another one.
+
+    Example:
+        >>> with StepWatch(print) as watch:
+        ...     for batch in range(2):
+        ...         watch.step()
+        dtdispatch: step 1: steady: 0 calls, 0 misses
+        >>> watch.steps.misses
+        0
+    """
+
+    def __init__(
+        self,
+        print: Any = None,  # noqa: A002 (the name says it)
+        warmup: int | None = None,
+        trace: str | Path | None = None,
+    ) -> None:
+        if warmup is not None and (not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0):
+            raise WatchError(f"StepWatch(warmup={shown(warmup)}): not a whole number of at least 0")
+        self.steps = LoopSteps()
+        self.budgets: list[Budget] = []
+        self._budget: LoopBudget | None = None
+        self._say = sayer(print)
+        self._warmup = warmup
+        self._is_warm = False
+        self._thread = threading.current_thread()
+        self._growth: Growth | None = None
+        self._look_ns = LOOK_NS
+        refuse_inside("StepWatch()")
+        self._trace = None if trace is None else LoopTrace(Path(trace))
+        counter = LoopCounter()
+        with ExitStack() as stack:
+            stack.enter_context(counter)
+            if self._trace is not None:
+                stack.enter_context(self._trace.recording())
+            held = stack.pop_all()
+        self._counter = counter
+        self._finish = weakref.finalize(self, held.close)
+        counter.look()
+        counter.begin_notes()
+        self._allowance = Allowance()
+        self._began_ns = time.perf_counter_ns()
+
+    def __enter__(self) -> StepWatch:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def step(self) -> None:
+        """End a step: call it at the end of each iteration of the loop.
+
+        Raises:
+            WatchError: the watch is closed, or belongs to another thread.
+        """
+        ended_ns = time.perf_counter_ns()
+        self._check("step()")
+        is_quiet = self._growth and not self._budget and not self._trace
+        calls = self._counter.quiet_lap() if is_quiet else None
+        if calls is None:
+            self._end_step(ended_ns)
+        else:
+            self.steps.add_steady(calls, ended_ns - self._began_ns)
+            if len(self.steps) % LOOK_EVERY == 0:
+                self._look_on(len(self.steps))
+        self._began_ns = time.perf_counter_ns()
+
+    def _end_step(self, ended_ns: int) -> None:
+        if self._budget is not None:
+            self._budget.end_step()
+        is_looked_at = self._counter.is_looking
+        took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
+        step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
+        if self._trace is not None:
+            self._trace.add(step)
+        if self._is_in_warmup(step):
+            self._warm_up(step)
+        else:
+            self._watch(step)
+        if self._budget is not None:
+            self._go_on_with(self._budget)
+
+    def budget(self, steps: int = 20) -> None:
+        """Take the budget of the steps that come: say where their wall time goes, once enough of them ran.
+
+        Some are followed line by line; then undisturbed steps, and steps that torch's profiler times, take
+        turns. A step is what lies between two calls of :meth:`step`. The result is printed, and kept in
+        ``budgets``.
+
+        Args:
+            steps: that are measured undisturbed, and as many that are timed. With 20 the budget takes 51.
+
+        Raises:
+            DtDispatchError: a budget is being taken, or a profiler of torch runs.
+        """
+        self._check("budget()")
+        if self._budget is not None:
+            raise WatchError("budget(): one is being taken, and is printed when enough steps ran")
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise WatchError(f"budget(steps={shown(steps)}): not a whole number of at least 1")
+        refuse_another_profiler()
+        self._counter.look_away()
+        self._counter.end_notes()
+        first = len(self.steps) + 2
+        self._budget = LoopBudget(steps, f"steps {first:,} to {first + steps_taken(steps) - 1:,}")
+
+    def summary(self) -> str:
+        """Lay out what the loop did so far, as a table."""
+        notes = [self._growth.so_far(len(self.steps))] if self._growth else []
+        notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
+        return _laid_out(document("StepWatch", self.steps, notes))
+
+    def close(self) -> None:
+        """Take everything out; what was counted stays."""
+        if self._budget is not None:
+            self._budget.close()
+            self._budget = None
+            self._tell("no budget: the loop ended before enough of its steps ran")
+        if self._finish.alive and threading.current_thread() is self._thread:
+            self.steps.after = self._counter.lap()
+        self._finish()
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            self._tell(trace.write())
+
+    def _go_on_with(self, budget: LoopBudget) -> None:
+        """Begin the next step of a budget that is being taken, or print it."""
+        try:
+            found = budget.begin_step()
+        except DtDispatchError as error:
+            self._budget = None
+            self._tell(f"no budget: {error}")
+            return
+        if found is not None:
+            self._budget = None
+            self.budgets.append(found)
+            self._say(_laid_out(budget_document({"StepWatch": [found]}, View())))
+
+    def _check(self, method: str) -> None:
+        if not self._finish.alive:
+            raise WatchError(f"{method} of a StepWatch that is closed: make a new one")
+        thread = threading.current_thread()
+        if thread is not self._thread:
+            raise WatchError(
+                f"{method} in thread {thread.name!r}: this StepWatch counts thread {self._thread.name!r}, "
+                "so call it there"
+            )
+
+    def _is_in_warmup(self, step: LoopStep) -> bool:
+        if self._warmup is not None:
+            return step.number <= self._warmup
+        return not self._is_warm and step.counts.misses > 0 and step.number <= MOST_WARMUP
+
+    def _warm_up(self, step: LoopStep) -> None:
+        self.steps.add_warmup(step)
+        if step.number >= NOTED:
+            self._counter.end_notes()
+        self._tell(warmup_line(step))
+
+    def _watch(self, step: LoopStep) -> None:
+        self.steps.add(step)
+        if not step.is_steady:
+            self._tell(disturbed_line(step, self.steps))
+        elif self._growth is None:
+            self._tell(steady_line(step))
+        self._is_warm = True
+        self._counter.end_notes()
+        if self._growth is None and step.is_steady:
+            self._growth = Growth(step.number, self._counter.live, self._allowance)
+        self._look_on(step.number)
+
+    def _look_on(self, number: int) -> None:
+        """Choose what is looked at in the next step, and look whether live objects grow."""
+        counter = self._counter
+        if self._trace is not None and self._budget is None:
+            counter.look()
+        elif counter.is_looking:
+            counter.look_away()
+        elif self._budget is None and self._allowance.affords(2 * self._look_ns):
+            self._look_ns = self._allowance.spend(counter.look)
+        if self._growth is not None and (grown := self._growth.look(number)):
+            self._tell(f"step {number}: {grown}")
+
+    def _tell(self, line: str) -> None:
+        self._say(f"dtdispatch: {printable(line)}")
+
+
+def _laid_out(document: Document) -> str:
+    return plain_text(document, page_width(sys.stderr.isatty(), shutil.get_terminal_size().columns))

@@ -1,0 +1,43 @@
+"""Live objects that grow are told of once garbage is collected; those that stay are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_dtdispatch.steps.loop_counter import LiveObjects
+from pytest_dtdispatch.watch.growth import Allowance, Growth
+
+pytestmark = pytest.mark.torch
+
+
+def found(live: Callable[[int], int], share: float = 1e12) -> tuple[list[str], str]:
+    now = 0
+    growth = Growth(0, lambda: LiveObjects(live(now), 0), Allowance(share))
+    told = []
+    for now in range(1, 101):
+        if text := growth.look(now):
+            told.append(f"{now}: {text}")
+    return told, growth.so_far(100)
+
+
+def test_what_grows_in_every_step_is_told_of_at_ever_longer_distances() -> None:
+    told, so_far = found(lambda step: step)
+    assert told == [
+        "16: live objects grow: +16 sharding specs since step 0",
+        "32: live objects grow: +32 sharding specs since step 0",
+        "64: live objects grow: +64 sharding specs since step 0",
+    ]
+    assert so_far == "live objects grew: +64 sharding specs since step 0"
+
+
+def test_what_grew_once_or_comes_and_goes_does_not_grow() -> None:
+    assert found(lambda step: 5 * (step > 3)) == ([], "")
+    assert found(lambda step: step % 7) == ([], "")
+
+
+def test_where_there_is_no_time_to_collect_garbage_it_is_said_to_be_among_it() -> None:
+    told, so_far = found(lambda step: 2 * step, share=0.0)
+    assert told == []
+    assert so_far == "live objects: +200 sharding specs since step 0, garbage among them"

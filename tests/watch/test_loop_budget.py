@@ -1,0 +1,88 @@
+"""The budget of a loop: taken of steps as they come, by a loop that runs them anyway."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from pytest_dtdispatch import DtDispatchError, StepWatch
+from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.watch.loop_budget import steps_taken
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(mesh: DeviceMesh) -> None:
+    weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
+    x = DTensor.from_local(torch.rand(4, 8), mesh, [Shard(0)])
+    lines: list[str] = []
+    with StepWatch(lines.append) as watch:
+        watch.step()
+        watch.budget(steps=6)
+        for _ in range(1 + steps_taken(6)):
+            x @ weight
+            time.sleep(0.005)
+            watch.step()
+        [budget] = watch.budgets
+        text = lines[-1]
+        assert len(watch.steps) == 2 + steps_taken(6)
+    assert budget.name == f"steps 3 to {2 + steps_taken(6)}"
+    assert budget.measured_ns > 5_000_000
+    assert sum(budget.parts.values()) + budget.unexplained_ns == pytest.approx(budget.measured_ns)
+    dearest = budget.by_line()[0]
+    assert "test_loop_budget.py:" in dearest.name
+    assert dearest.ns > 4_000_000
+    assert "StepWatch: steps 3 to" in text
+    assert "unexplained" in text
+    assert sys.gettrace() is None
+    assert watch.steps.misses == 1
+
+
+def test_a_loop_that_ends_early_leaves_nothing_behind(mesh: DeviceMesh) -> None:
+    x = DTensor.from_local(torch.rand(4, 8), mesh, [Shard(0)])
+    for ended_after in (0, 1, 2, 4, 6):
+        lines: list[str] = []
+        with StepWatch(lines.append) as watch:
+            watch.budget(steps=2)
+            for _ in range(ended_after):
+                x + x
+                watch.step()
+        assert watch.budgets == []
+        assert lines[-1] == "dtdispatch: no budget: the loop ended before enough of its steps ran"
+        assert sys.gettrace() is None
+        with torch.autograd.profiler.profile():
+            x + x
+
+
+def test_what_makes_no_sense_is_refused_in_one_line(mesh: DeviceMesh) -> None:
+    with StepWatch([].append) as watch:
+        for steps in (0, -1, "two", True):
+            with pytest.raises(WatchError, match="not a whole number of at least 1"):
+                watch.budget(steps)  # type: ignore[arg-type]
+        with (
+            torch.autograd.profiler.profile(),
+            pytest.raises(DtDispatchError, match="a profiler of torch runs"),
+        ):
+            watch.budget()
+        watch.budget()
+        with pytest.raises(WatchError, match="one is being taken"):
+            watch.budget()
+    with pytest.raises(WatchError, match="closed"):
+        watch.budget()
+
+
+def test_a_profiler_that_the_program_opened_meanwhile_is_left_alone(mesh: DeviceMesh) -> None:
+    lines: list[str] = []
+    with StepWatch(lines.append) as watch:
+        watch.budget()
+        with torch.autograd.profiler.profile() as profiler:
+            watch.step()
+            torch.ones(2) + 1
+            watch.step()
+    assert any(event.name == "aten::add" for event in profiler.function_events)
+    assert any("no budget: a profiler of torch runs" in line for line in lines)

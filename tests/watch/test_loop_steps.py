@@ -1,0 +1,96 @@
+"""What a loop did, in bounded memory. Without torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_dtdispatch.steps.happened import Asked, Miss
+from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.watch.lines import disturbed_line, steady_line, warmup_line
+from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
+
+
+def miss(rows: int, cause: str = "shape of self") -> Miss:
+    text = f"shape of self [{rows},8], was [4,8]"
+    return Miss(f"add.Tensor(f32[{rows},8]S0)@4", text, Asked.NATIVE, cause=cause)
+
+
+def missing(number: int, *missed: Miss) -> LoopStep:
+    return LoopStep(
+        number, StepCounts(hits=3, missed=missed, cache_growth=(("native", len(missed)),)), 9_000_000
+    )
+
+
+def steady(number: int) -> LoopStep:
+    return LoopStep(number, StepCounts(hits=4), 1_000_000 + number)
+
+
+def test_steps_are_told_apart_by_what_happened_in_them() -> None:
+    steps = LoopSteps()
+    steps.add_warmup(missing(1, miss(4)))
+    for number in range(2, 12):
+        steps.add(steady(number))
+    steps.add(missing(12, miss(5)))
+    assert (len(steps), steps.calls, steps.misses) == (12, 48, 2)
+    assert (steps.warmup.steps, steps.steady.steps, steps.disturbed.steps) == (1, 10, 1)
+    assert [step.number for step in steps.happened] == [12]
+    assert steps.misses_per_step == pytest.approx(1 / 11)
+    assert steps.causes == [f"{miss(5)} (1x in step 12)"]
+
+
+def test_a_cause_has_the_range_of_all_that_it_was_whatever_the_order() -> None:
+    steps = LoopSteps()
+    for number, rows in enumerate((9, 5, 31, 7), 1):
+        steps.add(missing(number, miss(rows)))
+    assert steps.causes == [
+        "add.Tensor(f32[5-31,8]S0)@4: shape of self [5-31,8], was [4,8] (4x in steps 1 to 4)"
+    ]
+
+
+def test_a_million_steps_take_the_memory_of_some() -> None:
+    steps = LoopSteps()
+    for number in range(1, 3_001):
+        steps.add(missing(number, miss(number, cause=f"cause {number}")))
+    assert len(steps.happened) < 1_000
+    assert steps.happened[-1].number == 3_000
+    assert len(steps.causes) <= 1_001
+    assert steps.causes[-1] == "2,000 more misses of other causes"
+    assert steps.misses == 3_000
+
+
+def test_a_cache_that_grows_without_a_miss_disturbs_and_one_that_was_emptied_does_not() -> None:
+    assert not LoopStep(1, StepCounts(hits=1, cache_growth=(("python", 1),))).is_steady
+    assert LoopStep(1, StepCounts(hits=1, cache_growth=(("python", -7),))).is_steady
+
+
+def test_a_line_names_what_missed_what_it_cost_and_what_is_usual() -> None:
+    steps = LoopSteps()
+    for number in range(1, 30):
+        steps.add(steady(number))
+    step = missing(30, miss(5))
+    steps.add(step)
+    assert disturbed_line(step, steps) == (
+        f"step 30: 1 miss: {miss(5)}; cache entries: native +1; took 9 ms, steady steps 1 to 1 ms"
+    )
+
+
+def test_a_line_stays_a_line_where_very_much_missed() -> None:
+    step = missing(1, *(miss(rows) for rows in range(5, 25)))
+    line = disturbed_line(step, LoopSteps())
+    assert line.startswith("step 1: 20 misses: add")
+    assert "; and 17 more; " in line
+
+
+def test_no_time_is_told_of_a_step_that_was_looked_at() -> None:
+    steps = LoopSteps()
+    step = LoopStep(1, StepCounts(missed=(miss(5),)), is_looked_at=True)
+    steps.add(step)
+    assert "took" not in disturbed_line(step, steps)
+    assert not steps.disturbed.timed
+    assert steps.looked_at is step
+
+
+def test_the_warm_up_and_the_first_steady_step_have_lines_of_their_own() -> None:
+    assert warmup_line(missing(1, miss(4))) == "step 1: warm-up: 1 of 4 calls missed"
+    counts = StepCounts(hits=24, collectives=(("all_reduce", 2),))
+    assert steady_line(LoopStep(3, counts)) == "step 3: steady: 24 calls, 2 collectives, 0 misses"

@@ -1,0 +1,254 @@
+"""A loop is watched: what happens in it is named once, at its step, and the loop does not notice."""
+
+from __future__ import annotations
+
+import gc
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_dtdispatch import DtDispatchError, StepWatch
+from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.torchapi.ops import open_modes
+
+pytestmark = pytest.mark.torch
+
+Step = Callable[[int], Any]
+
+
+def on_mesh(mesh: DeviceMesh, rows: int = 4) -> DTensor:
+    return DTensor.from_local(torch.rand(rows, 8), mesh, [Shard(0)])
+
+
+def training_step(mesh: DeviceMesh) -> Step:
+    weight: Any = torch.nn.Parameter(DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()]))
+
+    def step(rows: int) -> Any:
+        loss = (on_mesh(mesh, rows) @ weight).sum()
+        loss.backward()
+        with torch.no_grad():
+            weight.sub_(weight.grad, alpha=0.1)
+        weight.grad = None
+        return weight.to_local().clone()
+
+    return step
+
+
+def watched(step: Step, rows: list[int]) -> tuple[StepWatch, list[str]]:
+    lines: list[str] = []
+    with StepWatch(lines.append) as watch:
+        for each in rows:
+            step(each)
+            watch.step()
+    return watch, lines
+
+
+def test_an_injected_miss_is_named_once_at_its_step(mesh: DeviceMesh) -> None:
+    watch, lines = watched(training_step(mesh), [4] * 149 + [6] + [4] * 150)
+    named = [line for line in lines if "miss:" in line or "misses:" in line]
+    assert [line.partition(": ")[2].partition(":")[0] for line in named] == ["step 150"]
+    assert "mm.default(f32[24,8]S0, f32[8,8]R)@4" in named[0]
+    assert "test_step_watch.py:" in named[0]
+    assert sum(": steady: " in line for line in lines) == 1
+    assert len(watch.steps) == 300
+    assert [step.number for step in watch.steps.happened] == [150]
+    assert watch.steps.misses_per_step > 0
+    assert "missed mm.default(f32[24,8]S0" in str(watch)
+
+
+def test_results_are_bit_for_bit_the_same(mesh: DeviceMesh) -> None:
+    rows = [4] * 5 + [6] + [4] * 5
+    torch.manual_seed(0)
+    step = training_step(mesh)
+    expected = [step(each) for each in rows]
+    after = torch.rand(3)
+    torch.manual_seed(0)
+    results: list[Any] = []
+    step = training_step(mesh)
+    watched(lambda each: results.append(step(each)), rows)
+    assert torch.equal(torch.rand(3), after)
+    assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
+
+
+def test_the_first_steps_warm_up_and_the_steady_one_is_described(mesh: DeviceMesh) -> None:
+    _, lines = watched(training_step(mesh), [4] * 5)
+    assert lines[0].startswith("dtdispatch: step 1: warm-up: ")
+    assert ": steady: " in lines[-1]
+    assert "1 wrap" in lines[-1]
+    assert lines[-1].endswith(", 0 misses")
+
+
+def test_a_warm_up_may_be_given(mesh: DeviceMesh) -> None:
+    a = on_mesh(mesh)
+    lines: list[str] = []
+    with StepWatch(lines.append, warmup=2) as watch:
+        for _ in range(3):
+            a + a
+            watch.step()
+    assert [line.split(": ")[2] for line in lines] == ["warm-up", "warm-up", "steady"]
+    assert watch.steps.warmup.steps == 2
+
+
+def test_a_loop_that_misses_in_every_step_is_told_of_after_ten_of_them(mesh: DeviceMesh) -> None:
+    watch, lines = watched(lambda rows: on_mesh(mesh, rows) + 1, list(range(4, 18)))
+    assert sum("warm-up" in line for line in lines) == 10
+    assert all("1 miss: add.Tensor" in line for line in lines[10:])
+    assert watch.steps.disturbed.steps == 4
+
+
+def test_a_growing_list_of_dtensors_is_told_of_and_garbage_is_not(mesh: DeviceMesh) -> None:
+    a, kept = on_mesh(mesh), list[Any]()
+    lines: list[str] = []
+    with StepWatch(lines.append) as watch:
+        for number in range(40):
+            made: list[Any] = [a + a]
+            made.append(made)  # a circle: garbage, which only a collection finds
+            if number > 2:
+                kept.append(a + a)
+            watch.step()
+    assert "DTensors since step" in watch.summary()
+
+
+def test_lines_go_where_they_are_wanted(mesh: DeviceMesh, capsys: pytest.CaptureFixture[str]) -> None:
+    file = io.StringIO()
+    for to in (None, file):
+        with StepWatch(to) as watch:
+            on_mesh(mesh) + 1
+            watch.step()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("dtdispatch: step 1: ")
+    assert file.getvalue().startswith("dtdispatch: step 1: ")
+    assert file.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("given", [{"print": 3}, {"warmup": -1}, {"warmup": "two"}, {"warmup": True}])
+def test_what_makes_no_sense_is_refused_in_one_line(given: dict[str, Any]) -> None:
+    with pytest.raises(WatchError) as refused:
+        StepWatch(**given)
+    assert "\n" not in str(refused.value)
+    assert not open_modes()
+
+
+def test_two_at_once_are_refused_and_the_first_goes_on(mesh: DeviceMesh) -> None:
+    with StepWatch([].append) as watch:
+        with pytest.raises(DtDispatchError, match="a StepWatch is open in this thread: end that first"):
+            StepWatch([].append)
+        on_mesh(mesh) + 1
+        watch.step()
+    assert watch.steps.calls == 1
+    StepWatch([].append).close()
+
+
+def test_one_in_another_thread_is_refused(mesh: DeviceMesh) -> None:
+    refused: list[str] = []
+
+    def in_a_thread(work: Callable[[], object]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except DtDispatchError as error:
+                refused.append(str(error))
+
+        thread = threading.Thread(target=run, name="other")
+        thread.start()
+        thread.join()
+
+    with StepWatch([].append) as watch:
+        on_mesh(mesh) + 1
+        in_a_thread(StepWatch)
+        in_a_thread(watch.step)
+        watch.step()
+    assert "a StepWatch is open in thread 'MainThread'" in refused[0]
+    assert "step() in thread 'other': this StepWatch counts thread 'MainThread'" in refused[1]
+    assert len(watch.steps) == 1
+    assert watch.steps.calls == 1
+
+
+def test_a_step_after_the_end_is_refused_and_nothing_is_lost(mesh: DeviceMesh) -> None:
+    watch, _ = watched(lambda rows: on_mesh(mesh, rows) + 1, [4, 4])
+    with pytest.raises(WatchError, match="closed"):
+        watch.step()
+    watch.close()
+    assert len(watch.steps) == 2
+
+
+def test_one_inside_of_a_count_of_steps_is_refused() -> None:
+    with StepCounter(), pytest.raises(DtDispatchError, match="steps are counted in this thread"):
+        StepWatch()
+
+
+def test_what_comes_after_the_last_step_is_kept(mesh: DeviceMesh) -> None:
+    with StepWatch([].append) as watch:
+        watch.step()
+        on_mesh(mesh) + 1
+    assert watch.steps.after.calls == 1
+    assert "after the last step: 1 call, 1 miss" in str(watch)
+
+
+def test_one_that_is_dropped_leaves_nothing_behind(mesh: DeviceMesh) -> None:
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    before = dict(vars(propagator))
+    watch = StepWatch([].append)
+    assert vars(propagator) != before
+    del watch
+    gc.collect()
+    assert vars(propagator) == before
+    assert not open_modes()
+    StepWatch([].append).close()
+
+
+def test_a_mode_that_the_program_opens_is_left_open(mesh: DeviceMesh) -> None:
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **kwargs or {})
+
+    a = on_mesh(mesh)
+    with StepWatch([].append, warmup=0) as watch:
+        with Mode() as mode:  # type: ignore[no-untyped-call]
+            a + a
+            watch.step()
+            a + a
+            watch.step()
+            assert open_modes()[-1] is mode
+        a + a
+        watch.step()
+    assert not open_modes()
+    assert [step.counts.calls for step in watch.steps.happened][:1] == [1]
+    assert watch.steps.calls == 3
+
+
+def test_compiled_code_stays_compiled(mesh: DeviceMesh) -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
+
+    @torch.compile(backend=backend)
+    def block(x: torch.Tensor) -> Any:
+        placed: Any = DTensor.from_local(x, mesh, [Shard(0)])
+        out: Any = torch.relu(placed @ weight)
+        return out.redistribute(placements=[Replicate()]).to_local()
+
+    x = torch.rand(4, 8)
+    block(x)
+    compiled = len(graphs)
+    watched(lambda rows: block(x), [4] * 6)
+    block(x)
+    assert len(graphs) == compiled
+    torch._dynamo.reset()
+    watched(lambda rows: block(x), [4] * 6)
+    block(x)
+    assert len(graphs) == 2 * compiled
