@@ -19,14 +19,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "pytest_dtdispatch"
-FEATURES = ("steps", "compiled", "scaling", "instructions")
+FEATURES = ("budget", "steps", "compiled", "scaling", "instructions", "compare")
 LAYERS = (  # the lowest first: a folder imports from the layers below its own
     ("mistakes", ("errors",)),
     ("data and statistics", ("core", "stats")),
     ("torch, rules, texts", ("torchapi", "gates", "report")),
     ("measuring", ("measuring",)),
     ("features, where ops run", (*FEATURES, "meshes", "ranks")),
-    ("what tests use", ("api", "__init__")),
+    ("what tests and scripts use", ("api", "watch", "__init__")),
     ("pytest", ("plugin",)),
     ("commands, built-in benchmarks", ("ab", "atlas", "suite", "cli", "__main__")),
 )
@@ -36,6 +36,7 @@ NEIGHBOURS = {
     ("report", "gates"),
     ("meshes", "ranks"),
     ("__init__", "api"),
+    ("__init__", "watch"),
     ("suite", "atlas"),
     ("cli", "ab"),
     ("cli", "atlas"),

@@ -35,7 +35,10 @@ def test_a_test_of_the_documentation_passes_and_is_measured(pytester: pytest.Pyt
     result = measure(pytester, "--benchmark-quiet")
     result.assert_outcomes(passed=len(re.findall(r"^def test_", code, re.MULTILINE)))
     if "dtdispatch" in code:
-        assert any(word in result.stdout.str() for word in ("proved", "unpropagated", "steady"))
+        assert any(
+            word in result.stdout.str()
+            for word in ("proved", "unpropagated", "steady", "Compared:", "Budget:")
+        )
 
 
 @pytest.mark.parametrize("code", [block for block in BLOCKS if not is_test(str(block.values[0]))])

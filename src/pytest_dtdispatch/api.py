@@ -6,24 +6,25 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_dtdispatch.budget.budgeting import Budgeting
+from pytest_dtdispatch.compare.comparing import Comparing
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
-from pytest_dtdispatch.core.parsing import read_cache_settings, read_limit, read_sizes
+from pytest_dtdispatch.core.callables import own_name
+from pytest_dtdispatch.core.parsing import read_cache_settings, read_given, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
-from pytest_dtdispatch.core.shown import shown
-from pytest_dtdispatch.errors import CompileError, DtDispatchError, ScalingError
-from pytest_dtdispatch.scaling.model import Scaling, not_measured
+from pytest_dtdispatch.errors import CompileError, ScalingError
+from pytest_dtdispatch.scaling.model import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.preconditions import Setup
 
 T = TypeVar("T")
-Make = Callable[[int], Callable[[], Any]]
 CacheSettings = bool | Sequence[bool] | None
 SIZES = (8, 16, 32, 64)
 
 
-class DtDispatch:
+class DtDispatch(Budgeting, Comparing):
     """What a test measures with; where nothing is measured, everything runs once and at full speed.
 
     Attributes:
@@ -41,7 +42,7 @@ class DtDispatch:
     enabled = False
 
     def capture(self) -> AbstractContextManager[TestResults]:
-        """Measure every DTensor op of a ``with`` block, each signature at its first call.
+        """Measure every DTensor op and conversion of a ``with`` block, each signature at its first call.
 
         The program does not notice: each op's result and effects are those of one call. Figures start below
         autograd, where torch asks dispatch modes.
@@ -91,18 +92,26 @@ class DtDispatch:
         return fn(*given_arguments(args, setup))
 
     def steps(
-        self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 5, *, name: str | None = None
+        self,
+        step_fn: Callable[..., object],
+        warmup: int | None = None,
+        steps: int | None = None,
+        *,
+        inputs: Iterable[Any] | None = None,
+        name: str | None = None,
     ) -> Steps:
         """Count what a step makes the dispatcher do: misses and why, redistributions, collectives, growth.
 
         Nothing is cleared, repeated or put back: each step is a step of the program. Counts are exact; on a
-        fake process group they are the same in every run. Where nothing is measured the step runs once, and
-        the result has no steps: its counts are 0.
+        fake process group they are the same in every run. Where nothing is measured the step runs once, or
+        once with each input, and the result has no steps: its counts are 0.
 
         Args:
-            step_fn: one step; takes no arguments. What it returns is dropped.
-            warmup: steps that run first, and do not count.
-            steps: steps that are counted, one by one.
+            step_fn: one step; takes no arguments, or one of the inputs. What it returns is dropped.
+            warmup: steps that run first, and do not count: 3, with inputs 0.
+            steps: steps that are counted, one by one: 5, with inputs the rest of them.
+            inputs: what the step is called with, each once and in order, as a decode loop or batches of
+                several shapes have them; any iterable that ends. ``stream`` of the result is by their shapes.
             name: names the line; by default the function's own name.
 
         Returns:
@@ -110,8 +119,8 @@ class DtDispatch:
             what missed and why.
 
         Raises:
-            CaptureError: there is nothing to count, the step takes arguments, the name is taken by other
-                steps of this test, or a capture is open.
+            CaptureError: there is nothing to count, the step takes other arguments, the name is taken by
+                other steps of this test, or a capture is open.
             GateError: a step is over a limit of the marker, the flags or the ini file.
 
         Example:
@@ -119,11 +128,9 @@ class DtDispatch:
             True
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import check_steps
+        from pytest_dtdispatch.steps.step_calls import read_calls
 
-        check_steps(step_fn, warmup, steps, name)
-        step_fn()
-        return Steps(name or step_name(step_fn), (), ())
+        return read_calls(step_fn, warmup, steps, inputs, name).run_once()
 
     def scaling(
         self,
@@ -165,9 +172,9 @@ class DtDispatch:
         from pytest_dtdispatch.measuring.preconditions import check_callable
 
         check_callable("scaling", make, name)
-        checked = _read("sizes", sizes, read_sizes, ScalingError)
+        checked = read_given("sizes", sizes, read_sizes, ScalingError)
         if max_exponent is not None:
-            max_exponent = _read("max_exponent", max_exponent, read_limit, ScalingError)
+            max_exponent = read_given("max_exponent", max_exponent, read_limit, ScalingError)
         return self._scaling(make, checked, name, max_exponent)
 
     def _scaling(
@@ -252,7 +259,7 @@ class DtDispatch:
         check_callable("compile", fn, name)
         cached: tuple[bool, ...] | None = None
         if fake_tensor_cache is not None:
-            cached = _read("fake_tensor_cache", fake_tensor_cache, read_cache_settings, CompileError)
+            cached = read_given("fake_tensor_cache", fake_tensor_cache, read_cache_settings, CompileError)
         compilation = Compilation(fn, args, tuple(others), setup, backend or "", dynamic, fullgraph)
         return self._compile(compilation, cached, name)
 
@@ -265,32 +272,3 @@ class DtDispatch:
 
         results = compilation.call_all(*given_arguments(compilation.args, compilation.setup))
         return Compiled(name or own_name(compilation.fn), results, results)
-
-
-def run_sizes(make: Make, sizes: tuple[int, ...], name: str | None) -> Scaling:
-    """Make and call a callable at each size, the largest first, and measure nothing."""
-    __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.preconditions import callable_at
-
-    for size in reversed(sizes):
-        callable_at(make, size)()
-    return not_measured(name or own_name(make))
-
-
-def _read(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[DtDispatchError]) -> T:
-    __tracebackhide__ = True
-    try:
-        return read(given)
-    except ValueError as error:
-        raise wrong(f"{keyword}={shown(given)} is not {error}") from None
-
-
-def own_name(fn: Callable[..., Any]) -> str:
-    """Name a callable; what has no name of its own is named in angle brackets."""
-    return str(getattr(fn, "__name__", "<unnamed>"))
-
-
-def step_name(step_fn: Callable[[], object]) -> str:
-    """Name a step: a lambda is a ``step``."""
-    name = own_name(step_fn)
-    return "step" if name.startswith("<") else name

@@ -20,6 +20,8 @@ from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.conversions import API
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
 
+pytestmark = pytest.mark.torch
+
 SLOW_NS = 20_000_000
 WIDTH = 16
 

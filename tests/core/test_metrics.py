@@ -19,7 +19,8 @@ from pytest_dtdispatch.core.metrics import (
 )
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
-from pytest_dtdispatch.steps.model import Asked, Miss, Redistribution, StepCounts, Steps
+from pytest_dtdispatch.steps.happened import Asked, Miss, Redistribution
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 
 def run_results(test: str, *found: Finding | Measurement) -> tuple[MetricValue, ...]:
@@ -117,7 +118,7 @@ def test_counters_are_those_of_the_step_that_has_most_as_limits_take_them() -> N
 
 def test_every_metric_has_one_name() -> None:
     metrics = list(metric_names())
-    assert len(set(metrics)) == len(metrics) == 11
+    assert len(set(metrics)) == len(metrics) == 16
 
 
 @pytest.mark.parametrize("name", [" a  b ", "a\nb", "a\r\n b", "a\x00b", "a\u2028b", "a \udc80b"])

@@ -459,6 +459,7 @@ def test_a_marker_value_that_is_hard_to_show(pytester: pytest.Pytester, marker: 
         (["--dtdispatch-fail=20"], ": write 20%"),
         ([f"--dtdispatch-csv={'a' * 256}"], "cannot be written: File name too long"),
         ([f"--dtdispatch-oss-json={'a' * 256}"], "cannot be written: File name too long"),
+        ([f"--dtdispatch-trace={'a' * 256}"], "cannot be written: File name too long"),
         ([f"--dtdispatch-expected={'a' * 256}"], "cannot be read: File name too long"),
         (["--dtdispatch-expected=a\udcff.csv"], "cannot be read: No such file or directory"),
     ],

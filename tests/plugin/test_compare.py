@@ -91,7 +91,7 @@ def test_a_saved_run_is_compared_with(pytester: pytest.Pytester) -> None:
     gate = ("--benchmark-compare", "--dtdispatch-fail=median:1000%")
     result = measure(pytester, *gate)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["gate: passed against *: 2 passed"])
+    result.stdout.fnmatch_lines(["gate: passed against *: * passed*"])
 
 
 def test_expected_counts_hold_and_fail(pytester: pytest.Pytester) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
+from pytest_dtdispatch.report.chrome_trace import chrome_trace
 from tests import pytorch_reader
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
 from tests.scripted_clock import ScriptedClock
@@ -56,6 +57,7 @@ CSV = (*MEASURED, "--dtdispatch-csv=results.csv")
 EARLIER = {
     "--dtdispatch-csv": f"{MUL},dispatch_hit_ns,1\n",
     "--dtdispatch-oss-json": '[{"benchmark": {"name": "earlier"}}]',
+    "--dtdispatch-trace": chrome_trace({"earlier": []}),
 }
 GATE = (*CSV, "--dtdispatch-expected=expected.csv")
 
@@ -184,14 +186,15 @@ def pytest_runtest_protocol(item):
 def test_a_run_that_was_stopped_replaces_no_file(
     pytester: pytest.Pytester, stop: str, flag: str, status: int | None
 ) -> None:
-    kept = dict(zip((pytester.path / "a.csv", pytester.path / "b.json"), EARLIER.values(), strict=True))
+    kept = {pytester.path / str(number): text for number, text in enumerate(EARLIER.values())}
     for path, text in kept.items():
         path.write_text(text)
     pytester.makeconftest(USAGE_ERROR)
     pytester.makepyfile(
         test_results=TESTS.replace("    def mul", f"    import conftest\n    {stop}\n\n    def mul")
     )
-    args = (*MEASURED, "--dtdispatch-csv=a.csv", "--dtdispatch-oss-json=b.json", *filter(None, [flag]))
+    files = (f"{flag}={path}" for flag, path in zip(EARLIER, kept, strict=True))
+    args = (*MEASURED, *files, *filter(None, [flag]))
     if status is None:
         with pytest.raises(KeyboardInterrupt):
             run(pytester, *args)
@@ -221,13 +224,13 @@ def test_a_full_disk_is_told_and_fails_the_run(
     failed(run(pytester, *CSV), "results.csv cannot be written: No space left on device")
 
 
-@pytest.mark.parametrize("flag", ["--dtdispatch-csv", "--dtdispatch-oss-json"])
+@pytest.mark.parametrize("flag", EARLIER)
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     pytester: pytest.Pytester, flag: str
 ) -> None:
     kept = pytester.path / "kept"
     kept.write_text("kept")
-    refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept holds something else, not re")
+    refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept holds something else, not ")
     refused(
         run(pytester, *MEASURED, f"{flag}=test_results.py"), "is a name of Python code: name another file"
     )
@@ -361,7 +364,7 @@ def test_collecting_judges_and_writes_nothing(pytester: pytest.Pytester, expecte
     assert not (pytester.path / "results.csv").exists()
 
 
-@pytest.mark.parametrize("flag", ["--dtdispatch-expected", "--dtdispatch-csv", "--dtdispatch-oss-json"])
+@pytest.mark.parametrize("flag", ["--dtdispatch-expected", *EARLIER])
 def test_a_flag_without_measuring_is_refused(pytester: pytest.Pytester, flag: str) -> None:
     refused(run(pytester, f"{flag}=file"), f"{flag}: nothing is measured without --dtdispatch")
 

@@ -93,8 +93,11 @@ def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: 
     assert result.ret == pytest.ExitCode.OK
     own = [row["fullname"] for row in found if row["fullname"].startswith("test_own")]
     assert set(own) == {
-        f"test_own.py::test_without_fixtures::mul.Tensor(f32[8,8]S0, f32[8,8]S0)@2::{state}"
-        for state in ("miss", "hit", "local")
+        f"test_own.py::test_without_fixtures::{row}"
+        for row in (
+            *(f"mul.Tensor(f32[8,8]S0, f32[8,8]S0)@2::{state}" for state in ("miss", "hit", "local")),
+            "distribute_tensor(f32[8,8] -> S0)@2::call",
+        )
     }
     # Of the test with the fixture its capture alone: what it does around it is not measured.
     assert {row["params"]["op"] for row in found if row["fullname"].startswith("test_ten")} == {"add.Tensor"}

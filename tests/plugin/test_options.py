@@ -22,6 +22,7 @@ LIMITED = {"max_misses_per_step": 0, "max_graph_breaks": 1}  # what the option o
 GIVEN: dict[str, tuple[list[str], Any]] = {
     "measure": (["--dtdispatch"], True),
     "measure_all": (["--dtdispatch-all"], True),
+    "budget": (["--dtdispatch-budget"], True),
     "rounds": (["--dtdispatch-rounds=7"], 7),
     "repeat": (["--dtdispatch-repeat", "3"], 3),
     "max_time": (["--dtdispatch-max-time=0.25"], 0.25),
@@ -42,6 +43,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "max_spec_growth": (["--dtdispatch", "--dtdispatch-max-spec-growth=3"], 3),
     "max_redistributes": (["--dtdispatch", "--dtdispatch-max-redistributes=4"], 4),
     "max_collectives": (["--dtdispatch", "--dtdispatch-max-collectives=5"], 5),
+    "max_wraps": (["--dtdispatch", "--dtdispatch-max-wraps=6"], 6),
     "max_recompiles": (["--dtdispatch", "--dtdispatch-max-recompiles=0"], 0),
     "max_graph_breaks": (["--dtdispatch", "--dtdispatch-max-graph-breaks=1"], 1),
     "compile_backend": (["--dtdispatch-compile-backend=aot_eager"], "aot_eager"),
@@ -55,10 +57,12 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "expected": (["--dtdispatch", "--dtdispatch-expected=a b.csv"], Path("a b.csv")),
     "csv": (["--dtdispatch", "--dtdispatch-csv", "b.csv"], Path("b.csv")),
     "oss_json": (["--dtdispatch", "--dtdispatch-oss-json=c.json"], Path("c.json")),
+    "trace": (["--dtdispatch", "--dtdispatch-trace=d.json"], Path("d.json")),
 }
 INI = {
     "measure": "dtdispatch = true",
     "measure_all": "dtdispatch_all = yes",
+    "budget": "dtdispatch_budget = true",
     "rounds": "dtdispatch_rounds = 7",
     "repeat": "dtdispatch_repeat = 3",
     "max_time": "dtdispatch_max_time = 0.25",
@@ -79,6 +83,7 @@ INI = {
     "max_spec_growth": "dtdispatch_max_spec_growth = 3",
     "max_redistributes": "dtdispatch_max_redistributes = 4",
     "max_collectives": "dtdispatch_max_collectives = 5",
+    "max_wraps": "dtdispatch_max_wraps = 6",
     "max_recompiles": "dtdispatch_max_recompiles = 0",
     "max_graph_breaks": "dtdispatch_max_graph_breaks = 1",
     "compile_backend": "dtdispatch_compile_backend = aot_eager",
@@ -89,6 +94,7 @@ INI = {
     "expected": "dtdispatch_expected = a b.csv",
     "csv": "dtdispatch_csv = b.csv",
     "oss_json": "dtdispatch_oss_json = c.json",
+    "trace": "dtdispatch_trace = d.json",
 }
 # Mistakes: setting, what is typed, what the line says of it.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")
@@ -453,7 +459,7 @@ def test_the_marker_is_declared_with_its_keywords() -> None:
         (
             "mises=0",
             "'mises' is no limit; valid: misses, cache_growth, spec_growth, redistributes, collectives, "
-            "recompiles, graph_breaks",
+            "wraps, recompiles, graph_breaks",
         ),
         ("misses=0,misses=0", "misses is given twice"),
         ("misses=0\n misses=1", "misses is given twice"),

@@ -173,7 +173,7 @@ def test_the_suite_has_the_same_rows_however_its_ranks_are_started(tmp_path: Pat
         assert run.status == 0, run.text
         assert run.text.count(" dtdispatch ==") == 1
         assert "4 ranks on 1 machine" not in run.text  # -q
-        assert "9 passed" in run.text
+        assert "10 passed" in run.text
     nodes = run_nodes(tmp_path, files["nodes"])
     assert [node.status for node in nodes] == [0, 0], [node.text for node in nodes]
     assert sum(node.text.count(" dtdispatch ==") for node in nodes) == 1

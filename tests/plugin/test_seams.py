@@ -249,7 +249,7 @@ def test_where_nothing_is_measured_no_result_is_kept_or_judged(pytester: pytest.
     [
         (
             ["type('', (), {'kind': 'other'})"],
-            "no kind of results is registered as 'other'; valid: measured, ",
+            "no kind of results is registered as 'other'; valid: budget, measured, ",
         ),
         (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is taken by another call of this test"),
     ],

@@ -13,6 +13,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from pytest_dtdispatch.torchapi.conversions import Converter, conversion_hooks
 
+pytestmark = pytest.mark.torch
+
 
 class Notes:
     """A watcher that notes what it is told of, a conversion inside of another one indented."""

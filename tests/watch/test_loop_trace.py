@@ -14,6 +14,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from pytest_dtdispatch import StepWatch
 from pytest_dtdispatch.errors import DtDispatchError
 
+pytestmark = pytest.mark.torch
+
 
 def test_every_step_is_in_the_trace_with_what_it_did(mesh: DeviceMesh, tmp_path: Path) -> None:
     path, lines = tmp_path / "trace.json", list[str]()

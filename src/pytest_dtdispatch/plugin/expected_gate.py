@@ -1,4 +1,4 @@
-"""Named results of a run: held against a file of expected ones, and written to files."""
+"""Results of a run: numbers held against a file of expected ones, numbers and spans written to files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.forms import RECORDS, RESULTS
+from pytest_dtdispatch.core.forms import RECORDS, RESULTS, TRACE
 from pytest_dtdispatch.core.metrics import MetricValue, row_key
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected, results_text
@@ -19,9 +19,11 @@ from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.last_line import FILE_LOST, GATE_FAILED
 from pytest_dtdispatch.plugin.options import row_nodeid, why_not_measured, with_role
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
+from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
+    from pytest_dtdispatch.core.spans import TraceSpan
     from pytest_dtdispatch.gates.expected import ExpectedJudgement
     from pytest_dtdispatch.plugin.options import Settings
 
@@ -45,6 +47,7 @@ class NamedResults:
         self._config = config
         self._settings = settings
         self._by_test: dict[str, tuple[MetricValue, ...]] = {}
+        self._spans: dict[str, tuple[TraceSpan, ...]] = {}
         self._left_out: set[str] = set()
         self._ended: set[str] = set()
         self._notes: list[Span] = []
@@ -56,10 +59,14 @@ class NamedResults:
         # A test may change the working directory.
         self._csv = _checked_target(settings.csv, RESULTS)
         self._oss_json = _checked_target(settings.oss_json, RECORDS)
+        self._trace = _checked_target(settings.trace, TRACE)
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
-        """Enter every number that was found in a test."""
+        """Enter every number that was found in a test, and every span of its steps."""
         self._by_test[results.test] = tuple(results.metrics(KINDS))
+        spans = [span for steps in results.of(Steps.kind) for span in steps.spans]
+        if spans:
+            self._spans[results.test] = tuple(spans)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
@@ -76,8 +83,13 @@ class NamedResults:
         ended = sum(item.nodeid in self._ended for item in items)
         if ended < len(items):
             why_not = why_not or f"the run stopped after {ended:,} of {len(items):,} tests"
-        self._write(self._csv, lambda: results_text(self._results), why_not)
-        self._write(self._oss_json, self._json_text, why_not)
+        nothing = why_not or ("" if self._results else "nothing was measured")
+        written = f"{len(self._results):,} results"
+        self._write(self._csv, written, lambda: results_text(self._results), nothing)
+        self._write(self._oss_json, written, self._json_text, nothing)
+        spans = sum(map(len, self._spans.values()))
+        no_steps = nothing or ("" if spans else "no steps were counted")
+        self._write(self._trace, f"{spans:,} spans", self._trace_text, no_steps)
 
     @property
     def failures(self) -> list[str]:
@@ -112,17 +124,22 @@ class NamedResults:
     def _results(self) -> list[MetricValue]:
         return [result for results in self._by_test.values() for result in results]
 
-    def _write(self, path: Path | None, make: Callable[[], str], why_not: str) -> None:
+    def _write(self, path: Path | None, what: str, make: Callable[[], str], why_not: str) -> None:
         if path is None:
             return
         try:
-            if why_not or not self._results:
-                raise DtDispatchError(f"{path} was not written: {why_not or 'nothing was measured'}")
+            if why_not:
+                raise DtDispatchError(f"{path} was not written: {why_not}")
             write_whole(path, make())
-            self._notes.append(Span(f"{len(self._results):,} results were written to {path}"))
+            self._notes.append(Span(f"{what} were written to {path}"))
         except DtDispatchError as error:
             self._lost.append(FILE_LOST)
             self._notes.append(Span(f"failed: {error}", Tone.BAD))
+
+    def _trace_text(self) -> str:
+        from pytest_dtdispatch.report.chrome_trace import chrome_trace
+
+        return chrome_trace(self._spans)
 
     def _json_text(self) -> str:
         from pytest_dtdispatch.report.oss_json import oss_json

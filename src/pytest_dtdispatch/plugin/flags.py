@@ -25,6 +25,7 @@ LIMITS = {
     "spec_growth": "max_spec_growth",
     "redistributes": "max_redistributes",
     "collectives": "max_collectives",
+    "wraps": "max_wraps",
     "recompiles": "max_recompiles",
     "graph_breaks": "max_graph_breaks",
 }
@@ -91,6 +92,7 @@ def _file(field: str, what: str) -> Option:
 OPTIONS = (
     _switch("measure", "measure the tests that use the dtdispatch fixture", "--dtdispatch"),
     _switch("measure_all", "measure every test: each is wrapped in a capture", "--dtdispatch-all"),
+    _switch("budget", "say where the time of each test goes that does not use the fixture"),
     Option(
         "rounds",
         "rounds",
@@ -155,6 +157,7 @@ OPTIONS = (
     _file("expected", "fail where a result is not what this CSV file expects"),
     _file("csv", "write results as CSV: name, metric, value"),
     _file("oss_json", "write results as PyTorch's benchmark database takes them"),
+    _file("trace", "write the steps that are counted as a trace, which Perfetto opens"),
 )
 WITH_FLAG = tuple(option for option in OPTIONS if option.flag)
 NAMES = tuple(option.dest for option in WITH_FLAG)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from pytest_dtdispatch.budget.table import KIND as BUDGET
+from pytest_dtdispatch.compare.table import KIND as COMPARED
 from pytest_dtdispatch.compiled.judge import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import UNITS, Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
@@ -11,6 +14,7 @@ from pytest_dtdispatch.core.results import NamedCall, TestResults
 from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
 from pytest_dtdispatch.report.document import Document, Kind, View, one_line, paragraph
+from pytest_dtdispatch.report.explained import explained_lines
 from pytest_dtdispatch.report.measurements import document as of_times
 from pytest_dtdispatch.report.terminal import legend_text
 from pytest_dtdispatch.scaling.judge import KIND as SCALING
@@ -26,7 +30,7 @@ def _document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docu
 
 MEASURED = Kind(NamedCall.kind, _document)
 # In the order they are shown and written in.
-KINDS = {kind.name: kind for kind in (MEASURED, SCALING, STEPS, COMPILED)}
+KINDS = {kind.name: kind for kind in (BUDGET, MEASURED, SCALING, STEPS, COMPILED, COMPARED)}
 
 
 def register(kind: Kind) -> None:
@@ -46,7 +50,10 @@ def documents(found: Mapping[str, TestResults], view: View) -> list[Document]:
     shown = []
     for kind in KINDS.values():
         if by_test := {test: those for test, each in found.items() if (those := each.of(kind.name))}:
-            shown.append(kind.document(by_test, view))
+            document = kind.document(by_test, view)
+            if kind is MEASURED:
+                document = replace(document, blocks=(*document.blocks, *explained_lines(found, view)))
+            shown.append(document)
     return shown
 
 

@@ -2,60 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtdispatch import api
+from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.compare.claims import Compared
+from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.metrics import row_key
-from pytest_dtdispatch.core.results import Finding, TestResults, Unseen
-from pytest_dtdispatch.errors import CaptureError, GateError
+from pytest_dtdispatch.core.results import TestResults, Unseen
+from pytest_dtdispatch.errors import GateError
+from pytest_dtdispatch.plugin.keeping import KeepingDtDispatch
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions
+from pytest_dtdispatch.plugin.open_capture import OpenCapture
 from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import fit_scaling, merge
-from pytest_dtdispatch.scaling.model import Scaling, row_name
-from pytest_dtdispatch.steps.model import StepCounts, Steps
+from pytest_dtdispatch.scaling.model import Make, Scaling, row_name, run_sizes
+from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.plan import Plan
-    from pytest_dtdispatch.measuring.preconditions import Measuring, Setup
+    from pytest_dtdispatch.measuring.preconditions import Setup
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
 
 T = TypeVar("T")
+NOT_TIMED = "latencies are not taken"
 
 
-class MeasuringDtDispatch(api.DtDispatch):
-    """Measure, and keep what was measured in the results of the test.
-
-    Attributes:
-        waiting: says how long it takes.
-    """
-
-    enabled = True
-
-    def __init__(
-        self,
-        plan: Plan,
-        ops: tuple[str, ...],
-        limits: Mapping[str, Any],
-        compile_plan: CompilePlan,
-        waiting: Waiting | None = None,
-        test: str = "",
-    ) -> None:
-        self.results = TestResults(test)
-        self.waiting = waiting or Waiting()
-        self._plan = plan
-        self._ops = ops
-        self._limits = limits
-        self._compile_plan = compile_plan
-        self._open = OpenRegions()
+class MeasuringDtDispatch(KeepingDtDispatch):
+    """Measure, and keep what was measured in the results of the test."""
 
     def capture(self) -> AbstractContextManager[TestResults]:
         """See :meth:`DtDispatch.capture`."""
@@ -97,29 +77,42 @@ class MeasuringDtDispatch(api.DtDispatch):
         return result  # type: ignore[no-any-return]
 
     def steps(
-        self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 5, *, name: str | None = None
+        self,
+        step_fn: Callable[..., object],
+        warmup: int | None = None,
+        steps: int | None = None,
+        *,
+        inputs: Iterable[Any] | None = None,
+        name: str | None = None,
     ) -> Steps:
         """See :meth:`DtDispatch.steps`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import check_steps
-        from pytest_dtdispatch.steps.measure import run_and_count_steps
+        from pytest_dtdispatch.steps.measure import RUNS
+        from pytest_dtdispatch.steps.step_calls import read_calls
 
-        check_steps(step_fn, warmup, steps, name)
+        calls = read_calls(step_fn, warmup, steps, inputs, name)
         self._open.refuse(
             "steps()", "steps() inside a capture would count what the capture does: close it first"
         )
-        name = name or api.step_name(step_fn)
-        self._refuse_taken(name)
-        self._open.step = name
-        try:
-            counted = run_and_count_steps(step_fn, warmup, steps, name)
-        finally:
-            self._open.step = ""
+        self._refuse_taken(calls.name)
+        with self._open.running(calls.name, is_timed=False):
+            counted = RUNS[self._is_traced](calls)
         self.record(counted)
         return counted
 
+    def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
+        __tracebackhide__ = True
+        from pytest_dtdispatch.budget.measure import run_and_measure_budget
+
+        self._open.refuse("budget()", "budget() inside a capture would time what the capture does: close it")
+        self._refuse_taken(name)
+        with self._open.running(name, is_timed=True):
+            budget = run_and_measure_budget(step_fn, warmup, steps, name)
+        self.record(budget)
+        return budget
+
     def _scaling(
-        self, make: api.Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
+        self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
         __tracebackhide__ = True
         from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
@@ -152,74 +145,63 @@ class MeasuringDtDispatch(api.DtDispatch):
         self.record(*map(self._kept, compiled.variants))
         return compiled
 
+    def _compare(self, asked: Variants) -> Compared:
+        __tracebackhide__ = True
+        from pytest_dtdispatch.compare.measure import run_and_measure_variants
+        from pytest_dtdispatch.plugin.call_counts import count_call
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+        name = self._comparison_name(asked)
+        foretell = partial(self.waiting.begin_call, name)
+        with self._measuring("compare", name, *asked.row_names):
+            compared = run_and_measure_variants(asked, ShardingCaches(), self._plan, count_call, foretell)
+        self.record(*compared.variants)
+        return compared
+
     def _kept(self, variant: CompiledVariant) -> CompiledVariant:
         """What is kept of a compiled function."""
         return variant
 
-    def close(self) -> None:
-        """Close captures that were entered and never left, and refuse those that nobody entered."""
-        self._open.close()
 
-    def record(self, *results: Finding) -> None:
-        """See :meth:`DtDispatch.record`."""
-        __tracebackhide__ = True
-        for result in results:
-            if result.kind not in KINDS:
-                known = ", ".join(KINDS)
-                raise CaptureError(f"no kind of results is registered as {result.kind!r}; valid: {known}")
-            self._refuse_taken(result.name)
-            self.results.add(result)
-        for result in results:
-            if against := KINDS[result.kind].complaint(result, self._limits):
-                raise GateError(against)
+class BudgetingDtDispatch(MeasuringDtDispatch):
+    """Take the budget of whole tests."""
 
-    def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
-        """Name what a method measures, where it may be measured now and the name is free."""
-        __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import check_callable
+    @contextmanager
+    def whole_test(self) -> Iterator[None]:
+        """Time what the thread of a test runs, once, as it is."""
+        from pytest_dtdispatch.budget.measure import BudgetedRegion
 
-        method = usage.partition("(")[0]
-        check_callable(method, fn, name)
-        what = f"{method}(name={name!r})"
-        self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
-        name = name or api.own_name(fn)
-        if name.startswith("<"):
-            raise CaptureError(f"a {method} of {name} needs a name: dtdispatch.{usage}")
-        self._refuse_taken(name)
-        return name
-
-    def _refuse_taken(self, *names: str) -> None:
-        __tracebackhide__ = True
-        if not self.results.names().isdisjoint(map(row_key, names)):
-            raise CaptureError(
-                f"the name {names[0]!r} is taken by another call of this test: give another name="
-            )
-
-    def _measuring(self, method: str, name: str, *rows: str) -> Measuring:
-        """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
-        __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import Measuring
-
-        self._refuse_taken(name, *rows)
-        if self._plan.agreement is not None:
-            self._plan.agreement.come_to(name)
-        return Measuring(f"the {method} {name!r} is measured")
+        with self._open.running("test", is_timed=True), BudgetedRegion("test", self.record):
+            yield
 
 
 class UntimedDtDispatch(MeasuringDtDispatch):
     """Measure counts, such as instructions, in place of times."""
 
+    def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
+        """Run the step once: nothing is timed."""
+        __tracebackhide__ = True
+        step_fn()
+        return Budget(name, note=NOT_TIMED)
+
     def _scaling(
-        self, make: api.Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
+        self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
         """Run each size once: nothing is timed, and a limit that cannot be judged fails."""
         __tracebackhide__ = True
-        scaling = api.run_sizes(make, sizes, name)
+        scaling = run_sizes(make, sizes, name)
         if max_exponent is not None:
-            raise GateError(
-                f"{scaling.name!r}: max_exponent={max_exponent:g} is disabled: latencies are not taken"
-            )
+            raise GateError(f"{scaling.name!r}: max_exponent={max_exponent:g} is disabled: {NOT_TIMED}")
         return scaling
+
+    def _compare(self, asked: Variants) -> Compared:
+        """Run each variant once: nothing is timed, and a claim that cannot be judged fails."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.compare.equality import call_and_hold
+
+        name = self._comparison_name(asked)
+        call_and_hold(asked)
+        return Compared(name, tuple(asked.functions), why_not=NOT_TIMED, is_gate=True)
 
 
 class CountingDtDispatch(UntimedDtDispatch):
@@ -228,14 +210,13 @@ class CountingDtDispatch(UntimedDtDispatch):
     def capture(self) -> AbstractContextManager[TestResults]:
         """See :meth:`DtDispatch.capture`; the region is counted as one step, without a warm-up."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.measure import CountedRegion
+        from pytest_dtdispatch.steps.measure import REGIONS
 
         self._open.refuse(
             "a capture", "a capture is open already: captures cannot be nested, close the outer one"
         )
         name = f"capture {len(self.results.counts()) + 1}"
-
-        return OpenCapture(CountedRegion(partial(self._keep, name)), self.results, self._open)
+        return OpenCapture(REGIONS[self._is_traced](name, self._keep), self.results, self._open)
 
     @contextmanager
     def whole_test(self) -> Iterator[None]:
@@ -249,12 +230,14 @@ class CountingDtDispatch(UntimedDtDispatch):
         self.results.unseen += Unseen(processes=processes.started - len(told))
         for number, counts in told.items():
             if next(first for first, others in told.items() if others == counts) == number:
-                self._keep(f"process {number}", counts)
+                self._keep(Steps(f"process {number}", (), (counts,)))
 
-    def _keep(self, name: str, counts: StepCounts) -> None:
+    def _keep(self, steps: Steps) -> None:
         __tracebackhide__ = True
-        if counts.calls or counts.collectives or counts.redistributions:  # most tests of a run have none
-            self.record(Steps(name, (), (counts,)))
+        [counts] = steps.steps
+        of_dtensors = counts.calls, counts.collectives, counts.redistributions, counts.wraps, counts.unwraps
+        if any(of_dtensors):  # most tests of a run have none
+            self.record(steps)
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
@@ -262,12 +245,29 @@ class CountingDtDispatch(UntimedDtDispatch):
         """See :meth:`DtDispatch.call`; the call is counted as one step, and not repeated."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.preconditions import given_arguments
-        from pytest_dtdispatch.steps.measure import CountedRegion
+        from pytest_dtdispatch.steps.measure import REGIONS
 
         name = self._row_name("call(fn, name=...)", fn, name)
         given = given_arguments(args, setup)
-        with CountedRegion(lambda counts: self.record(Steps(name, (), (counts,)))):
+        with REGIONS[self._is_traced](name, self.record):
             return fn(*given)
+
+    def _compare(self, asked: Variants) -> Compared:
+        """Count each variant as one step, and time none."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.steps.measure import REGIONS
+
+        def counted(label: str, fn: Callable[[], Any]) -> Callable[[], Any]:
+            def run() -> Any:
+                __tracebackhide__ = True
+                name = row_name_of(asked.name, label)
+                with REGIONS[self._is_traced](name, self.record):
+                    return fn()
+
+            return run
+
+        functions = {label: counted(label, fn) for label, fn in asked.functions.items()}
+        return super()._compare(replace(asked, functions=functions))
 
     def _kept(self, variant: CompiledVariant) -> CompiledVariant:
         """Keep counts alone: a run that counts has no latencies."""
@@ -288,9 +288,11 @@ def make_measurer(
     plan = replace(plan, sampler=sampler, agreement=agreement, one_thread=one_thread)
     compile_rounds, calls = settings.compile_rounds, max(1, rounds * repeat // settings.compile_rounds)
     kind = MeasuringDtDispatch if sampler.unit.is_time else UntimedDtDispatch
+    if settings.budget:
+        kind = BudgetingDtDispatch
     if settings.metric == "counts":
         kind, compile_rounds, calls = CountingDtDispatch, 1, 1
     cached = settings.fake_tensor_cache or ()
     compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler, one_thread)
     limits = {limit: getattr(settings, limit, None) for each in KINDS.values() for limit in each.limits}
-    return kind(plan, settings.ops, limits, compile_plan, waiting, test)
+    return kind(plan, settings.ops, limits, compile_plan, waiting, test, settings.trace is not None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from pytest_dtdispatch.core.results import TestResults
@@ -16,13 +17,15 @@ class OpenRegions:
     Attributes:
         captures: open captures, the outermost first.
         unused: where captures were made that nobody entered yet.
-        step: name of the step that is counted; empty where none is.
+        step: name of the step that is counted or timed; empty where none is.
+        is_timed: whether that step is timed, and not counted.
     """
 
     def __init__(self) -> None:
         self.captures: list[OpenCapture] = []
         self.unused: list[str] = []
         self.step = ""
+        self.is_timed = False
 
     def refuse(self, what: str, in_capture: str = "") -> None:
         """Refuse what cannot be measured here: beside a measuring thread, in a counted step, in a capture."""
@@ -33,10 +36,20 @@ class OpenRegions:
         if self.captures and in_capture:
             raise CaptureError(in_capture)
         if self.step:
+            done, figures = ("timed", "times") if self.is_timed else ("counted", "counts")
             raise CaptureError(
-                f"{what} inside {self.step!r}, which is being counted, would change its counts: "
+                f"{what} inside {self.step!r}, which is being {done}, would change its {figures}: "
                 "take it out of the step"
             )
+
+    @contextmanager
+    def running(self, step: str, is_timed: bool) -> Iterator[None]:
+        """Run a step, in which nothing else may be measured."""
+        self.step, self.is_timed = step, is_timed
+        try:
+            yield
+        finally:
+            self.step = ""
 
     def close(self) -> None:
         """Close captures that were entered and never left, and refuse those that nobody entered."""

@@ -44,6 +44,7 @@ class Settings:
 
     measure: bool = False
     measure_all: bool = False
+    budget: bool = False
     rounds: int | str = 20
     repeat: int = 10
     max_time: float = 1.0
@@ -65,6 +66,7 @@ class Settings:
     max_spec_growth: int | None = None
     max_redistributes: int | None = None
     max_collectives: int | None = None
+    max_wraps: int | None = None
     compile_backend: str = "inductor"
     compile_rounds: int = 5
     fake_tensor_cache: tuple[bool, ...] | None = None
@@ -75,6 +77,7 @@ class Settings:
     expected: Path | None = None
     csv: Path | None = None
     oss_json: Path | None = None
+    trace: Path | None = None
 
     @property
     def most_rounds(self) -> int:
@@ -137,6 +140,8 @@ def _resolve(config: pytest.Config) -> Settings:
         raise pytest.UsageError(
             "--dtdispatch-profile: only instructions are profiled; add " + COUNT_INSTRUCTIONS
         )
+    if given.get("budget") and given.get("metric", "time") != "time":
+        raise pytest.UsageError(f"--dtdispatch-budget: a budget is one of time, not of {given['metric']}")
     if given.get("metric") == "instructions":
         given = {**FEW, **given}
     return Settings(**{**_of_ranks(config, given), **given})

@@ -20,6 +20,7 @@ from pytest_dtdispatch.plugin.command_line import (
     same_command,
     uncaptured,
 )
+from pytest_dtdispatch.plugin.flags import FILE
 from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
 from pytest_dtdispatch.plugin.rootdir import is_moved, run_joined
 
@@ -72,7 +73,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         config.pluginmanager.register(session, rank_tests.PLUGIN)
         if not rank.world.is_first:
             return
-    if settings.measure and (settings.expected or settings.csv or settings.oss_json):
+    if settings.measure and any(getattr(settings, option.field) for option in options.with_role(FILE)):
         from pytest_dtdispatch.plugin.expected_gate import register
 
         register(config, settings)

@@ -138,7 +138,8 @@ class Session:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wrap every test in a capture, if all are measured; one with the fixture measures itself."""
         measures_itself = "dtdispatch" in getattr(item, "fixturenames", ())
-        if self.why_not or measures_itself or not self._settings.measure_all:
+        takes_all = self._settings.measure_all or self._settings.budget
+        if self.why_not or measures_itself or not takes_all:
             result = yield
         else:
             with self.measuring(item) as measurer, _whole_test(measurer.whole_test()):
