@@ -91,7 +91,8 @@ def test_a_saved_run_is_compared_with(pytester: pytest.Pytester) -> None:
     gate = ("--benchmark-compare", "--dtdispatch-fail=median:1000%")
     result = measure(pytester, *gate)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["gate: passed against *: * passed*"])
+    # A row whose samples scatter too far is judged by no gate; both are named in any case.
+    result.stdout.re_match_lines([r"gate: passed against .*: (2 passed|1 passed, 1 inconclusive)$"])
 
 
 def test_expected_counts_hold_and_fail(pytester: pytest.Pytester) -> None:
