@@ -17,8 +17,9 @@ bench: $(VENV)/ready
 count: $(VENV)/ready
 	$(BIN)/python -m pytest $(SUITE) -k dispatch --dtdispatch-metric instructions --dtdispatch-expected $(EXPECTED) $(ARGS)
 
+# Two files at a time, those that take longest first: tests/conftest.py puts them into this order.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long and not sweep" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long and not sweep" $(ARGS)
 
 # What needs no torch, which is not even imported: an answer within seconds while code is written.
 test-unit: $(VENV)/ready
@@ -27,7 +28,7 @@ test-unit: $(VENV)/ready
 # Faults of many ranks, runs under callgrind, whole A/B runs, all of what `test` samples: .ci/run runs them too.
 # Two files at a time, as many of them wait for other processes; none judges the times that it reads by the clock.
 test-long: $(VENV)/ready
-	$(BIN)/python -m pytest -m "long and not sweep" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "long and not sweep" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The whole of torch's op database takes about half an hour: `SWEEP_SHARD=1/2 make test-sweep` takes half of it.
 test-sweep: $(VENV)/ready

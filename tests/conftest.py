@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # this file is loaded by who only measures the built-in suite in this folder, too
+    settings = None  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -20,7 +25,10 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 
 # `make fuzz` tries this many inputs of each kind; what else runs, a sample.
-settings.register_profile("fuzz", max_examples=1000, deadline=None)
+if settings is not None:
+    settings.register_profile("fuzz", max_examples=1000, deadline=None)
+
+SLOW = 20  # a test that is marked slow takes as long as so many others
 
 Shard = Callable[..., "DTensor"]
 Capture = Callable[..., "dict[str, Measurement]"]
@@ -59,6 +67,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix == ".py" and leaves_torch_out(config):
         return is_marked_torch(ast.parse(collection_path.read_text())) or None
     return None
+
+
+@pytest.hookimpl(trylast=True)  # when those that are not asked for have gone
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, where several run at a time: none is left alone at the end."""
+    if hasattr(config, "workerinput"):
+        length = Counter[Path]()
+        for item in items:
+            length[item.path] += SLOW if item.get_closest_marker("slow") else 1
+        items.sort(key=lambda item: -length[item.path])
 
 
 def is_marked_torch(module: ast.Module) -> bool:

@@ -20,7 +20,7 @@ from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.conversions import API
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SLOW_NS = 20_000_000
 WIDTH = 16

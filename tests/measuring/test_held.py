@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 Make = Callable[..., Any]
 UNARY = ("sin", "cos", "tanh", "sigmoid", "exp", "neg", "abs", "relu", "square", "sqrt", "ceil", "floor")

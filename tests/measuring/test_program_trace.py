@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from pytest_dtdispatch.core.spans import TraceSpan, label
 from pytest_dtdispatch.measuring.program_trace import ProgramTrace
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 RECORD = torch.autograd.profiler.record_function
 

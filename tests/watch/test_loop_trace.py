@@ -29,7 +29,7 @@ def test_every_step_is_in_the_trace_with_what_it_did(mesh: DeviceMesh, tmp_path:
     assert [span["name"] for span in steps] == [f"step {number}" for number in range(1, 7)]
     for kind, count in (("wrap", 6), ("redistribution", 6), ("miss", watch.steps.misses)):
         assert len([span for span in spans if span["cat"] == kind]) == count
-    assert lines[-1] == f"dtdispatch: {len(spans):,} spans were written to {path}"
+    assert lines[-1] == f"dtdispatch: {len(spans):,} spans written to {path}"
 
 
 def test_a_trace_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:

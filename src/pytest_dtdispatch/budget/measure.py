@@ -25,6 +25,7 @@ from pytest_dtdispatch.budget.stepping import (
 )
 from pytest_dtdispatch.budget.timeline import Cost, Course, slices, typical
 from pytest_dtdispatch.budget.timing_cost import CostOfTiming
+from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.measuring.preconditions import Measuring
 from pytest_dtdispatch.measuring.proof import gc_paused
 from pytest_dtdispatch.stats.medians import median_interval
@@ -52,6 +53,7 @@ def run_and_measure_budget(step: Step, warmup: int, steps: int, name: str) -> Bu
         timed: list[Node] = []
         costs = CostOfTiming()
         for block in range(min(BLOCKS, steps)):
+            tell("timing {}: block {} of {}", name, block + 1, min(BLOCKS, steps))
             count = len(range(block, steps, BLOCKS))
             undisturbed += undisturbed_steps(step, count)
             timed += timed_steps(step, count)
@@ -102,12 +104,16 @@ def _located(step: Step) -> tuple[PlaceLog, list[Course]]:
         for _ in range(LOCATED):
             with log.noting():
                 anchors.append(marked_step(step))
-    nodes = steps_among(profiled.events, marks)[DISCARDED:]
+    return log, courses_of(anchors, steps_among(profiled.events, marks)[DISCARDED:])
+
+
+def courses_of(began_ns: Sequence[int], steps: Sequence[Node]) -> list[Course]:
+    """Give the courses of steps on the clock of Python, by when each began on it."""
     courses = []
-    for anchor, node in zip(anchors, nodes, strict=True):
-        shift = anchor - node.event.begin_ns
+    for began, node in zip(began_ns, steps, strict=True):
+        shift = began - node.event.begin_ns
         courses.append(tuple(each.moved(shift) for each in slices(node, Cost())))
-    return log, courses
+    return courses
 
 
 class BudgetedRegion(ExitStack):

@@ -208,7 +208,17 @@ def cache_folder(path: Path) -> Iterator[None]:
         clear()
 
 
-def check_cpp_compiler() -> None:
+def check_backend(backend: str | Callable[..., Any]) -> None:
+    """Look whether a backend is there."""
+    __tracebackhide__ = True
+    valid = torch.compiler.list_backends(exclude_tags=())
+    if isinstance(backend, str) and backend not in valid:
+        raise CompileError(f"backend={backend!r} is none of torch.compile's: {', '.join(valid)}")
+    if backend == "inductor" and not torch.cuda.is_initialized():
+        _check_cpp_compiler()
+
+
+def _check_cpp_compiler() -> None:
     """Look for the C++ compiler that inductor needs on a CPU."""
     __tracebackhide__ = True
     find = getattr(importlib.import_module("torch._inductor.cpp_builder"), "get_cpp_compiler", None)

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.torchapi.conversions import Conversion, Converter, conversion_hooks
+from pytest_dtdispatch.torchapi.profiler_ranges import new_range
 from pytest_dtdispatch.torchapi.propagator import SLOW_PATH, redistribute_module
 from pytest_dtdispatch.torchapi.shared_hook import held_by_name
 
@@ -98,8 +98,8 @@ def marking() -> Iterator[Marks]:
 
 
 def marked(name: str) -> Any:
-    """Make a range, to be entered: a profiler that runs shows it."""
-    return torch._C._profiler._RecordFunctionFast(f"dtdispatch::{name}")
+    """Make a range of ours, to be entered."""
+    return new_range(f"dtdispatch::{name}")
 
 
 def ranged(name: str, inner: Function) -> Function:

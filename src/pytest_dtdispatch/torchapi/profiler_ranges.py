@@ -1,4 +1,4 @@
-"""Ranges in a ``torch.profiler`` that runs: begun and ended by calls, without an op that a mode would see."""
+"""Ranges in a ``torch.profiler`` that runs, without an op that a mode would see."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ def is_profiling() -> bool:
     return bool(_is_profiling())
 
 
+def new_range(name: str) -> Any:
+    """Make a range, to be entered: a profiler that runs shows it."""
+    return _Range(name)
+
+
 def begin_range(name: str) -> Any:
     """Begin a range; what this returns ends it, by ``end_range``."""
-    begun = _Range(name)
+    begun = new_range(name)
     begun.__enter__()
     return begun
 

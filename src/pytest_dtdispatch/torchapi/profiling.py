@@ -11,6 +11,7 @@ import torch
 
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.torchapi.profiler_ranges import is_profiling
 
 LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"
 USER_SCOPE = 7  # of torch's RecordScope
@@ -64,5 +65,5 @@ def _event(one: Any) -> Event:
 def refuse_another_profiler() -> None:
     """Refuse to profile where a profiler of torch runs already: torch has one at a time."""
     __tracebackhide__ = True
-    if torch._C._autograd._profiler_enabled():
+    if is_profiling():
         raise CaptureError("a profiler of torch runs already, and a budget needs it: close it first")

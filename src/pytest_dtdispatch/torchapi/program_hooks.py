@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.torchapi.autograd import watching_backward
+from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
 CLIPPING_FILE = torch.nn.utils.clip_grad.__file__
@@ -51,8 +51,8 @@ class _Told:
     """A watcher as it is told: out of graphs, where a graph breaks and torch compiles what is called next."""
 
     def __init__(self, watcher: Any) -> None:
-        _leave_wrappers_out()
         disable = importlib.import_module("torch._dynamo").disable
+        leave_uncompiled(__package__)  # our wrappers; what they call is compiled as ever
         self.begin_module, self.begin_phase = disable(watcher.begin_module), disable(watcher.begin_phase)
         self.end = disable(watcher.end)
 
@@ -138,12 +138,6 @@ def _optimizing(block: Any, caller: Any) -> tuple[str, str] | None:
     if not block.name.startswith(OPTIMIZER_RANGE):
         return None
     return "optimizer", block.name.rpartition("#")[2]
-
-
-@functools.cache
-def _leave_wrappers_out() -> None:
-    """Let torch not compile our wrappers; what they call is compiled as ever."""
-    importlib.import_module("torch._dynamo.trace_rules").add(__package__)
 
 
 @contextmanager

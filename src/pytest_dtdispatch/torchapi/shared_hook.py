@@ -88,7 +88,14 @@ class CallHook:
 
 
 def held_by_name(name: str, inner: Any, outer: Any) -> Iterator[AbstractContextManager[Any]]:
-    """Replace a function in every module that holds it by its name, where it is defined and imported."""
+    """Replace a function in every module that holds it by its name, where it is defined and imported.
+
+    There are thousands of modules: nothing is called for one that does not have the name.
+    """
     for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is inner:
+        try:
+            is_held = name in module.__dict__ and module.__dict__[name] is inner
+        except AttributeError:  # what stands for a module need not be one
+            continue
+        if is_held:
             yield patch.object(module, name, outer)

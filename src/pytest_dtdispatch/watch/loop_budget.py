@@ -7,11 +7,11 @@ import time
 from collections.abc import Generator
 
 from pytest_dtdispatch.budget.located import PlaceLog
-from pytest_dtdispatch.budget.measure import BLOCKS, LOCATED, budget_of
+from pytest_dtdispatch.budget.measure import BLOCKS, LOCATED, budget_of, courses_of
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.parts import Node
 from pytest_dtdispatch.budget.stepping import DISCARDED, steps_among
-from pytest_dtdispatch.budget.timeline import Cost, Course, slices
+from pytest_dtdispatch.budget.timeline import Course
 from pytest_dtdispatch.budget.timing_cost import CostOfTiming
 from pytest_dtdispatch.torchapi.marking import marked, marking
 from pytest_dtdispatch.torchapi.profiling import profiling, refuse_another_profiler
@@ -107,9 +107,4 @@ def _located() -> Generator[None, None, tuple[PlaceLog, list[Course]]]:
                 with marked("step"):
                     yield
             yield
-    nodes = steps_among(profiled.events, marks)[DISCARDED:]
-    courses = []
-    for anchor, node in zip(anchors, nodes, strict=True):
-        shift = anchor - node.event.begin_ns
-        courses.append(tuple(each.moved(shift) for each in slices(node, Cost())))
-    return log, courses
+    return log, courses_of(anchors, steps_among(profiled.events, marks)[DISCARDED:])

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.forms import TRACE
+from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.report.chrome_trace import chrome_trace
 from pytest_dtdispatch.steps.step_trace import StepTrace
 from pytest_dtdispatch.watch.model import LoopStep
@@ -39,4 +40,4 @@ class LoopTrace:
     def write(self) -> str:
         """Write the file; say what was written."""
         write_whole(self._path, chrome_trace({"StepWatch": self._trace.spans}))
-        return f"{len(self._trace.spans):,} spans were written to {self._path}"
+        return f"{many(len(self._trace.spans), 'span')} written to {self._path}"
