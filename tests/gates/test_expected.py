@@ -109,6 +109,15 @@ def test_nothing_compared_fails(results: list[MetricValue]) -> None:
     assert not_judged("no time").has_failed
 
 
+def test_what_improved_may_be_told_alone() -> None:
+    rows, results = [ExpectedRow("t", HIT, 100, 0.1)], [MetricValue("t", HIT, 50)]
+    judgement = judge_results(rows, results, improved_fails=False)
+    assert [row.verdict for row in judgement.verdicts] == ["improved"]
+    assert not judgement.has_failed
+    assert [row.expected for row in judgement.corrections] == [50]
+    assert judge_results([*rows, ExpectedRow("u", HIT, 1, 0)], results, improved_fails=False).has_failed
+
+
 # Corrections
 
 

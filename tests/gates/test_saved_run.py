@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_dtdispatch.core import saved_file as saved
 from pytest_dtdispatch.core.environment import machine_differences, machine_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import Threshold, Verdict
-from pytest_dtdispatch.gates import saved_run as saved
+from pytest_dtdispatch.gates.figure_ratios import MOST_SAMPLES
 from pytest_dtdispatch.gates.saved_run import (
     MIN_SAMPLES,
-    MOST_SAMPLES,
     Judgement,
     StateRow,
     judge_run,
@@ -66,6 +66,12 @@ def test_a_row_is_judged_by_its_whole_interval(factor: float, verdict: str) -> N
     figures = dict(judgement.verdicts[0].figures)
     assert figures["ratio"] == pytest.approx(factor)
     assert figures["ratio_low"] <= figures["ratio"] <= figures["ratio_high"]
+    drift = judgement.verdicts[0].drift
+    assert drift is not None
+    assert drift.percent == pytest.approx(100 * (factor - 1))
+    assert drift.interval == pytest.approx(
+        tuple(100 * (figures[f"ratio_{end}"] - 1) for end in ("low", "high"))
+    )
     assert judgement.verdicts[0].criterion == "median:10%"
     assert bool(judgement.verdicts[0].remedy) == (verdict != "passed")
 
@@ -221,6 +227,20 @@ def test_our_rows_are_read_in_nanoseconds_and_others_left_out() -> None:
     assert (row.name, row.state) == (NAME, State.HIT)
     assert row.ns == pytest.approx((1000, 2000))
     assert dict(row.figures) == pytest.approx({"min": 1000, "median": 2000, "mean": 3000})
+
+
+@pytest.mark.parametrize(
+    ("saved", "day"),
+    [
+        ("2026-07-31T09:30:15.123456+00:00", "2026-07-31"),
+        ("2026-07-31T09:30:15.123456", "2026-07-31"),
+        ("<script>", ""),
+        (7, ""),
+        (None, ""),
+    ],
+)
+def test_the_day_it_was_saved_is_known_where_it_says(saved: Any, day: str) -> None:
+    assert parse_run(text_of(OURS, datetime=saved), "f").day == day
 
 
 def test_a_run_that_was_saved_without_samples_has_figures_alone() -> None:

@@ -11,7 +11,9 @@ from pytest_dtdispatch.gates.expected import judge_results
 from pytest_dtdispatch.gates.expected import not_judged as not_compared
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
 from pytest_dtdispatch.gates.saved_run import Judgement, StateRow, judge_run, not_judged
+from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.report.judgements import expected_document, saved_run_document
+from pytest_dtdispatch.report.terminal import document_lines
 from tests.rendered import lines_of
 
 STEADY = tuple(10_000.0 + n for n in range(20))
@@ -22,8 +24,8 @@ HIT = "dispatch_hit_ns"
 LONG = f"tests/test_a_folder/test_file.py::test_{'name' * 30}::mm(f32[8,8]S0, f32[8,8]R)@4"
 
 
-def said_of(judgement: Judgement, width: int = 200) -> list[str]:
-    return lines_of(saved_run_document(judgement, "base.json"), width)
+def said_of(judgement: Judgement, width: int = 200, since: str = "") -> list[str]:
+    return lines_of(saved_run_document(judgement, "base.json", since), width)
 
 
 def judged(factor: float, base: tuple[float, ...] = STEADY) -> Judgement:
@@ -33,8 +35,47 @@ def judged(factor: float, base: tuple[float, ...] = STEADY) -> Judgement:
     return judge_run([then], [now], lambda row: [THRESHOLD])
 
 
-def test_rows_that_passed_are_a_count() -> None:
-    assert said_of(judged(1.0)) == ["gate: passed against base.json: 1 passed"]
+def test_rows_that_passed_are_a_count_and_their_drift() -> None:
+    assert said_of(judged(1.0)) == [
+        "gate: passed against base.json: 1 passed",
+        "  drift of 1 passed row (99 % intervals): all noise, median -0.1 % to +0.1 %",
+    ]
+
+
+def test_the_furthest_drifts_up_and_down_are_named_with_their_intervals() -> None:
+    factors = {"grown": 1.06, "same": 1.0, "shrunk": 0.95, "more": 1.02, "equal": 1.0, "lost": 1.5}
+    then = [StateRow(f"t.py::test_{name}::hit", State.HIT, STEADY) for name in factors]
+    now = [
+        StateRow(row.name, row.state, tuple(factor * ns for ns in STEADY))
+        for row, factor in zip(then, factors.values(), strict=True)
+    ]
+    said = said_of(judge_run(then, now, lambda row: [THRESHOLD]), since="2026-07-31")
+    drift = [line for line in said if "drift" in line or "most" in line]
+    assert drift == [
+        "  drift of 5 passed rows since 2026-07-31 (99 % intervals): median noise (-0.1 % to +0.1 %), "
+        "2 noise",
+        "    most up: +6.0 % (+5.9 % to +6.1 %): t.py::test_grown::hit (median:10%)",
+        "    most down: -5.0 % (-5.1 % to -4.9 %): t.py::test_shrunk::hit (median:10%)",
+    ]
+
+
+def test_all_drifts_are_listed_where_more_is_asked_for() -> None:
+    document = saved_run_document(judged(1.06), "base.json")
+    said = ["".join(text.text for text in line) for line in document_lines(document, 100, View(verbose=True))]
+    assert said[-3:] == [
+        "drift of each row that passed",
+        "  row                 drift     99 % interval     against",
+        "  t.py::test_a::hit  +6.0 %  +5.9 % to +6.1 %  median:10%",
+    ]
+
+
+def test_a_drift_beside_plain_tensors_that_shifted_may_be_the_machine() -> None:
+    rows = [StateRow("a::hit", State.HIT, STEADY), StateRow("a::local", State.LOCAL, STEADY)]
+    now = [StateRow(row.name, row.state, tuple(1.05 * ns for ns in STEADY)) for row in rows]
+    said = said_of(judge_run(rows, now, lambda row: [THRESHOLD]))
+    assert said[-1] == (
+        "  the op on plain tensors shifted by +5.0 % (median of 1 rows): what has moved may be the machine"
+    )
 
 
 def test_a_row_that_did_not_has_its_figures_and_its_remedy() -> None:
@@ -47,6 +88,7 @@ def test_a_row_that_did_not_has_its_figures_and_its_remedy() -> None:
 
 
 def test_a_run_saved_without_samples_is_named_as_one() -> None:
+    assert "(99 % intervals, of this run alone)" in said_of(judged(1.0, ()))[1]
     assert "(saved without samples, so the interval is of this run's 20 alone)" in said_of(judged(1.5, ()))[2]
 
 
@@ -70,10 +112,29 @@ def expected(rows: list[ExpectedRow], results: list[MetricValue]) -> list[str]:
     return lines_of(expected_document(judge_results(rows, results), "expected.csv", "results.csv"), 80)
 
 
-def test_what_passed_is_counted_and_no_row_is_printed() -> None:
+def test_what_passed_is_counted_with_the_furthest_from_what_is_expected_and_its_margin() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.3), ExpectedRow("b", HIT, 1000, 0.3)]
     found = expected(rows, [MetricValue("a", HIT, 1200), MetricValue("b", HIT, 1000)])
-    assert found == ["gate: passed against expected.csv: 2 passed"]
+    assert found == [
+        "gate: passed against expected.csv: 2 passed",
+        "  drift of 2 passed rows: median +10.0 %, 1 within 0.05 %",
+        "    most up: +20.0 %: a (dispatch_hit_ns 1,000 +-30 %)",
+    ]
+
+
+def test_rows_that_are_as_expected_have_not_drifted() -> None:
+    found = expected([ExpectedRow("a", "collectives", 0, 0)], [MetricValue("a", "collectives", 0)])
+    assert found[1:] == ["  drift of 1 passed row: all within 0.05 %"]
+
+
+def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
+    rows = [ExpectedRow("a", HIT, 1000, 0.1), ExpectedRow("b", HIT, 1000, 0.1)]
+    results = [MetricValue("a", HIT, 500), MetricValue("b", HIT, 1000)]
+    judgement = judge_results(rows, results, improved_fails=False)
+    found = lines_of(expected_document(judgement, "expected.csv", "results.csv"), 80)
+    assert found[0] == "gate: passed against expected.csv: 1 passed, 1 improved"
+    assert "    dispatch_hit_ns 1,000 +-10 %: found 500, -50.0 %" in found
+    assert found[-1] == "a,dispatch_hit_ns,500,0.1"
 
 
 def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
@@ -93,6 +154,8 @@ def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
         "    dispatch_hit_ns 0 +-30 %: found 7",
         "    find what made it grow, or update the expected file where the cost is",
         "      wanted",
+        "  drift of 1 passed row: median +20.0 %",
+        "    most up: +20.0 %: a (dispatch_hit_ns 1,000 +-30 %)",
         "  what changed, by command or as rows to paste:",
         '    dtdispatch expected update expected.csv --results results.csv --reason "..."',
         "a,dispatch_hit_ns,1200,0.3",
@@ -109,7 +172,7 @@ def test_new_results_are_listed_up_to_ten() -> None:
         "  new 0: dispatch_hit_ns 0",
         "  new 1: dispatch_hit_ns 1",
     ]
-    assert found[10:] == [
+    assert found[10:13] == [
         "  new 9: dispatch_hit_ns 9",
         "  and 2 more that are new; --dtdispatch-csv writes all",
         "    the expected file has no such row: add one to gate it",

@@ -27,13 +27,33 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True)
+class Drift:
+    """How far a row has moved since its baseline was set.
+
+    Args:
+        percent: of the baseline; above 0 where the row has grown.
+        interval: that the row was judged by, its lower and its upper end in percent; None where it was held
+            against a margin.
+    """
+
+    percent: float
+    interval: tuple[float, float] | None = None
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the interval takes in that nothing has moved."""
+        return self.interval is not None and self.interval[0] <= 0 <= self.interval[1]
+
+
+@dataclass(frozen=True)
 class RowVerdict:
     """What a gate says of one row, and from what.
 
     Args:
         row: its name.
         verdict: of the row.
-        figures: what it was judged by: each a name that ends in its unit, and a number.
+        figures: what it was judged by: each a name that ends in its unit, and a number. Where the baseline is
+            a file, ``change_percent`` is how far the row has moved since that was set.
         remedy: what to do about it; empty where nothing is to be done.
         criterion: what it was held against, as it was typed; empty where there is one for all rows.
     """
@@ -43,6 +63,16 @@ class RowVerdict:
     figures: tuple[tuple[str, float], ...] = ()
     remedy: str = ""
     criterion: str = ""
+
+    @property
+    def drift(self) -> Drift | None:
+        """How far the row has moved since its baseline was set; None where its figures do not say."""
+        figures = dict(self.figures)
+        if "change_percent" not in figures:
+            return None
+        low, high = figures.get("change_low_percent"), figures.get("change_high_percent")
+        interval = None if low is None or high is None else (low, high)
+        return Drift(figures["change_percent"], interval)
 
 
 @dataclass(frozen=True)

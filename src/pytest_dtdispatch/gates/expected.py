@@ -1,6 +1,6 @@
 """Judge results against expected ones, and take over what a run found.
 
-An improvement counts too: one that nobody recorded hides the next loss.
+An improvement counts too, unless it is not to: one that nobody recorded hides the next loss.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ class ExpectedJudgement:
         verdicts: of each expected row in the order of the file, then of results that it has no row for.
         corrections: rows of the file with the values found, of those that are off by more than a third of
             their margin.
+        improved_fails: whether the run must fail where a row improved.
     """
 
     verdicts: tuple[RowVerdict, ...]
     corrections: tuple[ExpectedRow, ...] = ()
+    improved_fails: bool = True
 
     @property
     def has_compared(self) -> bool:
@@ -54,10 +56,17 @@ class ExpectedJudgement:
         return any(row.figures for row in self.verdicts)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail: an inconclusive row may lie on either side of its margin."""
+    def failed(self) -> tuple[RowVerdict, ...]:
+        """Rows that the run must fail by: an inconclusive row may lie on either side of its margin."""
         harmless = {Verdict.PASSED, Verdict.NEW, Verdict.INCONCLUSIVE}
-        return not self.has_compared or any(row.verdict not in harmless for row in self.verdicts)
+        if not self.improved_fails:
+            harmless.add(Verdict.IMPROVED)
+        return tuple(row for row in self.verdicts if row.verdict not in harmless)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run must fail, because of rows or because nothing was compared."""
+        return bool(self.failed) or not self.has_compared
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,9 @@ class Update:
         return "\n".join([counts, *(f"left out, as {CHECKER} ends at it: {line}" for line in self.left_out)])
 
 
-def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> ExpectedJudgement:
+def judge_results(
+    expected: Sequence[ExpectedRow], results: Sequence[MetricValue], improved_fails: bool = True
+) -> ExpectedJudgement:
     """Judge results against expected ones.
 
     Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
@@ -108,7 +119,7 @@ def judge_results(expected: Sequence[ExpectedRow], results: Sequence[MetricValue
         if (result.name, result.metric) not in known
     ]
     quiet = [result for result in results if not result.scatter]
-    return ExpectedJudgement((*verdicts, *new), tuple(corrections(expected, quiet)))
+    return ExpectedJudgement((*verdicts, *new), tuple(corrections(expected, quiet)), improved_fails)
 
 
 def not_judged(why: str) -> ExpectedJudgement:
@@ -200,10 +211,17 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
     if result.scatter:
         why = f"noisy: {noise_text(result.scatter)}; run again where less else runs"
         return RowVerdict(row.name, Verdict.INCONCLUSIVE, (), why, f"{criterion}: found {value:,}")
-    change = (("change_percent", 100 * (value / row.expected - 1)),) if row.expected else ()
-    figures = (("expected", row.expected), ("found", value), *change)
+    margin = ("margin_percent", 100 * row.noise_margin)
+    figures = (("expected", row.expected), ("found", value), *_change(row.expected, value), margin)
     verdict, remedy = _place(row, value)
     return RowVerdict(row.name, verdict, figures, remedy, criterion)
+
+
+def _change(expected: int, value: int) -> tuple[tuple[str, float], ...]:
+    """Say how far a value is from what is expected; of nothing there is no percentage."""
+    if expected == value:
+        return (("change_percent", 0.0),)
+    return (("change_percent", 100 * (value / expected - 1)),) if expected else ()
 
 
 def _place(row: ExpectedRow, value: int) -> tuple[Verdict, str]:

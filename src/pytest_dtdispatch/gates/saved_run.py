@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from pytest_dtdispatch.core.environment import Machine, machine_of, mapping
-from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.measurement import NOISY, State, noise_text
+from pytest_dtdispatch.core.saved_file import member, members_of, read_saved, time_ns
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.gates.figure_ratios import STATISTICS, interval_of_ratio
 from pytest_dtdispatch.stats.medians import scatter
-from pytest_dtdispatch.stats.resampling import Statistic, quantile, ratio_interval
 
-MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
-LONGEST_S = 1e9
 GROUP = "dtdispatch "
 FIGURES = ("min", "median", "mean")  # quartiles are defined in more than one way
-CONFIDENCE = 0.99
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
-MOST_SAMPLES = 1000  # drawn again; 2000 times as many take a second
-BLOCKS = 20
 MOST_CONTROL_SHIFT = 0.03
-STATISTICS: dict[str, Statistic] = {
-    "min": min,
-    "q1": lambda values: quantile(values, 0.25),
-    "median": median,
-    "q3": lambda values: quantile(values, 0.75),
-    "mean": fmean,
-}
+CHANGES = ("change_percent", "change_low_percent", "change_high_percent")
 
 NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
 GONE = "it is in the saved run and was not measured: restore the test, or save a new run"
@@ -76,12 +65,14 @@ class SavedRun:
         machine: what must be equal before figures may be compared.
         rows: ours; those of other benchmarks are left out.
         metric: that its rows are of, as ``--dtdispatch-metric`` names it.
+        day: when it was saved, as ``2026-07-31``; empty where it does not say.
     """
 
     where: str
     machine: Machine
     rows: tuple[StateRow, ...]
     metric: str = "time"
+    day: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,10 +97,20 @@ class Judgement:
         return any(row.verdict in told for row in self.verdicts)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail: an inconclusive row may lie on either side of its threshold."""
+    def failed(self) -> tuple[RowVerdict, ...]:
+        """Rows that the run must fail by: an inconclusive row may lie on either side of its threshold."""
         harmless = {Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW, Verdict.INCONCLUSIVE}
-        return not self.has_compared or any(row.verdict not in harmless for row in self.verdicts)
+        return tuple(row for row in self.verdicts if row.verdict not in harmless)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run must fail, because of rows or because nothing was compared."""
+        return bool(self.failed) or not self.has_compared
+
+    @property
+    def has_shifted(self) -> bool:
+        """Whether plain tensors shifted so far that the machine may have done what rows show."""
+        return self.control_shift is not None and abs(self.control_shift) > MOST_CONTROL_SHIFT
 
     @property
     def unresolved(self) -> tuple[RowVerdict, ...]:
@@ -125,33 +126,23 @@ class Judgement:
 
 def read_run(path: Path) -> SavedRun:
     """Read a saved run, which may come from anywhere."""
-    try:
-        too_large = f"it has more than {MOST_BYTES // 2**20} MiB"
-        return parse_run(read_text(path, MOST_BYTES, too_large), str(path))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is no saved run: it is no text") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is no saved run: {error}") from None
+    return read_saved(path, lambda run: _read(run, str(path)))
 
 
 def parse_run(text: str, where: str) -> SavedRun:
     """Read the text of a saved run."""
-    try:
-        run = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"line {error.lineno}: {error.msg}") from None
-    benchmarks = _member(run, "benchmarks", list, "the file")
-    info = _member(run, "machine_info", dict, "the file")
+    return _read(members_of(text), where)
+
+
+def _read(run: Any, where: str) -> SavedRun:
+    benchmarks = member(run, "benchmarks", list, "the file")
+    info = member(run, "machine_info", dict, "the file")
     rows = tuple(_rows(benchmarks))
     for name, times in Counter(row.name for row in rows).items():
         if times > 1:
             raise ValueError(f"{name!r} is there twice")
     metric = mapping(info.get("dtdispatch")).get("metric") or "time"
-    return SavedRun(where, machine_of(info), rows, str(metric))
+    return SavedRun(where, machine_of(info), rows, str(metric), _day(run.get("datetime")))
 
 
 def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
@@ -177,15 +168,16 @@ def judge_run(
         row = now.get(name) or then[name]
         if row.state is not State.LOCAL:
             verdicts += [_judge_row(then.get(name), now.get(name), limit) for limit in thresholds(row)]
-    if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
-        verdicts = [*map(_doubted, verdicts)]
-    return Judgement(tuple(verdicts), shift, len(shifts))
+    judgement = Judgement(tuple(verdicts), shift, len(shifts))
+    if judgement.has_shifted:
+        return replace(judgement, verdicts=tuple(map(_doubted, verdicts)))
+    return judgement
 
 
 def _rows(benchmarks: list[Any]) -> Iterator[StateRow]:
     for place, benchmark in enumerate(benchmarks, start=1):
-        name = _member(benchmark, "fullname", str, f"benchmark {place}")
-        stats = _member(benchmark, "stats", dict, repr(name))
+        name = member(benchmark, "fullname", str, f"benchmark {place}")
+        stats = member(benchmark, "stats", dict, repr(name))
         state = name.rpartition("::")[2]
         if not f"{benchmark.get('group')} ".startswith(f"{GROUP}{state} "):  # a comparison is named behind it
             continue
@@ -197,23 +189,16 @@ def _rows(benchmarks: list[Any]) -> Iterator[StateRow]:
         yield StateRow(
             name,
             State(state),
-            tuple(_ns(sample, name) for sample in samples),
-            tuple((field, _ns(stats.get(field), name)) for field in FIGURES),
+            tuple(time_ns(sample, name) for sample in samples),
+            tuple((field, time_ns(stats.get(field), name)) for field in FIGURES),
         )
 
 
-def _ns(seconds: Any, name: str) -> float:
-    is_time = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not is_time or not 0 < seconds < LONGEST_S:
-        raise ValueError(f"{name!r}: {str(seconds)[:40]!r} is no time")
-    return float(seconds) * 1e9
-
-
-def _member(of: Any, name: str, kind: type, what: str) -> Any:
-    member = of.get(name) if isinstance(of, dict) else None
-    if not isinstance(member, kind):
-        raise ValueError(f"{what} has no {name}")
-    return member
+def _day(saved: Any) -> str:
+    try:
+        return datetime.fromisoformat(saved).date().isoformat()
+    except (TypeError, ValueError):
+        return ""
 
 
 def _control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[float]:
@@ -248,13 +233,14 @@ def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshol
     if why_not := _why_inconclusive(base, head):
         return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), why_not, criterion)
     now = STATISTICS[threshold.field](head.ns)
-    low, high = _interval(base.ns or (then,), head.ns, STATISTICS[threshold.field])
+    low, high = interval_of_ratio(base.ns or (then,), head.ns, STATISTICS[threshold.field])
     figures = (
         ("base_ns", then),
         ("head_ns", now),
         ("ratio", now / then),
         ("ratio_low", low),
         ("ratio_high", high),
+        *zip(CHANGES, (100 * (ratio - 1) for ratio in (now / then, low, high)), strict=True),
         ("threshold_percent", 100 * threshold.fraction),
         # Slower samples move the ratio and its interval by one factor: here the interval would leave 1.
         ("resolution_percent", 100 * (now / then / low - 1) if low > 0 else math.inf),
@@ -282,14 +268,3 @@ def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:
     if high > most:
         return Verdict.INCONCLUSIVE, STRADDLES
     return (Verdict.IMPROVED, "save a new run to keep it") if high < 1 / most else (Verdict.PASSED, "")
-
-
-def _interval(base: Sequence[float], head: Sequence[float], statistic: Statistic) -> tuple[float, float]:
-    base, head = _thinned(base), _thinned(head)
-    block = max(1, min(len(values) for values in (base, head) if len(values) > 1) // BLOCKS)
-    return ratio_interval(base, head, statistic, CONFIDENCE, block=block)
-
-
-def _thinned(values: Sequence[float]) -> Sequence[float]:
-    """Take samples at even distances: fewer of them only widen an interval."""
-    return values[:: math.ceil(len(values) / MOST_SAMPLES)]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.gates.drifts import drifts_of
 from pytest_dtdispatch.gates.expected import ExpectedJudgement
 from pytest_dtdispatch.gates.saved_run import Judgement
 from pytest_dtdispatch.report.document import (
@@ -20,6 +21,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
+from pytest_dtdispatch.report.drift_lines import drift_blocks
 from pytest_dtdispatch.report.scales import column_scale
 
 TONES = {
@@ -33,14 +35,16 @@ NOTHING_JUDGED = "no row could be judged, so the gate fails"
 MOST_NEW = 10
 
 
-def saved_run_document(judgement: Judgement, where: str) -> Document:
-    """Say what the comparison with a saved run found."""
-    blocks = [_outcome(judgement, where, "no row has a threshold")]
+def saved_run_document(judgement: Judgement, where: str, since: str = "") -> Document:
+    """Say what the comparison with a saved run found, and how far rows have moved since it was saved."""
+    blocks: list[Block] = [_outcome(judgement, where, "no row has a threshold")]
     for row in _to_be_told(judgement):
         blocks += _row(row, _figures_text(row) if row.figures else row.criterion)
+    blocks += drift_blocks(drifts_of(judgement.verdicts), since)
     if judgement.control_shift is not None:
         shift = f"{100 * judgement.control_shift:+.1f} % (median of {judgement.controls} rows)"
-        blocks.append(_detail(f"the op on plain tensors shifted by {shift}"))
+        doubt = ": what has moved may be the machine" if judgement.has_shifted else ""
+        blocks.append(_detail(f"the op on plain tensors shifted by {shift}{doubt}"))
     if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
         blocks.append(_detail(NOTHING_JUDGED, Tone.BAD))
     if judgement.unresolved:
@@ -49,21 +53,47 @@ def saved_run_document(judgement: Judgement, where: str) -> Document:
 
 
 def expected_document(judgement: ExpectedJudgement, where: str, results: str) -> Document:
-    """Say what expected results were met; of a gate that failed, the rows to put in their place."""
+    """Say what expected results were met, how far rows have moved, and what to put where one is off."""
     blocks: list[Block] = [_outcome(judgement, where, "neither the file nor the run has a row")]
     told = _to_be_told(judgement)
     for row in told:
         if row.verdict is not Verdict.NEW:
             blocks += _row(row, row.criterion and f"{row.criterion}{_found_text(row)}")
     blocks += _new_rows([row for row in told if row.verdict is Verdict.NEW])
+    blocks += drift_blocks(drifts_of(judgement.verdicts))
     if not judgement.has_compared:
         blocks.append(_detail(NOTHING_JUDGED, Tone.BAD))
-    if judgement.has_failed and judgement.corrections:
+    has_improved = any(row.verdict is Verdict.IMPROVED for row in judgement.verdicts)
+    if judgement.corrections and (judgement.has_failed or has_improved):
         command = shlex.join(["dtdispatch", "expected", "update", where, "--results", results, "--reason"])
         blocks.append(_detail("what changed, by command or as rows to paste:"))
         blocks.append(Verbatim((f'{command} "..."',), indent=2))
         blocks.append(Verbatim(tuple(map(str, judgement.corrections))))
     return Document(tuple(blocks))
+
+
+def growth_percent(row: RowVerdict) -> float:
+    """Give how far a row has grown from what it was held against, in percent; 0 where that is not known."""
+    figures = dict(row.figures)
+    return figures.get("change_percent", 100 * (figures.get("ratio", 1.0) - 1))
+
+
+def change_text(row: RowVerdict) -> str:
+    """Say how far a row is from what it was held against; nothing where that is not known.
+
+    Example:
+        >>> change_text(RowVerdict("t.py::a", Verdict.REGRESSED, (("expected", 4), ("found", 5))))
+        '4 -> 5'
+    """
+    figures = dict(row.figures)
+    if "base_ns" in figures:
+        unit = column_scale([figures["base_ns"], figures["head_ns"]])
+        moved = f"{unit.text(figures['base_ns'])} -> {unit.text(figures['head_ns'])} {unit.name}"
+        return f"{moved} ({100 * (figures['ratio'] - 1):+.1f} %)"
+    if "found" not in figures:
+        return ""
+    share = f" ({figures['change_percent']:+.1f} %)" if "change_percent" in figures else ""
+    return f"{figures['expected']:,} -> {figures['found']:,}{share}"
 
 
 def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
