@@ -20,7 +20,7 @@ from pytest_dtdispatch.plugin.call_counts import count_call
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import import_compilers
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 @pytest.fixture

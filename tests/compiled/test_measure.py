@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Shard as Make
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -14,10 +15,13 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.parsing import (
+    Export,
     read_cache_settings,
     read_choice,
     read_count,
+    read_exports,
     read_file,
+    read_file_or_auto,
     read_globs,
     read_limit,
     read_mesh,
@@ -400,3 +404,35 @@ def test_the_threshold_of_a_state_replaces_the_general_one_of_its_field() -> Non
     assert {str(threshold) for threshold in thresholds_of("hit", given)} == {"hit=median:5%", "min:20%"}
     assert {str(threshold) for threshold in thresholds_of("miss", given)} == {"median:10%", "min:20%"}
     assert thresholds_of("miss", read_thresholds("hit=5%")) == ()
+
+
+def test_exports_are_a_format_and_a_file_each() -> None:
+    formats = ("csv", "samples")
+    assert read_exports("csv:a:b.csv", formats) == (Export("csv", Path("a:b.csv")),)
+    assert read_exports([" samples:s.csv", "csv:c"], formats) == (
+        Export("samples", Path("s.csv")),
+        Export("csv", Path("c")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("out.csv", "FORMAT:FILE, with a format of csv, samples"),
+        ("", "FORMAT:FILE, with a format of csv, samples"),
+        (("csv:a", 3), "FORMAT:FILE, with a format of csv, samples"),
+        ((), "FORMAT:FILE, with a format of csv, samples"),
+        ("CSV:a", "FORMAT:FILE: no format is called 'CSV'; valid: csv, samples"),
+        (["csv:a", "xml:b"], "FORMAT:FILE: no format is called 'xml'; valid: csv, samples"),
+        ("csv:", "FORMAT:FILE: '' is not the path of a file"),
+        ("csv: ", "FORMAT:FILE: '' is not the path of a file"),
+    ],
+)
+def test_what_is_no_export_is_told_with_what_is_valid(value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        read_exports(value, ("csv", "samples"))
+
+
+def test_auto_is_no_file() -> None:
+    assert read_file_or_auto("auto") == "auto"
+    assert read_file_or_auto("./auto") == Path("auto")

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, mesh_text, shorten
+from pytest_dtdispatch.steps.model import Steps
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,7 +26,7 @@ FIGURES = Figures(5, (Samples(State.HIT, (7,)),))
 
 def test_a_new_book_is_empty() -> None:
     assert TestResults().measurements() == ()
-    assert list(TestResults().names()) == []
+    assert TestResults().names_beside("measured") == set()
 
 
 def test_a_signature_is_counted_only_once_it_is_known() -> None:
@@ -67,7 +69,7 @@ def test_a_named_call_is_end_to_end_and_made_once() -> None:
     assert measured.label == measured.full_label == measured.op == "warm start"
     assert (measured.mesh, measured.calls) == ("2x4", 1)
     assert measured.contains is Contains.END_TO_END
-    assert list(book.names()) == ["warm start"]
+    assert book.names_beside("measured") == {"warm start"}
 
 
 @unhurried
@@ -96,7 +98,18 @@ def test_a_compiled_function_is_a_measurement_and_takes_its_name() -> None:
     book.add(variant)
     assert book.compiled() == (variant,)
     assert [measurement.label for measurement in book.measurements()] == ["warm start", "f"]
-    assert set(book.names()) == {"warm start", "f"}
+    assert book.names_beside("measured") == book.names_beside("compiled") == {"warm start", "f"}
+
+
+def test_names_of_steps_and_budgets_meet_those_of_their_own_kind_alone() -> None:
+    book = TestResults()
+    book.enter_call("call", "4", FIGURES)
+    book.add(Steps("steps", (), ()))
+    book.add(Budget("budget"))
+    assert book.names_beside("steps") == {"steps"}
+    assert book.names_beside("budget") == {"budget"}
+    others = ("measured", "scaling", "compiled", "compared", "one of a plugin")
+    assert [book.names_beside(kind) for kind in others] == [{"call"}] * len(others)
 
 
 LONG_ADD = Signature("add.Tensor", ("f32[512,512]S0", "f32[512,512]S0"), (4,), "cpu")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.core.profiles import Share
-from pytest_dtdispatch.instructions.profiler import LISTED, greatest, parse_dump
+from pytest_dtdispatch.core.profiles import CalledFunction, Share, paths
+from pytest_dtdispatch.instructions.profiler import LISTED, by_function, greatest, parse_dump
 
 DUMP = """\
 # callgrind format
@@ -62,3 +62,19 @@ def test_the_functions_with_most_instructions_are_listed() -> None:
 def test_a_function_that_calls_itself_is_one_function() -> None:
     lines = ["fn=(1) eval", "1 400", "cfn=(2) eval'2", "calls=1 5", "1 70", "fn=(2)", "5 70"]
     assert parse_dump(lines) == {"eval": 470}
+
+
+CALLS = (
+    CalledFunction(0, "call", 5),
+    CalledFunction(1, "outer", -2),
+    CalledFunction(2, "inner", 7),
+    CalledFunction(1, "inner", 9),
+)
+
+
+def test_a_function_has_the_instructions_of_all_its_callers() -> None:
+    assert by_function(CALLS) == {"call": 5, "outer": -2, "inner": 16}
+
+
+def test_a_function_is_told_apart_by_who_called_it() -> None:
+    assert dict(paths(CALLS)) == {("call",): 5, ("call", "outer", "inner"): 7, ("call", "inner"): 9}

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PASSED,
     SKIPPED,
     PhaseOutcome,
-    RankSamples,
     all_agree,
     collected_difference,
     complaints,

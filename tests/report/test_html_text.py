@@ -44,7 +44,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.open.append(tag)
         self.seen.add(tag)
-        assert {name for name, _ in attrs} <= {"style", "colspan"}
+        assert {name for name, _ in attrs} <= {"style", "colspan", "scope"}
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_dtdispatch.report.bar_text import GREATEST_WIDTH, LEAST_WIDTH
+from pytest_dtdispatch.report.bars import BARS_TITLE, Bars
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -29,14 +31,9 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.measurements import EXPENDABLE, LEGEND, MEANINGS, SHARE
-from pytest_dtdispatch.report.terminal import (
-    MIN_LABEL,
-    NO_EDGE,
-    Text,
-    document_lines,
-    legend_text,
-    page_width,
-)
+from pytest_dtdispatch.report.paragraph_lines import NO_EDGE, Text
+from pytest_dtdispatch.report.table_lines import MIN_LABEL
+from pytest_dtdispatch.report.terminal import document_lines, legend_text, page_width
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -121,14 +118,17 @@ def test_a_wide_terminal_shows_every_column_and_the_whole_label() -> None:
     assert head.startswith("  signature ")
 
 
+NAMES_OF_COLUMNS = [name for name in (*EXPENDABLE, *SHARE) if name != BARS_TITLE]
+
+
 def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
     dropped: list[str] = []
     for width in range(200, 50, -1):
         shown = columns(table(line()), width)
-        dropped += [name for name in (*EXPENDABLE, *SHARE) if name not in shown and name not in dropped]
+        dropped += [name for name in NAMES_OF_COLUMNS if name not in shown and name not in dropped]
         assert not set(shown) & set(dropped), "a column that is gone does not come back"
         assert [name for name in shown if name in INDISPENSABLE] == INDISPENSABLE
-    assert dropped == ["rounds", "samples", "local", "miss/hit", "overhead", "total", "calls", "share"]
+    assert dropped == ["rounds", "samples", "total", "miss/hit", "local", "calls", "overhead", "share"]
 
 
 def test_no_column_is_left_out_while_labels_have_half_of_the_width() -> None:
@@ -151,14 +151,76 @@ def test_cells_stand_under_their_titles_flush_right(width: int) -> None:
 
 
 def test_a_label_that_has_no_room_is_cut_and_keeps_its_beginning_and_its_mesh() -> None:
-    row = texts(table(line(LABEL.replace("@4", "@2x4:cuda"))), 80)[2]
-    assert re.match(r"  add\.Tensor\(.*\.\.\.#[0-9a-f]{8}@2x4:cuda ", row)
+    named = "addmm.default(f32[512]S0, f32[512,512]R, f32[512,512]R)@2x4:cuda"
+    rows = [texts(table(line(named)), width)[2] for width in (80, 90, 120)]
+    assert rows[0].startswith("  addmm.default(...)@2x4:cuda ")
+    assert rows[1].startswith("  addmm.default(f32[512]S0, ...)@2x4:cuda ")
+    assert rows[2].startswith("  addmm.default(f32[512]S0, ..., f32[512,512]R)@2x4:cuda ")
 
 
 def test_labels_that_are_cut_stay_different() -> None:
     lines = [line(f"f32[512,512]S0, f32[{size},512]S0, f32[512,512]S0)@4") for size in range(100, 200)]
     rows = texts(table(*lines), 80)[2:]
     assert len(set(rows)) == len(rows) == 100
+
+
+def test_labels_that_are_cut_alike_keep_a_digest_each() -> None:
+    lines = [line(f"add.Tensor(f32[512,512]S0, f32[{size},512]S0, f32[512,512]S0)@4") for size in (1, 2)]
+    rows = texts(table(*lines, line("mm.default(f32[512,512]S0, f32[512,512]S0, f32[512,512]S0)@4")), 100)
+    first, second, other = (re.split(r"  +", row.strip())[0] for row in rows[2:])
+    assert re.fullmatch(r"add\.Tensor\(f32\[512,512\]S0, .*\.\.\.#[0-9a-f]{8}@4", first)
+    assert re.fullmatch(r"add\.Tensor\(f32\[512,512\]S0, .*\.\.\.#[0-9a-f]{8}@4", second)
+    assert first != second
+    assert other == "mm.default(f32[512,512]S0, ..., f32[512,512]S0)@4"
+
+
+BARS = Bars(("local", "hit", "miss"), ("local", "overhead on a hit", "extra on a miss"))
+WITH_BARS = Table(
+    (Column("hit", "us"), Column("samples")),
+    (
+        Group(
+            "test_a",
+            (
+                Line("add@4", ("10", "9"), ends=(1e3, 1e4, 1e6)),
+                Line("mm@4", ("1", "9"), "noisy", ends=(None, 1e3, None)),
+                Line("sum@4", ("-", "0")),
+            ),
+        ),
+    ),
+    proof_title="mark",
+    expendable=("samples", BARS_TITLE),
+    bars=BARS,
+)
+
+
+def test_bars_stand_on_one_scale_where_a_terminal_has_room() -> None:
+    head, _, first, second, third = texts(WITH_BARS, 62)
+    at = head.index("1us")
+    width = head.index("1ms") + 3 - at
+    assert LEAST_WIDTH < width < GREATEST_WIDTH
+    assert first[at:] == "▒" * round(width / 3) + "·" * (width - round(width / 3))
+    assert (second[at:].strip(), second.index("noisy")) == ("noisy", head.index("mark"))
+    assert third == "  sum@4           -        0"
+
+
+def test_bars_go_in_their_turn_and_where_a_page_has_no_edge() -> None:
+    assert "·" in "".join(texts(WITH_BARS, 45))
+    assert texts(WITH_BARS, 45)[0].split() == ["signature", "hit", "us", "1us", "1ms", "mark"]
+    assert texts(WITH_BARS, 30)[0].split() == ["signature", "hit", "us", "mark"]
+    assert "·" not in "".join(texts(WITH_BARS, NO_EDGE))
+
+
+def test_the_legend_names_what_bars_are_made_of_where_they_stand() -> None:
+    document = Document((WITH_BARS,))
+    told = "Bars: █ local, ▒ overhead on a hit, · extra on a miss; logarithmic, from 1us to 1ms."
+    assert legend_text(document, 80, View()) == told
+    assert legend_text(document, 30, View()) == ""
+
+
+def test_a_brief_legend_stands_for_the_long_one_unless_all_is_asked_for() -> None:
+    document = Document((WITH_BARS,), "A figure.", {"hit": "a later call, and more"}, {"hit": "a later call"})
+    assert legend_text(document, 30, View()) == "A figure. hit: a later call."
+    assert legend_text(document, 30, View(verbose=True)) == "A figure. hit: a later call, and more."
 
 
 def test_a_named_call_with_an_at_sign_is_cut_like_any_other() -> None:
@@ -360,3 +422,25 @@ def test_names_reach_a_terminal_so_that_it_does_not_obey_them(block: Block) -> N
     shown = [plain(line) for line in document_lines(Document((block,)), 120, View(verbose=True))]
     assert all(line.isprintable() for line in shown)
     assert WRITTEN in "".join(shown)
+
+
+HOSTILE = (
+    "\x1b[2J\x1b]0;title\x07" * 20,
+    "one\ntwo\r\n\ttab",
+    "\u202eright to left\u2066 and back\u200f",
+    "op(" + "x, " * 5_000 + "y)@4",
+    "".join(f"[{n}" for n in range(2_000)) + "]",
+    "<script>alert(1)</script>|`\\",
+)
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_hostile_names_break_no_line_and_send_no_escape(width: int) -> None:
+    lines = tuple(Line(name, ("1.5", "9"), name[:9], ends=(1e3, 2e3, 3e3)) for name in HOSTILE)
+    hostile = Table(WITH_BARS.columns, (Group("test_a", lines),), proof_title="mark", bars=BARS)
+    head, _, *rows = texts(hostile, width)
+    assert len(rows) == len(HOSTILE)
+    assert all(row.isprintable() for row in rows)
+    assert all(len(row) <= width + len(r"\u202e") * 9 for row in rows), "a proof may run over the edge"
+    assert len({row.index("1.5  ") for row in rows}) == 1, "columns stay where they are"
+    assert len({row[: head.index("hit")] for row in rows}) == len(HOSTILE), "names stay apart"

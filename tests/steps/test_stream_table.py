@@ -109,7 +109,7 @@ def test_new_calls_on_a_shape_that_came_before_are_told_apart_from_calls_that_mi
     text = "\n".join(text_of(steps))
     assert "2 steps missed on inputs of a shape that came before, f32[1]: something else than" in text
     assert "missed again" not in text
-    assert "inputs of 1 shape in 3 steps: never steady, every step missed; 1 misses a step" in text
+    assert "inputs of 1 shape in 3 steps: never steady, every step missed; 1 miss a step" in text
     assert state_of(steps) == "misses"
 
 

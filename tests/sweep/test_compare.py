@@ -16,7 +16,7 @@ from tests.sweep.compare import Compared, EmptyMode
 from tests.sweep.programs import Program
 from tests.sweep.sweeping import KNOWN, quiet, summary
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 KEPT: list[Any] = []
 

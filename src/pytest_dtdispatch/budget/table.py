@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_dtdispatch.budget.model import Budget, Spent
+from pytest_dtdispatch.report.bars import BarPart, StackedBar
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -48,7 +50,10 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
 
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
-    yield _parts(f"{test}: {budget.name} (budget)", budget)
+    title = f"{test}: {budget.name} (budget)"
+    if budget.measured_ns > 0:
+        yield _bar(title, budget)
+    yield _parts(title, budget)
     yield paragraph(_how_taken(budget), indent=1)
     if budget.is_noisy:
         yield paragraph(NOISY, Tone.NOTICE, indent=1)
@@ -58,6 +63,23 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
         shares = shares_of(budget)
         if len(shares) > 1 or (shares and shares[0].name):
             yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else DEAREST)
+
+
+def _bar(title: str, budget: Budget) -> StackedBar:
+    """Lay the parts out side by side: on the whole step, or on all of them where they come to more."""
+    explained_ns = sum(budget.parts.values())
+    whole_ns = max(explained_ns, budget.measured_ns)
+    rest_ns = budget.unexplained_ns
+    parts = [_bar_part(part, ns, whole_ns, budget) for part, ns in budget.parts.items()]
+    if rest_ns > 0:
+        parts.append(replace(_bar_part("unexplained", rest_ns, whole_ns, budget), is_rest=True))
+    over = f"timed parts come to {us(-rest_ns)} us more than the step that was not timed"
+    notes = [NOISY] * budget.is_noisy + [over] * (rest_ns < 0)
+    return StackedBar(title, f"{us(budget.measured_ns)} us", tuple(parts), "; ".join(notes))
+
+
+def _bar_part(part: str, ns: float, whole_ns: float, budget: Budget) -> BarPart:
+    return BarPart(part, max(ns, 0.0) / whole_ns, f"{us(ns)} us, {_percent(ns, budget)}")
 
 
 def _parts(title: str, budget: Budget) -> Table:
@@ -136,4 +158,4 @@ def _mostly(spent: Spent) -> str:
     return ", ".join(f"{part} {ns / spent.ns:.0%}" for part, ns in largest)
 
 
-KIND = Kind(Budget.kind, document, number="{} budgets were taken")
+KIND = Kind(Budget.kind, document, number="budgets taken: {}")

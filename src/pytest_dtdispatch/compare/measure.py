@@ -15,6 +15,7 @@ from pytest_dtdispatch.compare.claims import Compared
 from pytest_dtdispatch.compare.equality import Reference
 from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant, Variants, ratio_of, row_name
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.measuring.calls import Foretell, RanCall, repeating_in_turn, run_call, threads_note
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
@@ -128,6 +129,7 @@ class Turns:
         return agreed
 
     def _take_block(self, label: str) -> int:
+        tell("comparing: {}", label)
         block = self.blocks[label]
         with gc_paused() as collect:
             self._fill(label)

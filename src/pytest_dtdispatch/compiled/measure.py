@@ -23,6 +23,7 @@ from pytest_dtdispatch.compiled.model import (
     variant_name,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
+from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.errors import CompileError, first_line
 from pytest_dtdispatch.measuring.calls import run_call
 from pytest_dtdispatch.measuring.interrupts import nothing_warned
@@ -232,7 +233,7 @@ def run_and_measure_compile(
     __tracebackhide__ = True
     backend = compilation.backend or plan.backend
     compilation = replace(compilation, backend=backend)
-    _check_backend(backend)
+    compilerapi.check_backend(backend)
     eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup)
     release = release_of(eager_results)
     wait_for(eager_results)  # nobody need look at them: without us they would not have been made
@@ -263,20 +264,11 @@ def run_and_measure_compile(
     return Compiled(name, results, eager_results, tuple(map(variant, settings, counts, figures)))
 
 
-def _check_backend(backend: str | Callable[..., Any]) -> None:
-    """Look whether a backend is there."""
-    __tracebackhide__ = True
-    valid = torch.compiler.list_backends(exclude_tags=())
-    if isinstance(backend, str) and backend not in valid:
-        raise CompileError(f"backend={backend!r} is none of torch.compile's: {', '.join(valid)}")
-    if backend == "inductor" and not torch.cuda.is_initialized():
-        compilerapi.check_cpp_compiler()
-
-
 def _rehearse(settings: Sequence[CompileRounds]) -> tuple[Any, ...]:
     """Compile in each setting for the first time; what goes wrong here is told to the program."""
     __tracebackhide__ = True
     try:
+        tell("compiling")
         first, *others = [rounds.rehearse() for rounds in settings]
     except Exception as error:
         graph_break = compilerapi.break_of(error)
@@ -293,6 +285,7 @@ def _take_rounds(settings: Sequence[CompileRounds], count: int) -> tuple[str, ..
     try:
         with nothing_warned():  # the first compile has warned of what there is to warn of
             for number in range(count):
+                tell("compiling: round {} of {}", number + 1, count)
                 for rounds in settings if number % 2 == 0 else settings[::-1]:
                     rounds.take_round()
     except Exception as error:  # the first compile succeeded: the program must not see this

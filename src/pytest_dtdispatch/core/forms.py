@@ -10,7 +10,19 @@ RECORDS = "records of PyTorch's benchmark database"
 AB_RUN, AB_FORMAT = "a run of dtdispatch ab or aa", "pytest-dtdispatch ab"
 TRACE, TRACE_FORMAT = "a trace", "pytest-dtdispatch trace"
 ATLAS, ATLAS_TITLE = "an atlas", "Atlas of ops"
+ATLAS_PAGE = "a page of an atlas"
+GITHUB, BENCHER = "entries of github-action-benchmark", "metrics of Bencher"
+SAMPLES, STACKS = "samples", "collapsed stacks"
+SUMMARY, SUMMARY_TITLE = "a summary in Markdown", "dtdispatch"
+REPORT, REPORT_TITLE = "an HTML report", "DTensor dispatch report"
 SOMETHING_ELSE = "something else"
+_TEXT = r'"(?:[^"\\]|\\.)*"'  # of JSON
+
+
+def _page_of(title: str) -> re.Pattern[str]:
+    """Match the beginning of a page of ours by its title."""
+    return re.compile(rf'<!DOCTYPE html>\n<html lang="en"><head>[^\n]{{0,2000}}?<title>{title}</title>')
+
 
 _BEGINNINGS = {
     RECORDS: re.compile(r'\s*\[\s*\{\s*"benchmark":'),
@@ -18,6 +30,13 @@ _BEGINNINGS = {
     TRACE: re.compile(rf'\s*\{{"displayTimeUnit":\s*"ns",\s*"otherData":\s*\{{"format":\s*"{TRACE_FORMAT}"'),
     "a saved run of pytest-benchmark": re.compile(r'\s*\{\s*"machine_info":'),
     ATLAS: re.compile(f"# {ATLAS_TITLE}\n"),
+    GITHUB: re.compile(rf'\s*\[\s*\{{\s*"name":\s*{_TEXT},\s*"unit":'),
+    BENCHER: re.compile(rf'\s*\{{\s*{_TEXT}:\s*\{{\s*{_TEXT}:\s*\{{\s*"value":'),
+    SAMPLES: re.compile("test,signature,op,mesh,state,unit,rank,index,value\n"),
+    STACKS: re.compile(r"[^;\n]*::[^;\n]*;[^\n]* \d+\n"),
+    REPORT: _page_of(REPORT_TITLE),
+    ATLAS_PAGE: _page_of(ATLAS_TITLE),
+    SUMMARY: re.compile(f"## {SUMMARY_TITLE}: "),
 }
 _MARGIN = re.compile(r"[-+.\de]+")
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import read_thresholds
@@ -160,6 +160,54 @@ def read_file(value: Any) -> Path:
     return Path(value)
 
 
+class Export(NamedTuple):
+    """A file that is written in a format."""
+
+    format: str
+    path: Path
+
+
+def read_file_or_auto(value: Any) -> Path | str:
+    """Read the path of a file, or ``auto`` for the one that the environment names."""
+    return AUTO if isinstance(value, str) and value == AUTO else read_file(value)
+
+
+def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
+    """Read ``FORMAT:FILE``, or several of these.
+
+    Example:
+        >>> read_exports("samples:out/samples.csv", ("csv", "samples"))
+        (Export(format='samples', path=PosixPath('out/samples.csv')),)
+    """
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"FORMAT:FILE, with a format of {', '.join(formats)}")
+    return tuple(_read_export(text, formats) for text in texts)
+
+
+def _read_export(text: str, formats: Sequence[str]) -> Export:
+    name, colon, path = text.strip().partition(":")
+    if not colon:
+        raise ValueError(f"FORMAT:FILE, with a format of {', '.join(formats)}")
+    if name not in formats:
+        raise ValueError(f"FORMAT:FILE: no format is called {shown(name)}; valid: {', '.join(formats)}")
+    try:
+        return Export(name, read_file(path))
+    except ValueError as error:
+        raise ValueError(f"FORMAT:FILE: {shown(path)} is not {error}") from None
+
+
+def beside(read: Any, folder: Path) -> Any:
+    """Look for a file that an option names in a folder, unless its path is a whole one."""
+    if isinstance(read, Path):
+        return folder / read
+    if isinstance(read, tuple):
+        return tuple(
+            Export(each.format, folder / each.path) if isinstance(each, Export) else each for each in read
+        )
+    return read
+
+
 def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Read one of several words."""
     if not isinstance(value, str) or value not in choices:
@@ -201,6 +249,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "cache settings": read_cache_settings,
     "count": read_count,
     "file": read_file,
+    "file or auto": read_file_or_auto,
     "globs": read_globs,
     "mesh": read_mesh,
     "most": partial(read_count, least=0),

@@ -14,6 +14,8 @@ from pytest_dtdispatch.core.signatures import Signature, shorten
 
 # Rows that are shown with the results they belong to, and not among signatures and calls.
 OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
+# Kinds whose results have no rows, and no metric that another kind has: their names meet those of no other.
+APART = frozenset({"steps", "budget"})
 
 
 class Finding(Protocol):
@@ -23,7 +25,7 @@ class Finding(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, unique in its test."""
+        """Its name: no other result of its test that it could be taken for in files and gates has it."""
 
     def rows(self) -> Sequence[Measurement]:
         """Rows that it has for files of runs, and for gates that compare samples."""
@@ -164,9 +166,10 @@ class TestResults:
         """Add a result of any kind; one of the same kind and name is replaced."""
         self._found.setdefault(result.kind, {})[result.name] = result
 
-    def names(self) -> set[str]:
-        """Names that are taken, as the keys that they are in files."""
-        return {row_key(name) for of_kind in self._found.values() for name in of_kind}
+    def names_beside(self, kind: str) -> set[str]:
+        """Names that one more result of a kind cannot have, as the keys that they are in files."""
+        kinds = {kind} if kind in APART else self._found.keys() - APART
+        return {row_key(name) for each in kinds for name in self._found.get(each, ())}
 
     def key_of_two(self) -> str:
         """Give the key that two rows share, as a call named like an op does; empty where there is none."""
@@ -220,20 +223,13 @@ class TestResults:
 
     def metrics(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
         """Name every number of the test: those of its rows, then those of results of these kinds."""
-        for row in self.measurements():
-            whole = row.full_label if row.full_label != row.label else ""
-            for metric in call_metrics(row):
-                yield replace(self._value(row.label, *metric), signature=whole)
+        yield from row_metrics(self.test, self.measurements())
         yield from self.numbers(kinds)
 
     def numbers(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
         """Name the numbers that results of these kinds have beside rows."""
         for result in (result for kind in kinds for result in self._found.get(kind, {}).values()):
-            yield from (self._value(result.name, metric, value) for metric, value in result.metrics())
-
-    def _value(self, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
-        full = row_key(f"{self.test}::{name}")
-        return MetricValue(shorten(full, limit=LONGEST_NAME), metric, value, scatter)
+            yield from (_value(self.test, result.name, metric, value) for metric, value in result.metrics())
 
     def merged(self, rows: Sequence[Measurement]) -> TestResults:
         """Give the same results with rows that stand for those of all ranks."""
@@ -245,6 +241,19 @@ class TestResults:
 def has_figure(figures: Figures) -> bool:
     """Tell whether it is known what a call takes, on a miss or later."""
     return any(one.values and one.state in (State.MISS, State.HIT, State.CALL) for one in figures.samples)
+
+
+def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]:
+    """Name every number of the rows of a test."""
+    for row in rows:
+        whole = row.full_label if row.full_label != row.label else ""
+        for metric in call_metrics(row):
+            yield replace(_value(test, row.label, *metric), signature=whole)
+
+
+def _value(test: str, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
+    full = row_key(f"{test}::{name}")
+    return MetricValue(shorten(full, limit=LONGEST_NAME), metric, value, scatter)
 
 
 def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:

@@ -5,6 +5,16 @@ from __future__ import annotations
 MOST_SHOWN = 120
 
 
+def many(number: int, noun: str, plural: str = "s") -> str:
+    """Write how many there are of something.
+
+    Example:
+        >>> many(1, "op"), many(1200, "miss", "es")
+        ('1 op', '1,200 misses')
+    """
+    return f"{number:,} {noun}{plural * (number != 1)}"
+
+
 def printable(text: str) -> str:
     r"""Write letters that no terminal shows, such as ESC or a right-to-left mark, by their numbers.
 

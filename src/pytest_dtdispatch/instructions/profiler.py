@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_dtdispatch.core.profiles import Profile, Share
+from pytest_dtdispatch.core.profiles import CalledFunction, Profile, Share
 from pytest_dtdispatch.instructions.meters import Callgrind
 
 LISTED = 20  # functions of each kind
@@ -24,7 +26,7 @@ class CallProfiler:
     def __init__(self, callgrind: Callgrind) -> None:
         self._callgrind = callgrind
         self._cost_of_event = 0
-        of_nothing = self._by_python_function(lambda: _calls_nothing(100))
+        of_nothing = by_function(self._by_python_call(lambda: _calls_nothing(100)))
         self._cost_of_event = of_nothing[_code_name(_nothing.__code__)] // 100
 
     def __call__(
@@ -33,8 +35,10 @@ class CallProfiler:
         """Make a call twice: once for functions of machine code, and once for those of Python."""
         machine = self._by_machine_function(fn, prepare(), kwargs)
         args = prepare()
-        python = self._by_python_function(lambda: fn(*args, **kwargs))
-        return Profile(greatest(machine), sum(machine.values()), greatest(python), sum(python.values()))
+        calls = self._by_python_call(partial(fn, *args, **kwargs))  # no function of Python is added
+        python = by_function(calls)
+        totals = sum(machine.values()), sum(python.values())
+        return Profile(greatest(machine), totals[0], greatest(python), totals[1], calls)
 
     def _by_machine_function(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -51,23 +55,23 @@ class CallProfiler:
         dump.unlink()
         return costs
 
-    def _by_python_function(self, call: Callable[[], Any]) -> dict[str, int]:
+    def _by_python_call(self, call: Callable[[], Any]) -> tuple[CalledFunction, ...]:
         """Read the meter wherever Python enters or leaves a function, its own part of the count left out."""
         toggle, total = self._callgrind.toggle, self._callgrind.total
-        costs: Counter[str] = Counter()
-        stack = [OUTSIDE]
+        root = _Node(OUTSIDE)
+        stack = [root]
         last = total()
 
         def on_event(frame: FrameType, event: str, argument: Any) -> None:
             nonlocal last
             toggle()
-            costs[stack[-1]] -= self._cost_of_event
+            stack[-1].instructions -= self._cost_of_event
             if event in ("call", "return"):
                 now = total()
-                costs[stack[-1]] += now - last
+                stack[-1].instructions += now - last
                 last = now
                 if event == "call":
-                    stack.append(_code_name(frame.f_code))
+                    stack.append(stack[-1].calling(_code_name(frame.f_code)))
                 elif len(stack) > 1:
                     stack.pop()
             toggle()
@@ -81,7 +85,36 @@ class CallProfiler:
         finally:
             sys.setprofile(outer)
         del result
-        return costs
+        return tuple(root.flat())
+
+
+@dataclass
+class _Node:
+    """A function of Python where it is called."""
+
+    function: str
+    instructions: int = 0
+    called: dict[str, _Node] = field(default_factory=dict)
+
+    def calling(self, function: str) -> _Node:
+        """Give the node of a function that this one calls."""
+        return self.called.setdefault(function, _Node(function))
+
+    def flat(self) -> Iterator[CalledFunction]:
+        """Give this function, and then those that it calls."""
+        pending = [(0, self)]
+        while pending:
+            depth, node = pending.pop()
+            yield CalledFunction(depth, node.function, node.instructions)
+            pending += [(depth + 1, each) for each in reversed(node.called.values())]
+
+
+def by_function(calls: Iterable[CalledFunction]) -> Counter[str]:
+    """Add up the instructions of each function, whoever called it."""
+    costs: Counter[str] = Counter()
+    for called in calls:
+        costs[called.function] += called.instructions
+    return costs
 
 
 def _calls_nothing(times: int) -> None:

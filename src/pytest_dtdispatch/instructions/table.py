@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.profiles import Share
-from pytest_dtdispatch.report.document import Block, Column, Document, Listing, Span, Tone, View, one_line
+from pytest_dtdispatch.report.bars import BARS_TITLE
+from pytest_dtdispatch.report.document import Block, Column, Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.marks import proved
+from pytest_dtdispatch.report.measurements import BRIEF as OF_BRIEF
 from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
 from pytest_dtdispatch.report.measurements import lay_out, recorded
+from pytest_dtdispatch.report.profile_listing import profile_listings
 
-MACHINE = "machine code, without what it calls"
-PYTHON = "Python, with the machine code that it calls"
-EXPENDABLE = ("rounds", "samples", "local", "miss/hit", "total", "hit+", "miss+", "calls")
+EXPENDABLE = ("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls", BARS_TITLE)
 LEGEND = "{units}: the least of the calls that were counted."
 MEANINGS = {
     **OF_TIMES,
     "miss+": "how many more the greatest count has",
     "hit+": "how many more the greatest count has",
+}
+BRIEF = {
+    **OF_BRIEF,
+    "miss+": "what the greatest count has more",
+    "hit+": "what the greatest count has more",
 }
 COLUMNS: tuple[tuple[str, Callable[[Measurement], float | None]], ...] = (
     ("cold", lambda m: m.figure(State.COLD)),
@@ -42,7 +47,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     titles = [*(title for title, _ in columns), "miss/hit", "samples"]
     table = lay_out([*map(Column, titles)], measured, cells, EXPENDABLE, view)
     legend = LEGEND.format(units=view.counted.capitalize())
-    return Document((table, *proved(everything), *_profiles(measured)), legend, MEANINGS)
+    return Document((table, *proved(everything), *_profiles(measured)), legend, MEANINGS, BRIEF)
 
 
 def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
@@ -52,16 +57,7 @@ def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
                 if (profile := samples.profile) is not None:
                     title = f"profile of a {samples.state}: {test}::{measurement.label}"
                     yield one_line(Span(title, Tone.STRONG))
-                    yield _listing(MACHINE, profile.machine, profile.machine_total)
-                    yield _listing(PYTHON, profile.python, profile.python_total)
-
-
-def _listing(kind: str, shares: Sequence[Share], total: int) -> Listing:
-    entries = [(f"{total:,}", "100.0 %", kind)]
-    for share in shares:
-        percent = f"{100 * share.instructions / total:.1f} %"
-        entries.append((f"{share.instructions:,}", percent, share.function))
-    return Listing(("instructions", "part", "function"), tuple(entries))
+                    yield from profile_listings(profile)
 
 
 def _spread(samples: Samples | None) -> int | None:

@@ -12,6 +12,7 @@ from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Figures, State
+from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.errors import CaptureError
@@ -144,6 +145,7 @@ class SignatureCapture(DispatchCapture):
             return result
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
+        tell("measuring {}", signature)
         began = time.perf_counter()
         result, figures = run_and_measure_op(clocked, self._caches, self._plan)
         self._enter(signature, figures, clocked.took_ns, began)
@@ -170,6 +172,7 @@ class SignatureCapture(DispatchCapture):
             return ran.result
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
+        tell("measuring {}", signature)
         began = time.perf_counter()
         self._enter(signature, ran.measure(self._plans, self._plan), ran.took_ns, began)
         self._hiding.note()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from pytest_dtdispatch.report.bars import Bars, Ends, StackedBar
+
 MOST_NOTES = 5
 
 
@@ -129,6 +131,7 @@ class Line:
         proof: what the last column says: what was proved, a state, a verdict.
         notes: what is written below the line.
         tone: of the last column.
+        ends: of the pieces of its bar, where its table has bars.
     """
 
     label: str
@@ -136,6 +139,7 @@ class Line:
     proof: str = ""
     notes: tuple[str, ...] = ()
     tone: Tone = Tone.PLAIN
+    ends: Ends = ()
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ class Table:
         expendable: titles of columns that may be left out, the first of them first.
         kept_longest: titles of those that go after them, and only where labels have no room at all.
         label_tone: of all labels.
+        bars: what the bars of its lines are made of; none where it has no bars.
     """
 
     columns: tuple[Column, ...]
@@ -174,6 +179,7 @@ class Table:
     expendable: tuple[str, ...] = ()
     kept_longest: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
+    bars: Bars | None = None
 
 
 @dataclass(frozen=True)
@@ -197,7 +203,7 @@ class Folded:
     blocks: tuple[Block, ...]
 
 
-Block = Heading | Paragraph | Bullets | Verbatim | Table | Listing | Folded
+Block = Heading | Paragraph | Bullets | Verbatim | Table | Listing | Folded | StackedBar
 
 
 @dataclass(frozen=True)
@@ -208,19 +214,24 @@ class Document:
         blocks: from the first to the last.
         legend: what the figures are; it may stand far below them.
         meanings: what each column means, by its title.
+        brief: the same in a few words, of the columns that need any.
     """
 
     blocks: tuple[Block, ...] = ()
     legend: str = ""
     meanings: Mapping[str, str] = field(default_factory=dict)
+    brief: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
     def legend_of(self, titles: Collection[str]) -> str:
         """Say what the figures are, and what the columns of these titles mean."""
-        told = [f"{title}: {meaning}" for title, meaning in self.meanings.items() if title in titles]
-        return f"{self.legend} {'; '.join(told)}.".lstrip() if told else self.legend
+        return _told(self.legend, self.meanings, titles)
+
+    def brief_of(self, titles: Collection[str]) -> str:
+        """Say it in few words, where there are such."""
+        return _told(self.legend, self.brief, titles) if self.brief else self.legend_of(titles)
 
 
 @dataclass(frozen=True)
@@ -244,6 +255,11 @@ class Kind:
     limits: tuple[str, ...] = ()
     nothing: str = ""
     number: str = ""
+
+
+def _told(legend: str, meanings: Mapping[str, str], titles: Collection[str]) -> str:
+    told = [f"{title}: {meaning}" for title, meaning in meanings.items() if title in titles]
+    return f"{legend} {'; '.join(told)}.".lstrip() if told else legend
 
 
 def paragraph(

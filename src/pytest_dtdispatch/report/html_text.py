@@ -1,11 +1,11 @@
-"""A document as HTML that may stand in a page of someone else's: no styles but alignment, no scripts."""
+"""A document as HTML, with no scripts: for a page of someone else's, or for one of our own."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.report.bars import StackedBar
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -22,79 +22,107 @@ from pytest_dtdispatch.report.document import (
     Verbatim,
     spans_of,
 )
+from pytest_dtdispatch.report.html_parts import Html, element, joined, scrolling
+from pytest_dtdispatch.report.stacked_bars import stacked_bar
 
 TAGS = {Tone.STRONG: "strong", Tone.CODE: "code", Tone.NOTICE: "em", Tone.BAD: "strong"}
-RIGHT = "right"
 
 
-def html_text(document: Document) -> str:
+@dataclass(frozen=True)
+class HtmlStyle:
+    """How a page is told where the text of cells stands, and whether it has styles of ours.
+
+    Args:
+        left: attribute of cells whose text stands to the left.
+        right: of those where it stands to the right.
+        is_own_page: whether styles of ours are there: charts are drawn, wide tables scroll.
+    """
+
+    left: tuple[str, str] = ("style", "text-align: left")
+    right: tuple[str, str] = ("style", "text-align: right")
+    is_own_page: bool = False
+
+
+ELSEWHERE = HtmlStyle()
+OWN_PAGE = HtmlStyle(("class", "l"), ("class", "r"), is_own_page=True)
+
+
+def html_text(document: Document, style: HtmlStyle = ELSEWHERE) -> Html:
     """Write a document, its legend below its blocks; whatever its texts hold, none of it is markup."""
-    parts = [part for block in document.blocks for part in _block_parts(block)]
+    parts = [part for block in document.blocks for part in _block_parts(block, style)]
     told = document.legend_of(document.meanings)
-    return "\n".join([*parts, *([_tagged("p", _inline(told))] if told else [])])
+    legend = [element("p", told, class_="hint" if style.is_own_page else "")] if told else []
+    return Html("\n".join([*parts, *legend]))
 
 
-def _block_parts(block: Block) -> Iterator[str]:
+def _block_parts(block: Block, style: HtmlStyle) -> Iterator[str]:
     match block:
         case Heading():
-            yield _tagged(f"h{block.level}", _inline(block.text))
+            yield element(f"h{block.level}", block.text)
         case Paragraph():
-            yield _tagged("p", _inline(block.spans))
+            yield element("p", _inline(block.spans, style))
         case Bullets():
-            yield _tagged("ul", "".join(_tagged("li", _inline(item)) for item in block.items))
+            yield element("ul", *(element("li", _inline(item, style)) for item in block.items))
         case Verbatim():
-            yield _tagged("pre", "\n".join(map(_escaped, block.lines)))
+            yield element("pre", Html("\n".join(joined([line]) for line in block.lines)))
         case Table():
-            yield _tagged("table", "\n".join(_table_rows(block)))
+            yield _table(_table_rows(block, style), style)
         case Listing():
-            rows = (_row("td", entry, len(entry) - 1) for entry in block.entries)
-            yield _tagged("table", "\n".join((_row("th", block.titles), *rows)))
+            rows = (_row("td", entry, style, len(entry) - 1) for entry in block.entries)
+            yield _table((_row("th", block.titles, style, len(block.titles) - 1), *rows), style)
         case Folded():
-            inner = "\n".join(part for each in block.blocks for part in _block_parts(each))
-            yield _tagged("details", f"{_tagged('summary', _escaped(block.title))}\n{inner}")
+            inner = (part for each in block.blocks for part in _block_parts(each, style))
+            yield element("details", element("summary", block.title), "\n", Html("\n".join(inner)))
+        case StackedBar() if style.is_own_page:
+            yield stacked_bar(block)
 
 
-def _table_rows(table: Table) -> Iterator[str]:
+def _table(rows: Iterator[str] | Sequence[str], style: HtmlStyle) -> Html:
+    table = element("table", Html("\n".join(rows)))
+    return scrolling(table) if style.is_own_page else table
+
+
+def _table_rows(table: Table, style: HtmlStyle) -> Iterator[str]:
     last = (table.proof_title,) if table.proof_title else ()
     titles = (table.label_title, *(column.head for column in table.columns), *last)
-    yield _row("th", titles)
+    yield _row("th", titles, style, 0, *([len(titles) - 1] if last else []))
     for group in table.groups:
-        yield from _group_rows(table, group, len(titles), bool(last))
+        yield from _group_rows(table, group, len(titles), style)
 
 
-def _group_rows(table: Table, group: Group, width: int, has_proof: bool) -> Iterator[str]:
+def _group_rows(table: Table, group: Group, width: int, style: HtmlStyle) -> Iterator[str]:
     if group.title:
-        yield _wide(_inline((Span(group.title, Tone.STRONG),)), width)
+        yield _wide(_inline((Span(group.title, Tone.STRONG),), style), width, style)
     for line in group.lines:
         label, proof = (Span(line.label, table.label_tone),), (Span(line.proof, line.tone),)
-        yield _row("td", (label, *line.cells, *((proof,) if has_proof else ())), 0, len(line.cells) + 1)
+        cells = (label, *line.cells, *((proof,) if table.proof_title else ()))
+        yield _row("td", cells, style, 0, len(line.cells) + 1)
         for note in line.notes:
-            yield _wide(_escaped(note), width)
+            yield _wide(note, width, style)
     if group.more:
-        yield _wide(_escaped(group.more), width)
+        yield _wide(group.more, width, style)
 
 
-def _row(tag: str, cells: Sequence[Cell], *left: int) -> str:
+def _row(tag: str, cells: Sequence[Cell], style: HtmlStyle, *left: int) -> Html:
     """Write a row: its cells to the right, but for those at these places."""
-    parts = [_tagged(tag, _inline(cell), "left" if i in left else RIGHT) for i, cell in enumerate(cells)]
-    return _tagged("tr", "".join(parts))
+    parts = []
+    for place, cell in enumerate(cells):
+        name, value = style.left if place in left else style.right
+        scope = "col" if tag == "th" else ""
+        parts.append(element(tag, _inline(cell, style), scope=scope, **{name: value}))
+    return element("tr", *parts)
 
 
-def _wide(inner: str, width: int) -> str:
-    return _tagged("tr", f'<td colspan="{width}" style="text-align: left">{inner}</td>')
+def _wide(inner: str, width: int, style: HtmlStyle) -> Html:
+    name, value = style.left
+    return element("tr", element("td", inner, colspan=width, **{name: value}))
 
 
-def _tagged(tag: str, inner: str, align: str = "") -> str:
-    style = f' style="text-align: {align}"' if align else ""
-    return f"<{tag}{style}>{inner}</{tag}>"
+def _inline(cell: Cell, style: HtmlStyle) -> Html:
+    return joined(_toned(span, style) for span in spans_of(cell))
 
 
-def _inline(cell: Cell) -> str:
-    return "".join(
-        _tagged(TAGS[span.tone], _escaped(span.text)) if span.tone in TAGS else _escaped(span.text)
-        for span in spans_of(cell)
-    )
-
-
-def _escaped(text: str) -> str:
-    return html.escape(printable(text))
+def _toned(span: Span, style: HtmlStyle) -> str:
+    if style.is_own_page and span.tone in (Tone.GOOD, Tone.NOTICE, Tone.BAD):
+        return element("strong" if span.tone is Tone.BAD else "span", span.text, class_=span.tone.value)
+    return element(TAGS[span.tone], span.text) if span.tone in TAGS else span.text

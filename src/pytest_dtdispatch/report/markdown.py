@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
+from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -26,6 +27,7 @@ from pytest_dtdispatch.report.document import (
 MARKUP = re.compile(r"([\\`*_\[\]<>|#$~&{}!])")
 LIST_MARK = re.compile(r"^(\d*)([-+=.)])")
 NUMBER = re.compile(r"[-+]?[\d,.]+( ?%)?")
+SPACES = re.compile(r"\s+")
 FENCE = "```"
 
 
@@ -44,7 +46,11 @@ def code(text: str) -> str:
         >>> code("a|b")
         '`a\\|b`'
     """
-    return escaped(text) if "`" in text else f"`{text}`".replace("|", "\\|")
+    text = printable(" ".join(text.split()))
+    has_pipe_after_backslash = "\\" in text and "|" in text  # which ends a cell of a table, escaped or not
+    if not text or "`" in text or has_pipe_after_backslash:
+        return escaped(text)
+    return f"`{text}`".replace("|", "\\|")
 
 
 def escaped(text: str) -> str:
@@ -54,7 +60,7 @@ def escaped(text: str) -> str:
         >>> escaped("no rule for <x> | y")
         'no rule for \\<x\\> \\| y'
     """
-    return MARKUP.sub(r"\\\1", " ".join(text.split()))
+    return MARKUP.sub(r"\\\1", printable(" ".join(text.split())))
 
 
 def _block_parts(block: Block) -> Iterator[str]:
@@ -74,7 +80,8 @@ def _block_parts(block: Block) -> Iterator[str]:
         case Listing():
             yield _grid(block.titles, block.entries)
         case Folded():
-            yield f"<details>\n<summary>{html.escape(block.title)}</summary>"
+            title = printable(SPACES.sub(" ", block.title))
+            yield f"<details>\n<summary>{html.escape(title)}</summary>"
             for inner in block.blocks:
                 yield from _block_parts(inner)
             yield "</details>"
@@ -114,7 +121,7 @@ def _fenced(lines: Sequence[str]) -> str:
     fence = FENCE
     while any(fence in line for line in lines):
         fence += "`"
-    return "\n".join((fence, *lines, fence))
+    return "\n".join((fence, *map(printable, lines), fence))
 
 
 def _inline(cell: Cell) -> str:
@@ -124,5 +131,5 @@ def _inline(cell: Cell) -> str:
 def _marked(span: Span) -> str:
     if span.tone is Tone.CODE:
         return code(span.text)
-    text = MARKUP.sub(r"\\\1", span.text)
+    text = MARKUP.sub(r"\\\1", printable(SPACES.sub(" ", span.text)))
     return f"**{text}**" if span.tone is Tone.STRONG else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import NOISY, Measurement, Samples, State
+from pytest_dtdispatch.report.bars import BARS_TITLE, Bars
 from pytest_dtdispatch.report.costs import COLUMNS as SHARE_COLUMNS
 from pytest_dtdispatch.report.costs import MEANINGS as OF_COSTS
 from pytest_dtdispatch.report.costs import CostedRow, by_cost, shown
@@ -25,9 +26,18 @@ MEANINGS = {
     f"noisy past {NOISY:.0%}",
     "samples": "misses + hits recorded",
 }
+BRIEF = {
+    "share": "part of what all rows cost",
+    "cold": "a miss with all other caches empty too",
+    "miss": "first call with empty caches",
+    "hit": "a later call",
+    "local": "the op on plain local shards",
+    "overhead": "hit - local",
+    SCATTER: "how far samples scatter",
+}
 # Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
 SHARE = ("share",)  # rows are in its order
-EXPENDABLE = ("rounds", "samples", "local", "miss/hit", "overhead", "total", "calls")
+EXPENDABLE = ("rounds", "samples", "total", "miss/hit", "local", "calls", BARS_TITLE, "overhead")
 TIMES: dict[str, Callable[[Measurement], float | None]] = {
     "cold": lambda measurement: measurement.figure(State.COLD),
     "miss": lambda measurement: measurement.figure(State.MISS),
@@ -41,6 +51,8 @@ SCATTERED: dict[str, Callable[[Measurement], Samples | None]] = {
 }
 
 
+PIECES = ("local", "hit", "miss")
+ADDED = ("local", "overhead on a hit", "extra on a miss")
 SCALES = {title: MILLISECONDS if title in ("cold", "miss") else MICROSECONDS for title in TIMES}
 
 
@@ -63,7 +75,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
         columns += [Column(title, scale.name), *[Column(SCATTER)] * (title in SCATTERED)]
     columns += [Column("miss/hit"), Column("samples")]
     table = lay_out(columns, measured, cells, EXPENDABLE, view)
-    return Document((table, *proved(everything)), LEGEND, MEANINGS)
+    return Document((table, *proved(everything)), LEGEND, MEANINGS, BRIEF)
 
 
 def lay_out(
@@ -95,14 +107,27 @@ def lay_out(
         groups.append(Group(title, lines, left_out))
     heads = (*(SHARE_COLUMNS if has_shares else ()), *columns, *rounds, *calls)
     last = title_of([line for group in groups for line in group.lines])
-    return Table(heads, tuple(groups), proof_title=last, expendable=expendable, kept_longest=SHARE)
+    return Table(
+        heads,
+        tuple(groups),
+        proof_title=last,
+        expendable=expendable,
+        kept_longest=SHARE,
+        bars=Bars(PIECES, ADDED, view.counted or "ns"),
+    )
 
 
 def line_of(measurement: Measurement, cells: Sequence[str], view: View) -> Line:
     """Lay out a measurement: below its cells notes, in the last column what is wrong with it."""
     notes = measurement.notes + (measurement.remarks if view.verbose else ())
     text, tone = mark(measurement)
-    return Line(measurement.label, tuple(cells), text, notes, tone)
+    steady = measurement.steady
+    ends = (
+        measurement.figure(State.LOCAL),
+        steady.figure if steady else None,
+        measurement.figure(State.MISS),
+    )
+    return Line(measurement.label, tuple(cells), text, notes, tone, ends)
 
 
 def scatter_text(samples: Samples | None) -> str:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
-import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.shown import printable
-from pytest_dtdispatch.core.signatures import cut_name, shorten
+from pytest_dtdispatch.core.signatures import shorten
+from pytest_dtdispatch.report.bar_text import bar_legend, scale_of
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
     Document,
     Folded,
     Heading,
-    Line,
     Listing,
     Paragraph,
     Span,
@@ -28,27 +23,16 @@ from pytest_dtdispatch.report.document import (
     Tone,
     Verbatim,
     View,
-    Wrap,
     paragraph,
     plain,
     spans_of,
 )
+from pytest_dtdispatch.report.paragraph_lines import COLORS, INDENT, NO_EDGE, Text, paragraph_lines
+from pytest_dtdispatch.report.table_lines import BARS, columns_that_fit, table_lines, title_of
 
-NO_EDGE = sys.maxsize  # the width of a pipe and of a file
-MIN_LABEL, ROOMY_LABEL = 30, 60
-INDENT = "  "
 FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
 KEPT_OF_NAME = 16  # letters of its end: its beginning is what is looked for
-COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Text:
-    """A piece of a line, and the colour that it has where colours are wanted."""
-
-    text: str
-    color: str = ""
 
 
 def page_width(is_terminal: bool, columns: int) -> int:
@@ -75,14 +59,19 @@ def _printable(part: T) -> T:
 
 
 def legend_text(document: Document, width: int, view: View) -> str:
-    """Say what those columns of a document mean that are shown in a width; a verbose view shows all."""
+    """Say in short what those columns of a document mean that are shown; a verbose view says all of all."""
     tables = [block for block in document.blocks if isinstance(block, Table)]
-    shown = {
-        table.columns[i].title
-        for table in tables
-        for i in _columns_that_fit(table, NO_EDGE if view.verbose else width)
-    }
-    return document.legend_of(shown)
+    fits = [(table, columns_that_fit(table, width)) for table in tables]
+    if view.verbose:
+        told = document.legend_of([column.title for table in tables for column in table.columns])
+    else:
+        told = document.brief_of([title_of(table, i) for table, columns in fits for i in columns])
+    bars = [
+        bar_legend(table.bars, scale)
+        for table, columns in fits
+        if BARS in columns and table.bars and (scale := scale_of(table))
+    ]
+    return " ".join(filter(None, (told, *bars)))
 
 
 def plain_text(document: Document, width: int) -> str:
@@ -95,9 +84,9 @@ def plain_text(document: Document, width: int) -> str:
 def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     match block:
         case Paragraph():
-            yield from _paragraph_lines(block, width)
+            yield from paragraph_lines(block, width)
         case Table():
-            yield from _table_lines(block, width, view)
+            yield from table_lines(block, width, view)
         case Listing():
             yield from _listing_lines(block, width)
         case Verbatim():
@@ -107,116 +96,11 @@ def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Text, .
         case Bullets():
             for item in block.items:
                 bullet = Paragraph((Span("* "), *spans_of(item)), indent=1, hanging=1)
-                yield from _paragraph_lines(bullet, width)
+                yield from paragraph_lines(bullet, width)
         case Folded() if view.verbose:
             yield (Text(block.title, COLORS[Tone.STRONG]),)
             for inner in block.blocks:
                 yield from _block_lines(inner, width, view)
-
-
-def _paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Text, ...]]:
-    indent = INDENT * block.indent
-    if block.wrap is Wrap.NEVER:
-        first, *others = block.spans
-        yield tuple(_text(span) for span in (Span(indent + first.text, first.tone), *others))
-        return
-    lines = textwrap.wrap(
-        "".join(span.text for span in block.spans),
-        width - 1,
-        initial_indent=indent,
-        subsequent_indent=indent + INDENT * block.hanging,
-        break_long_words=block.wrap is Wrap.ANYWHERE,
-        break_on_hyphens=block.wrap is Wrap.ANYWHERE,
-    )
-    yield from _colored(lines, block.spans)
-
-
-def _colored(lines: Sequence[str], spans: Sequence[Span]) -> Iterator[tuple[Text, ...]]:
-    """Give wrapped lines the colours of their spans; a blank has that of the letter before it."""
-    tones = iter([span.tone for span in spans for _ in re.findall(r"\S", span.text, re.ASCII)])
-    for line in lines:
-        letters = [(next(tones), letter) for letter in re.findall(r"(?:^\s*)?\S\s*", line, re.ASCII)]
-        same_tone = groupby(letters, key=itemgetter(0))
-        yield tuple(_text(Span("".join(map(itemgetter(1), same)), tone)) for tone, same in same_tone)
-
-
-def _text(span: Span) -> Text:
-    return Text(span.text, COLORS.get(span.tone, ""))
-
-
-def _table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Text, ...]]:
-    keep = _columns_that_fit(table, width)
-    widths = [_column_width(table, i) for i in keep]
-    room = width - len(INDENT) - sum(widths) - _proof_width(table)
-    label_width = min(max(room, MIN_LABEL), _longest_label(table))
-    heads = "".join(table.columns[i].head.rjust(size) for i, size in zip(keep, widths, strict=True))
-    yield (Text(f"{INDENT}{table.label_title.ljust(label_width)}{heads}  {table.proof_title}".rstrip()),)
-    left_out = [i for i in range(len(table.columns)) if view.verbose and i not in keep]
-    for group in table.groups:
-        if group.title:
-            yield (_text(Span(group.title, Tone.STRONG)),)
-        for line in group.lines:
-            yield _row(line, keep, widths, label_width)
-            if figures := _figures_text(table, line, left_out):
-                yield from _paragraph_lines(paragraph(figures, indent=2, hanging=1), width)
-            for note in line.notes:
-                yield from _paragraph_lines(paragraph(note, Tone.NOTICE, indent=2, hanging=1), width)
-        if group.more:
-            yield from _paragraph_lines(paragraph(group.more, indent=1, hanging=1), width)
-
-
-def _row(line: Line, keep: Sequence[int], widths: Sequence[int], label_width: int) -> tuple[Text, ...]:
-    label = cut_name(line.label, label_width).ljust(label_width)
-    cells = "".join(plain(line.cells[i]).rjust(size) for i, size in zip(keep, widths, strict=True))
-    proof = (_text(Span(f"  {line.proof}", line.tone)),) if line.proof else ()
-    return (Text(f"{INDENT}{label}{cells}"), *proof)
-
-
-def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:
-    """Write cells of a line in running text; a title that stands twice with the one that it belongs to."""
-    titles = [column.title for column in table.columns]
-    texts = []
-    for i in columns:
-        owner = next((title for title in titles[i::-1] if titles.count(title) == 1), "")
-        title = titles[i] if owner == titles[i] else f"{owner} {titles[i]}"
-        cell = plain(line.cells[i])
-        texts += [f"{title} {cell} {table.columns[i].unit}".strip()] * (cell != "-")
-    return ", ".join(texts)
-
-
-def _columns_that_fit(table: Table, width: int) -> list[int]:
-    keep = list(range(len(table.columns)))
-    least = _least_label(table, width)
-    for titles, room in ((table.expendable, least), (table.kept_longest, min(least, MIN_LABEL))):
-        for column in (i for title in titles for i in keep.copy() if table.columns[i].title == title):
-            used = sum(_column_width(table, i) for i in keep) + _proof_width(table)
-            if width - len(INDENT) - used >= room:
-                break
-            keep.remove(column)
-    return keep
-
-
-def _lines_of(table: Table) -> Iterator[Line]:
-    return (line for group in table.groups for line in group.lines)
-
-
-def _longest_label(table: Table) -> int:
-    return max(map(len, (table.label_title, *(line.label for line in _lines_of(table)))))
-
-
-def _least_label(table: Table, width: int) -> int:
-    """Width that labels are never cut below, and columns are left out for: half of the terminal's."""
-    return min(max(width // 2, MIN_LABEL), ROOMY_LABEL, _longest_label(table))
-
-
-def _column_width(table: Table, index: int) -> int:
-    cells = (plain(line.cells[index]) for line in _lines_of(table))
-    return 2 + max(map(len, (table.columns[index].head, *cells)))
-
-
-def _proof_width(table: Table) -> int:
-    """Width of the last column; a long refusal may run over the edge."""
-    return 2 + min(max((len(line.proof) for line in _lines_of(table)), default=0), len("unpropagated, noisy"))
 
 
 def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Text, ...]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.measuring.calls import Foretell, RanCall, run_call
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import callable_at
@@ -49,5 +50,6 @@ def run_and_measure_sizes(
     figures: dict[int, list[Figures]] = {size: [] for size in ran}
     for number in range(PASSES):
         for size in reversed(ran) if number % 2 else ran:
+            tell("measuring size {}: pass {} of {}", size, number + 1, PASSES)
             figures[size].append(ran[size].measure(caches, share))
     return {size: AtSize(ran[size].place, tuple(figures[size])) for size in sorted(ran)}

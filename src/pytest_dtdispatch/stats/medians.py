@@ -52,10 +52,31 @@ def scatter(values: Sequence[float]) -> float | None:
         >>> scatter([100, 900]) is None
         True
     """
+    if (found := bounds(values)) is None:
+        return None
+    (low, high), figure = found, quietest_block(values)
+    return max(high / figure, figure / low) - 1
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float] | None:
+    """Give the least value, and the upper end of the interval that holds the median with 95 %.
+
+    Between them lies the quietest block; how far from the farther one, :func:`scatter` tells.
+
+    Args:
+        values: in any order.
+
+    Returns:
+        Both; None of fewer than five values, of which that is not known.
+
+    Example:
+        >>> bounds([100, 100, 100, 150, 110, 120, 100, 100]), bounds([100, 900])
+        ((100, 150), None)
+    """
     if len(values) < FEWEST or not min(values):
         return None
-    figure, (_, high) = quietest_block(values), median_interval(values) or (0, max(values))
-    return max(high / figure, figure / min(values)) - 1
+    _, high = median_interval(values) or (0, max(values))
+    return min(values), high
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.report.document import Column, Group, Line, Table, View
 from pytest_dtdispatch.report.scales import MILLISECONDS
 from pytest_dtdispatch.steps.causes import by_cause, ranged
@@ -77,22 +78,22 @@ def state_of_stream(stream: Stream) -> str:
     steady = stream.steady_after
     if steady is None or stream.missed_again:
         return "misses" if steady is None else "misses again"
-    return f"steady after {_many(steady.shapes, 'shape')}" if steady.steps else "steady"
+    return f"steady after {many(steady.shapes, 'shape')}" if steady.steps else "steady"
 
 
 def notes_of(stream: Stream) -> Iterator[str]:
     """Say when a stream got steady, what a miss cost, and which shapes missed again."""
-    shapes, steps = _many(len(stream.shapes), "shape"), _many(len(stream.steps), "step")
+    shapes, steps = many(len(stream.shapes), "shape"), many(len(stream.steps), "step")
     yield f"inputs of {shapes} in {steps}: {_steadiness(stream)}"
     yield from _cost(stream)
     if again := stream.missed_again:
         yield (
-            f"{_many(len(again), 'step')} missed again, on {_named(again)}: calls that had missed before, "
+            f"{many(len(again), 'step')} missed again, on {_named(again)}: calls that had missed before, "
             "whose plans were dropped or are never kept"
         )
     if inside := [step for step in stream.steps if step.missed_inside]:
         yield (
-            f"{_many(len(inside), 'step')} missed on inputs of a shape that came before, {_named(inside)}: "
+            f"{many(len(inside), 'step')} missed on inputs of a shape that came before, {_named(inside)}: "
             "something else than the input changes, as a cache that grows"
         )
 
@@ -126,16 +127,20 @@ def _steadiness(stream: Stream) -> str:
     if steady is None:
         what = "every step missed" if stream.hitting is None else "the last step missed"
         return f"never steady, {what}; {misses}"
-    after = f"{_many(steady.shapes, 'shape')} and {_many(steady.steps, 'step')}"
-    return f"steady after {after}, no miss in the {_many(steps - steady.steps, 'step')} since; {misses}"
+    after = f"{many(steady.shapes, 'shape')} and {many(steady.steps, 'step')}"
+    return f"steady after {after}, no miss in the {many(steps - steady.steps, 'step')} since; {misses}"
 
 
 def _misses(stream: Stream) -> str:
     """Count misses by shape, where it is the shape of the input that they come of."""
     if any(step.missed_inside for step in stream.steps):
         missing = [step.misses for step in stream.steps if step.misses]
-        return f"{sum(missing) / len(missing):,.4g} misses a step that missed"
-    return f"{stream.misses_per_shape:,.4g} misses a shape"
+        return f"{_many_misses(sum(missing) / len(missing))} a step that missed"
+    return f"{_many_misses(stream.misses_per_shape)} a shape"
+
+
+def _many_misses(number: float) -> str:
+    return f"{number:,.4g} {'miss' if number == 1 else 'misses'}"
 
 
 def _cost(stream: Stream) -> Iterator[str]:
@@ -146,7 +151,7 @@ def _cost(stream: Stream) -> Iterator[str]:
             yield f"a step took {took}; what a miss costs is not known, as there is no step without one"
         return
     yield (
-        f"{_many(missing.samples, 'step')} that missed took {_milliseconds(missing, ' ms')}, "
+        f"{many(missing.samples, 'step')} that missed took {_milliseconds(missing, ' ms')}, "
         f"{hitting.samples:,} that did not {_milliseconds(hitting, ' ms')}"
     )
     if cost.is_noise:
@@ -158,7 +163,3 @@ def _cost(stream: Stream) -> Iterator[str]:
         f"{subject} {_milliseconds(cost.step, ' ms')} longer than {beside}, "
         f"{_milliseconds(cost.miss, ' ms')} a miss"
     )
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -1,0 +1,58 @@
+"""Files that pytest-benchmark saved, which may come from anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_dtdispatch.core.files import read_text
+
+MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
+LONGEST_S = 1e9
+
+T = TypeVar("T")
+
+
+def read_saved(path: Path, read: Callable[[Any], T]) -> T:
+    """Read a saved run by what reads its members.
+
+    Raises:
+        ValueError: in one line, which file it is and what is wrong with it.
+    """
+    try:
+        too_large = f"it has more than {MOST_BYTES // 2**20} MiB"
+        return read(members_of(read_text(path, MOST_BYTES, too_large)))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no saved run: it is no text") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no saved run: {error}") from None
+
+
+def members_of(text: str) -> Any:
+    """Read JSON from anywhere."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}: {error.msg}") from None
+
+
+def member(of: Any, name: str, kind: type, what: str) -> Any:
+    """Take a member of a type; what it is a member of is named where there is none."""
+    found = of.get(name) if isinstance(of, dict) else None
+    if not isinstance(found, kind):
+        raise ValueError(f"{what} has no {name}")
+    return found
+
+
+def time_ns(seconds: Any, name: str) -> float:
+    """Read a time of a row, in nanoseconds."""
+    is_time = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_time or not 0 < seconds < LONGEST_S:
+        raise ValueError(f"{name!r}: {str(seconds)[:40]!r} is no time")
+    return float(seconds) * 1e9

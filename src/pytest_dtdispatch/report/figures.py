@@ -1,0 +1,49 @@
+"""Figures of a run as other tools take them: by name, with the interval that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_dtdispatch.core.measurement import Measurement, Samples
+from pytest_dtdispatch.core.rank_samples import RankSamples
+from pytest_dtdispatch.core.saved_samples import SavedSamples
+from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.stats.medians import bounds
+
+DECIMALS = 3  # of nanoseconds
+
+
+def recorded_rows(run: ReportedRun) -> Iterator[tuple[str, Measurement, Samples]]:
+    """Give every state of every row that has samples, under the name that it has in pytest-benchmark too."""
+    for test, rows in run.measured.items():
+        for row in rows:
+            for samples in row.recorded():
+                yield f"{test}::{row.label}::{samples.state}", row, samples
+
+
+def figure_of(samples: Samples) -> float:
+    """Give what stands for samples, without digits that no clock has."""
+    return round(samples.figure, DECIMALS)
+
+
+def interval_of(samples: Samples) -> tuple[float, float] | None:
+    """Give the interval that the column ``+-%`` of tables stands for: its farther end is that far.
+
+    It begins at the least sample, and ends where the median lies below with 95 %.
+
+    Returns:
+        Both ends; None of counts, of few samples, of those that were not saved one by one, and of figures
+        that stand for several ranks: of these none is known.
+    """
+    is_of_samples = samples.unit.is_time and not isinstance(samples, (RankSamples, SavedSamples))
+    return bounds(samples.values) if is_of_samples else None
+
+
+def number_unit(metric: str) -> str:
+    """Name the unit of a number that stands beside rows.
+
+    Example:
+        >>> number_unit("misses_per_step"), number_unit("wall_ns")
+        ('misses per step', 'ns')
+    """
+    return "ns" if metric.endswith("_ns") else metric.replace("_", " ")

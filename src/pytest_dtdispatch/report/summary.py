@@ -1,0 +1,157 @@
+"""A run as the summary of a CI job, in Markdown: the verdict, what changed, and the rest folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_dtdispatch.core.forms import SUMMARY_TITLE
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.gates.drifts import drifts_of
+from pytest_dtdispatch.report.document import (
+    Block,
+    Bullets,
+    Column,
+    Document,
+    Folded,
+    Group,
+    Heading,
+    Line,
+    Table,
+    Tone,
+    paragraph,
+    plain,
+)
+from pytest_dtdispatch.report.drift_lines import drift_blocks
+from pytest_dtdispatch.report.judgements import change_text, growth_percent, verdict_counts
+from pytest_dtdispatch.report.markdown import document_text
+from pytest_dtdispatch.report.measurements import document as of_times
+from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+
+# Of the summary of one step: "Job summaries are isolated between steps and each step is restricted to a
+# maximum size of 1MiB", in GitHub's reference of workflow commands.
+MOST_BYTES = 2**20
+KEPT_BYTES = 4096  # for the line that says what was left out
+MOST_ROWS = 100  # in the table of what changed
+LONGEST_ROW = 300
+# In the order of the table; rows that passed, or are new, are no change.
+CHANGES = (
+    *(Verdict.REGRESSED, Verdict.MISSING, Verdict.MISMATCHED, Verdict.DISABLED, Verdict.CONTAMINATED),
+    *(Verdict.IMPROVED, Verdict.INCONCLUSIVE),
+)
+BUDGET = "budget"
+TITLES = {
+    BUDGET: "Budget of each step",
+    "steps": "Counts of each step",
+    "scaling": "Scaling",
+    "compiled": "Compiled functions",
+    "compared": "Comparisons",
+}
+NOTHING = "nothing was measured"
+
+
+def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
+    """Write a summary of at most so many bytes: what does not fit is left out section by section.
+
+    Args:
+        run: that is told of.
+        room: for all of it, in bytes; verdict and changes are written in any case.
+    """
+    text = document_text(Document(tuple(_head(run))))
+    left_out: list[str] = []
+    for section in _sections(run):
+        written = document_text(Document((section,)))
+        if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) + KEPT_BYTES > room:
+            left_out.append(section.title)
+        else:
+            text = f"{text}\n{written}"
+    if left_out:
+        why = f"Left out, as a summary has room for {room / 1024:,.0f} KiB: {', '.join(left_out)}."
+        text = f"{text}\n{document_text(Document((paragraph(why),)))}"
+    return text
+
+
+def stopped_summary(why: str) -> str:
+    """Write the summary of a run of which no whole is known."""
+    return document_text(Document((Heading(f"{SUMMARY_TITLE}: no results"), paragraph(why))))
+
+
+def verdict_text(run: ReportedRun) -> str:
+    """Say in a few words how a run ended, and how many rows there are of each verdict.
+
+    Example:
+        >>> verdict_text(ReportedRun())
+        'nothing was measured'
+    """
+    if not run.gates:
+        return f"measured, {len(run.metrics()):,} results, held against nothing" if run else NOTHING
+    counts = verdict_counts([row for gate in run.gates for row in gate.verdicts])
+    return ", ".join(filter(None, ("failed" if run.has_failed else "passed", plain(counts))))
+
+
+def _head(run: ReportedRun) -> Iterator[Block]:
+    yield Heading(f"{SUMMARY_TITLE}: {verdict_text(run)}")
+    changed = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict in CHANGES]
+    if changed:
+        changed.sort(key=lambda each: (CHANGES.index(each[1].verdict), -growth_percent(each[1])))
+        yield _changes(changed)
+        remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in changed if row.remedy)
+        if remedies:
+            yield Bullets(tuple(remedies))
+    for gate in run.gates:  # each row that drifted stands in what the gate said
+        drift = drift_blocks(drifts_of(gate.verdicts))
+        yield from (block for block in drift if not isinstance(block, Folded))
+    yield from run.notices.blocks
+
+
+def _changes(changed: Sequence[tuple[ReportedGate, RowVerdict]]) -> Table:
+    """Lay out the rows that did not just pass, the gravest verdict first."""
+    lines = tuple(
+        Line(
+            cut_name(row.row, LONGEST_ROW),
+            (str(row.verdict), change_text(row) or "-", row.criterion or "-", cut_name(gate.where)),
+        )
+        for gate, row in changed[:MOST_ROWS]
+    )
+    more = f"and {len(changed) - MOST_ROWS:,} rows more" if len(changed) > MOST_ROWS else ""
+    columns = tuple(map(Column, ("verdict", "change", "held against", "of")))
+    return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
+
+
+def _sections(run: ReportedRun) -> Iterator[Folded]:
+    kinds = [(TITLES.get(each.kind, each.kind.capitalize()), each) for each in run.documents]
+    for title, each in kinds:
+        if each.kind == BUDGET:
+            yield _folded(title, each.document)
+    if run.calls:
+        rows = of_times(run.calls, run.view()) if run.unit.is_time else _counts(run)
+        yield _folded("Signatures and calls", rows, run.explained)
+    for title, each in kinds:
+        if each.kind != BUDGET:
+            yield _folded(title, each.document)
+    for gate in run.gates:
+        yield _folded(f"All that the gate said: {cut_name(gate.where)}", gate.document)
+    if run.environment:
+        lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
+        about = Table((Column("value"),), (Group("", lines),), "", "", label_tone=Tone.PLAIN)
+        taken = (paragraph(f"Taken {run.taken}."),) if run.taken else ()
+        yield Folded("Environment", (about, *taken))
+
+
+def _folded(title: str, *documents: Document) -> Folded:
+    """Fold documents with what their columns mean."""
+    blocks: list[Block] = []
+    for document in documents:
+        told = document.legend_of(document.meanings)
+        blocks += [*document.blocks, *([paragraph(told)] if told else [])]
+    return Folded(title, tuple(blocks))
+
+
+def _counts(run: ReportedRun) -> Document:
+    """Lay out results that are no times: a line a metric."""
+    numbers: tuple[MetricValue, ...] = run.metrics()
+    lines = tuple(
+        Line(cut_name(number.name, LONGEST_ROW), (number.metric, f"{number.value:,}")) for number in numbers
+    )
+    return Document((Table((Column("metric"), Column("value")), (Group("", lines),), "result", ""),))

@@ -1,0 +1,68 @@
+"""Reported runs as tests of renderers need them, with figures and names that a run can have."""
+
+from __future__ import annotations
+
+from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
+    Contains,
+    Figures,
+    Measurement,
+    Samples,
+    State,
+)
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.profiles import CalledFunction, Profile
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.report.document import Document, one_line
+from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+
+MISSES, HITS = (900_000, 910_000, 905_000, 990_000, 902_000), (6_900, 7_100, 7_000, 7_050, 6_950, 9_000)
+ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
+# What a name can hold: each would be markup, a command or a second line somewhere.
+HOSTILE = (
+    "a|b",
+    "back\\|slash",
+    "<script>alert(1)</script>",
+    "</details><img src=x onerror=alert(1)>",
+    "`code` and ``more``",
+    "two\nlines\r\nthree",
+    "\x1b[31mred\x07",
+    "\u202eright to left",
+    "=1+1",
+    '@SUM(1;2) "quoted", comma',
+    "::error::not ours",
+    "a;b 12",
+    "[link](javascript:alert(1)) **bold**",
+    "lone \udcff",
+    "x" * 10_000,
+)
+
+
+def row(label: str = ADD, *samples: Samples, calls: int = 1) -> Measurement:
+    """Make a row, of misses and hits if nothing else is said."""
+    taken = samples or (Samples(State.MISS, MISSES), Samples(State.HIT, HITS))
+    op = label.partition("(")[0]
+    return Measurement(label, label, op, "4", Contains.DISPATCH, calls, Figures(5, taken))
+
+
+def run_of(*rows: Measurement, test: str = "t.py::test_a", **more: object) -> ReportedRun:
+    """Make a run of one test."""
+    return ReportedRun(measured={test: rows or (row(),)}, **more)  # type: ignore[arg-type]
+
+
+def hostile_run() -> ReportedRun:
+    """Make a run with every hostile name, as a test, as a row, as a result and in what a gate said."""
+    verdicts = tuple(RowVerdict(name, Verdict.REGRESSED, (), name, name) for name in HOSTILE)
+    return ReportedRun(
+        environment={name: name for name in HOSTILE},
+        measured={f"t.py::{name}": (row(name),) for name in HOSTILE},
+        numbers=tuple(MetricValue(f"t.py::{name}::step", "misses_per_step", 3) for name in HOSTILE),
+        gates=(ReportedGate(HOSTILE[0], verdicts, True, Document((one_line("said"),)), verdicts),),
+    )
+
+
+def profiled_run(*names: str) -> ReportedRun:
+    """Make a run of one counted miss, whose functions have these names."""
+    calls = tuple(CalledFunction(depth, name, 10 + depth) for depth, name in enumerate(names))
+    profile = Profile((), 100, (), 100, calls)
+    return run_of(row(ADD, Samples(State.MISS, (5_000,), unit=INSTRUCTIONS, profile=profile)))
