@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -38,7 +39,11 @@ for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("local", 2e3)):
 if "rows" in told["only"]:
     rows = told["only"]["rows"]
 with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
-    output.write(json({{"format": "pytest-dtdispatch passes 1", "rows": rows, "misses_per_step": misses}}))
+    content = {{"format": "pytest-dtdispatch passes 1", "rows": rows, "misses_per_step": misses}}
+    if told["numbers"]:
+        content["rows"], content["numbers"] = {{}}, told["numbers"][os.environ["DTDISPATCH_AB_ASKED"]]
+        content["details"] = told["numbers"].get("details", {{}})
+    output.write(json(content))
 """
 
 
@@ -49,6 +54,7 @@ def fake_python(
     row: str = ROW,
     only: dict[str, object] | None = None,
     probe: dict[str, str] | None = None,
+    numbers: Mapping[str, Mapping[str, object]] | None = None,
     **factors: float,
 ) -> Path:
     """Write an interpreter.
@@ -60,6 +66,7 @@ def fake_python(
         row: test and signature that it measures.
         only: its rows, where they are not the usual ones.
         probe: what it says of itself, where that is not what a good one says.
+        numbers: that it answers with in place of rows, by what it is asked for.
         **factors: what its hits, misses and plain ops are multiplied by.
     """
     good = {"plugin": version("pytest-dtdispatch"), "python": "3.12.3", "torch": "2.13.0", "build": "abc"}
@@ -70,6 +77,7 @@ def fake_python(
         "row": row,
         "only": only or {},
         "factors": factors,
+        "numbers": numbers or {},
         "probe": {**good, **(probe or {})},
     }
     path = folder / name

@@ -196,5 +196,79 @@ def test_a_metric_that_is_no_time_is_refused_in_one_line(
     result = measure(pytester, PLUGIN, "--dtdispatch-metric=clock-counts")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: --dtdispatch-metric clock-counts: A/B runs compare times, not instructions"]
+        ["ERROR: --dtdispatch-metric clock-counts: this A/B run compares times; say before -- *"]
+    )
+
+
+@pytest.fixture
+def counted(answer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ask for counts, of one pass."""
+    monkeypatch.setenv("DTDISPATCH_AB_PASSES", "1")
+    monkeypatch.setenv("DTDISPATCH_AB_ASKED", "counts")
+    return answer
+
+
+STEPS = (
+    IMPORTS
+    + """
+from torch.distributed.tensor import Replicate
+
+def test_steps(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+    dtdispatch.steps(lambda: a.redistribute(placements=[Replicate()]) + 1, name="step")
+"""
+)
+
+
+def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, counted: Path) -> None:
+    pytester.makepyfile(STEPS)
+    assert measure(pytester, PLUGIN, "--dtdispatch-metric=counts").ret == 0
+    numbers = read(counted)["numbers"]
+    test = "test_counts_are_named_by_test_step_and_count.py::test_steps"
+    of_step = {
+        name.removeprefix(f"{test}::step::"): value for name, value in numbers.items() if "::step::" in name
+    }
+    assert of_step == {
+        "calls_per_step": 1.0,
+        "misses_per_step": 0.0,
+        "redistributes_per_step": 1.0,
+        "collectives_per_step": 1.0,
+        "wraps_per_step": of_step["wraps_per_step"],
+        "unwraps_per_step": 0.0,
+        "cache_growth_per_step": 0.0,
+        "spec_growth_per_step": 0.0,
+        "dtensor_growth_per_step": 0.0,
+    }
+    [moved] = read(counted)["details"][f"{test}::step::redistributes_per_step"]
+    assert moved.startswith("redistribute: f32[8,8] S0 -> R")
+    # A capture is counted from empty caches: what fills them is no growth.
+    assert numbers[f"{test}::capture 1::misses_per_step"] == 1.0
+    assert f"{test}::capture 1::cache_growth_per_step" not in numbers
+
+
+def test_which_rows_hit_is_proved_beside_counts(
+    pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTDISPATCH_AB_ASKED", "proofs")
+    pytester.makepyfile(STEPS)
+    assert measure(pytester, PLUGIN, "--dtdispatch-rounds=1", "--dtdispatch-repeat=2").ret == 0
+    [(name, never)] = read(counted)["numbers"].items()
+    assert name.startswith("test_which_rows_hit_is_proved_beside_counts.py::test_steps::add.Tensor(")
+    assert (name.rpartition("::")[2], never) == ("never_hits", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "metric"), [("counts", "time"), ("proofs", "counts"), ("instructions", "time")]
+)
+def test_tests_that_name_another_metric_are_refused(
+    pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch, asked: str, metric: str
+) -> None:
+    monkeypatch.setenv("DTDISPATCH_AB_ASKED", asked)
+    pytester.makepyfile(TEN_LINES)
+    result = measure(pytester, PLUGIN, f"--dtdispatch-metric={metric}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [f"ERROR: --dtdispatch-metric {metric}: this A/B run compares {asked}; say *"]
     )

@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import argparse
-import shutil
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_dtdispatch.ab import runs
-from pytest_dtdispatch.ab.model import POOL, SCREEN, Request, Run
+from pytest_dtdispatch.ab.errands import TIME_LIMITS_S, usual_request
+from pytest_dtdispatch.ab.model import COUNTS, INSTRUCTIONS, METRICS, POOL, SCREEN, TIME, Request, Run
+from pytest_dtdispatch.ab.number_report import number_document
 from pytest_dtdispatch.ab.process import stopped_by_signals
 from pytest_dtdispatch.ab.recording import MOST_SHARE, Recorder, read_run, resumed
 from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
-from pytest_dtdispatch.core.parsing import read_count, read_file, read_seconds
-from pytest_dtdispatch.core.shown import printable, shown
+from pytest_dtdispatch.ab.worker import Workplace
+from pytest_dtdispatch.core.parsing import read_choice, read_count, read_file, read_seconds
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
-from pytest_dtdispatch.report.document import Document, View
-from pytest_dtdispatch.report.terminal import document_lines, page_width
+from pytest_dtdispatch.report.document import Tone
+from pytest_dtdispatch.report.screen import say, show
 
-TIME_LIMIT_S = 300.0
 AA_PROCESSES, SELFTEST_PROCESSES = 90, 40
 FAILED = 1
+RULE_NAMES = ("pairs", "confirm", "processes", "passes", "control")
 RULE_FIELDS = ("floor_", "control", "pairs", "confirm")  # how names of fields of the rule begin
 LEAST_CAUGHT = {0.15: 0.95, 0.20: 0.99}
 COMMANDS = {
     "ab": "compare two interpreters, or two commits, in fresh processes",
     "aa": "count this machine's false alarms: one interpreter against itself",
     "selftest": "slow dispatch by known amounts; count what is caught",
+}
+TIME_LIMIT_HELP = "seconds that a process may take (default: 300; of instructions 1800)"
+THRESHOLD_HELP = "least shift of a count of instructions that counts (default: 2%%)"
+OF_METRIC = {
+    "floor_hit": TIME,
+    "floor_miss": TIME,
+    "passes": TIME,
+    "threshold": INSTRUCTIONS,
 }
 CONTROL_HELP = "shift of plain tensors past which nothing is judged, or off (default: 3%%)"
 
@@ -69,6 +80,11 @@ def read_control(text: str) -> float:
         raise ValueError(f"{error}, or off") from None
 
 
+def read_metric(text: str) -> str:
+    """Read what is compared."""
+    return read_choice(text, METRICS)
+
+
 # Each a flag, what reads it, its metavar, its help.
 Option = tuple[str, Callable[[str], Any], str, str]
 SIDES: tuple[Option, ...] = (
@@ -77,15 +93,19 @@ SIDES: tuple[Option, ...] = (
     ("--base-rev", str, "REV", "commit of the base, in the repository here"),
     ("--head-rev", str, "REV", "commit of the head"),
 )
+METRIC: tuple[Option, ...] = (
+    ("--metric", read_metric, "METRIC", "what is compared: time, counts or instructions (default: time)"),
+    ("--threshold", read_percent, "PERCENT", THRESHOLD_HELP),
+)
 RULE: tuple[Option, ...] = (
-    ("--pairs", read_count, "N", "of the screen (default: 5)"),
-    ("--confirm", read_count, "N", "fresh pairs (default: 10)"),
+    ("--pairs", read_count, "N", "of the screen (default: 5; of counts and instructions 1)"),
+    ("--confirm", read_count, "N", "fresh pairs (default: 10; of counts 1, of instructions 2)"),
     ("--passes", read_count, "N", "in a process (default: 5)"),
     ("--floor", read_floors, "FLOORS", "least shifts that count (default: hit=7.5%%,miss=10%%)"),
     ("--control", read_control, "PERCENT", CONTROL_HELP),
 )
 FILES: tuple[Option, ...] = (
-    ("--time-limit", read_seconds, "S", f"seconds that a process may take (default: {TIME_LIMIT_S:g})"),
+    ("--time-limit", read_seconds, "S", TIME_LIMIT_HELP),
     ("--json", read_file, "FILE", "every sample, written after each process"),
     ("--resume", read_file, "FILE", "go on with the file of an earlier run"),
 )
@@ -95,7 +115,7 @@ def add_parsers(commands: Any) -> None:
     """Declare the three subcommands."""
     known_pool = ("--pool", read_file, "FILE", "processes that dtdispatch aa --json FILE measured")
     declared: dict[str, tuple[Option, ...]] = {
-        "ab": (*SIDES, *RULE),
+        "ab": (*SIDES, *METRIC, *RULE),
         "aa": (*_of_pool(AA_PROCESSES), *RULE),
         "selftest": (*_of_pool(SELFTEST_PROCESSES), *RULE, known_pool),
     }
@@ -103,7 +123,6 @@ def add_parsers(commands: Any) -> None:
         parser = commands.add_parser(name, help=COMMANDS[name])
         for flag, reader, metavar, meaning in (*options, *FILES):
             parser.add_argument(flag, type=told_by(reader), metavar=metavar, help=meaning)
-        parser.set_defaults(time_limit=TIME_LIMIT_S)
 
 
 def _of_pool(processes: int) -> tuple[Option, ...]:
@@ -131,47 +150,64 @@ def _go_on(given: argparse.Namespace) -> str:
 
 
 def _ab(given: argparse.Namespace, typed: dict[str, Any]) -> int:
-    known = resumed(given.resume, "ab", typed) if given.resume else Run(_sides_of(Request(**typed)), {})
-    with runs.recorded(known, given.time_limit, given.json, given.resume) as (place, recorder):
-        stages, verdicts = runs.compare(place, recorder)
-    _print(result_document(recorder.run, stages, verdicts))
-    return runs.exit_status(stages[SCREEN], verdicts)
+    if given.resume:
+        known = resumed(given.resume, "ab", typed)
+    else:
+        known = Run(_sides_of(replace(usual_request(typed.get("metric", TIME)), **typed)), {})
+    _refuse_of_another_metric(known.asked.metric, typed)
+    with _recorded(given, known) as (place, recorder):
+        if known.asked.metric != TIME:
+            numbers, verdicts = runs.compare_exact(place, recorder)
+            document, has_compared = number_document(recorder.run, numbers, verdicts), bool(numbers.pairs)
+        else:
+            stages, verdicts = runs.compare(place, recorder)
+            document = result_document(recorder.run, stages, verdicts)
+            has_compared = bool(stages[SCREEN].comparisons)
+    show(document)
+    return runs.exit_status(has_compared, verdicts)
+
+
+def _recorded(
+    given: argparse.Namespace, known: Run
+) -> contextlib.AbstractContextManager[tuple[Workplace, Recorder]]:
+    time_limit_s = given.time_limit or TIME_LIMITS_S[known.asked.metric]
+    return runs.recorded(known, time_limit_s, given.json, given.resume)
 
 
 def _aa(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = _known_pool(given, typed, AA_PROCESSES)
-    with runs.recorded(known, given.time_limit, given.json, given.resume) as (place, recorder):
+    with _recorded(given, known) as (place, recorder):
         pool = runs.run_pool(place, recorder)
     _print_pool(recorder)
     for counts, kinds in runs.false_alarms(pool, known.asked):
-        _print(tally_document(counts, [str(kind) for kind in kinds]))
+        show(tally_document(counts, [str(kind) for kind in kinds]))
     return 0
 
 
 def _selftest(given: argparse.Namespace, typed: dict[str, Any]) -> int:
     known = _known_pool(given, typed, SELFTEST_PROCESSES)
-    with runs.recorded(known, given.time_limit, given.json, given.resume) as (place, recorder):
+    with _recorded(given, known) as (place, recorder):
         pool = runs.run_pool(place, recorder)
         _print_pool(recorder)
-        print("injected for real, one pair of processes each: median over the rows of a state")
+        say("injected for real, one pair of processes each: median over the rows of a state")
         for share, by_state in runs.inject(place):
             found = ", ".join(f"{state} {ratio:+.1%}" for state, ratio in by_state.items())
-            print(f"  +{share:.0%}: {found}")
+            say(f"  +{share:.0%}: {found}")
         spoiled, clean = runs.extra_misses(place)
     is_caught = all(spoiled) and not any(clean)
-    print("injected by multiplying one side of windows of the pool; plain tensors are left alone")
+    say("injected by multiplying one side of windows of the pool; plain tensors are left alone")
     for share in runs.SHARES:
         counts = runs.count_runs(pool, known.asked, share)
         count = counts.found.get(str(Verdict.REGRESSED), 0)
-        print(f"  +{share:.0%} caught: {rate_text(count, counts.rows)}")
+        say(f"  +{share:.0%} caught: {rate_text(count, counts.rows)}")
         is_caught = is_caught and count >= LEAST_CAUGHT.get(share, 0) * counts.rows
-    print("injected for real, and counted: one extra miss a step")
-    print(f"  caught: {rate_text(sum(spoiled), len(spoiled))}")
-    print(f"  false alarms: {rate_text(sum(clean), len(clean))}")
+    say("injected for real, and counted: one extra miss a step")
+    say(f"  caught: {rate_text(sum(spoiled), len(spoiled))}")
+    say(f"  false alarms: {rate_text(sum(clean), len(clean))}")
     if is_caught:
         return 0
     least = ", ".join(f"{rate:.0%} of +{share:.0%}" for share, rate in LEAST_CAUGHT.items())
-    print(f"failed: at least {least} and every extra miss should be caught: use a quieter machine")
+    say(f"failed: at least {least} and every extra miss should be caught: use a quieter machine", Tone.BAD)
     return FAILED
 
 
@@ -211,9 +247,19 @@ def _sides_of(asked: Request) -> Request:
     return asked
 
 
+def _refuse_of_another_metric(metric: str, typed: Mapping[str, Any]) -> None:
+    """Refuse what means nothing of this metric."""
+    for name in typed:
+        if OF_METRIC.get(name, metric) != metric:
+            flag = f"--{name.partition('_')[0]}"
+            raise DtDispatchError(f"{flag} is for --metric {OF_METRIC[name]}, and this compares {metric}")
+    if metric == COUNTS and "control" in typed:
+        raise DtDispatchError("--control is for --metric time and instructions: counts are exact")
+
+
 def _typed(given: argparse.Namespace, arguments: tuple[str, ...]) -> dict[str, Any]:
     """Give what was typed, by field; what was not typed is left out."""
-    names = ("base", "head", "base_rev", "head_rev", "pairs", "confirm", "processes", "passes", "control")
+    names = ("base", "head", "base_rev", "head_rev", "metric", "threshold", *RULE_NAMES)
     typed = {name: value for name in names if (value := getattr(given, name, None)) is not None}
     if getattr(given, "python", None):
         typed |= {"base": given.python, "head": given.python}
@@ -233,19 +279,13 @@ def told_by(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def _print(document: Document) -> None:
-    width = page_width(sys.stdout.isatty(), shutil.get_terminal_size().columns)
-    for pieces in document_lines(document, width, View()):
-        print("".join(piece.text for piece in pieces).rstrip())
-
-
 def _print_pool(recorder: Recorder) -> None:
     run = recorder.run
     processes = run.of(POOL)
     rows = len({row for process in processes for row in process.rows if not row.endswith("::local")})
     side = run.sides["base"]
-    print(printable(f"{run.asked.base}: Python {side.python}, torch {side.torch}, {side.cpu}"))
-    print(
+    say(f"{run.asked.base}: Python {side.python}, torch {side.torch}, {side.cpu}")
+    say(
         f"pool: {len(processes)} processes in {sum(p.seconds for p in processes):.0f} s, {rows} rows; "
         f"{floors_text(run.asked)}"
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import State
@@ -11,6 +12,8 @@ from pytest_dtdispatch.core.parsing import read_count
 
 BASE, HEAD = "base", "head"
 SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
+TIME, COUNTS, INSTRUCTIONS = "time", "counts", "instructions"
+METRICS = (TIME, COUNTS, INSTRUCTIONS)
 MISSES = {str(State.MISS), str(State.COLD)}
 T = TypeVar("T")
 
@@ -32,12 +35,14 @@ class RowSample:
 
 @dataclass(frozen=True)
 class ProcessSample:
-    """One fresh process: a sample of its side, taken for a stage; its rows by name."""
+    """One fresh process: a sample of its side, taken for a stage; its rows by name, or its numbers."""
 
     stage: str  # screen, confirm or pool
     side: str
     seconds: float  # its start included
     rows: Mapping[str, RowSample]
+    numbers: Mapping[str, float] = field(default_factory=dict)  # of a metric that is no time
+    details: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what counts consist of
 
     @property
     def quietest_ns(self) -> dict[str, float]:
@@ -67,6 +72,8 @@ class Request:
         floor_hit: the least shift that counts of a hit, and of a call that never propagates, as a fraction.
         floor_miss: of a miss, and of a cold call.
         control: shift of plain tensors past which nothing is judged, as a fraction; 0 to judge anyway.
+        metric: what is compared: times, counts or instructions.
+        threshold: the least shift of a count of instructions that counts, as a fraction.
     """
 
     command: str = "ab"
@@ -82,6 +89,8 @@ class Request:
     floor_hit: float = 0.075
     floor_miss: float = 0.10
     control: float = 0.03
+    metric: str = TIME
+    threshold: float = 0.02
 
     def floor_of(self, row: str) -> float:
         """Give the least shift of a row that counts."""
@@ -147,3 +156,17 @@ def row_samples(rows: Mapping[str, Any]) -> dict[str, RowSample]:
             raise ValueError(f"latencies of {(*medians, quietest_ns)} ns")
         read[str(name)] = RowSample(medians, quietest_ns, read_count(row["samples"]))
     return read
+
+
+def read_numbers(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Read numbers of one process from plain data."""
+    read = {str(name): float(number) for name, number in numbers.items()}
+    for name, number in read.items():
+        if not math.isfinite(number):
+            raise ValueError(f"{name}: {number}")
+    return read
+
+
+def read_details(details: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Read what counts consist of from plain data."""
+    return {str(name): tuple(str(line) for line in lines) for name, lines in details.items()}

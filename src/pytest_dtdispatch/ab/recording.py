@@ -13,6 +13,7 @@ from pytest_dtdispatch.ab.model import (
     BASE,
     CONFIRM,
     HEAD,
+    METRICS,
     POOL,
     SCREEN,
     ProcessSample,
@@ -20,6 +21,8 @@ from pytest_dtdispatch.ab.model import (
     Run,
     Side,
     abba,
+    read_details,
+    read_numbers,
     row_samples,
 )
 from pytest_dtdispatch.core.files import read_text, write_whole
@@ -31,6 +34,7 @@ from pytest_dtdispatch.errors import DtDispatchError
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
 VERSION = 1
 MOST_BYTES = 256 * 2**20
+ADDED_LATER = ("metric", "threshold")  # fields of a request that files of earlier releases do not have
 
 
 class Recorder:
@@ -137,20 +141,23 @@ def _process(process: Mapping[str, Any]) -> ProcessSample:
     if stage not in (SCREEN, CONFIRM, POOL) or side not in (BASE, HEAD):
         raise ValueError(f"a process of {stage!r}, {side!r}")
     seconds = read_seconds(process["seconds"])
-    return ProcessSample(stage, side, seconds, row_samples(process["rows"]))
+    numbers, details = read_numbers(process.get("numbers", {})), read_details(process.get("details", {}))
+    return ProcessSample(stage, side, seconds, row_samples(process["rows"]), numbers, details)
 
 
 def _asked(given: Mapping[str, Any]) -> Request:
     """Read what was asked for, which is held to what a command line is held to."""
     values: dict[str, Any] = {"arguments": tuple(str(word) for word in given["arguments"])}
     for name, usual in asdict(Request()).items():
-        value = given[name]
+        value = given.get(name, usual) if name in ADDED_LATER else given[name]
         if isinstance(usual, str):
             values[name] = str(value)
         elif isinstance(usual, int):
             values[name] = read_count(value)
         elif isinstance(usual, float):
             values[name] = _share(name, value)
+    if values["metric"] not in METRICS:
+        raise ValueError(f"a metric {values['metric']!r}")
     return Request(**values)
 
 

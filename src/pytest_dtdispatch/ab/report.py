@@ -14,11 +14,12 @@ from pytest_dtdispatch.report.document import (
     Document,
     Group,
     Line,
+    Paragraph,
+    Span,
     Table,
     Tone,
     one_line,
     paragraph,
-    plain,
 )
 from pytest_dtdispatch.report.judgements import verdict_counts
 from pytest_dtdispatch.report.scales import MICROSECONDS
@@ -34,20 +35,27 @@ LEGEND = (
 
 def result_document(run: Run, stages: Mapping[str, Stage], verdicts: Sequence[RowVerdict]) -> Document:
     """Lay out what an A/B run found."""
+    told = [one_line(_stage_text(run, name, stage)) for name, stage in stages.items()]
+    legend = paragraph(LEGEND, indent=1)
+    return Document((*side_lines(run), _table(verdicts), legend, *told, summary(verdicts)))
+
+
+def side_lines(run: Run) -> list[Paragraph]:
+    """Say what was compared."""
     sides = []
     for name, side in run.sides.items():
         python, revision = getattr(run.asked, name), getattr(run.asked, f"{name}_rev")
         what = f"{revision} ({python})" if revision else python
         sides.append(one_line(f"{name}: {what}: Python {side.python}, torch {side.torch}"))
-    told = [one_line(_stage_text(run, name, stage)) for name, stage in stages.items()]
-    legend = paragraph(LEGEND, indent=1)
-    return Document((*sides, _table(verdicts), legend, *told, one_line(summary(verdicts))))
+    return sides
 
 
-def summary(verdicts: Sequence[RowVerdict]) -> str:
+def summary(verdicts: Sequence[RowVerdict], what: str = "row") -> Paragraph:
     """Count the verdicts."""
-    rows = "1 row" if len(verdicts) == 1 else f"{len(verdicts):,} rows"
-    return f"{rows}: {plain(verdict_counts(verdicts))}" if verdicts else "no rows: nothing was compared"
+    if not verdicts:
+        return one_line(Span(f"no {what}s: nothing was compared", Tone.NOTICE))
+    rows = f"1 {what}" if len(verdicts) == 1 else f"{len(verdicts):,} {what}s"
+    return one_line(f"{rows}: ", *verdict_counts(verdicts))
 
 
 def tally_document(tally: VerdictCounts, kinds: Sequence[str]) -> Document:

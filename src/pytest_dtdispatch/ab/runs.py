@@ -11,7 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_dtdispatch.ab.judge import Sides, Stage, Values, compare_sides, judge, screen_and_confirm
-from pytest_dtdispatch.ab.model import BASE, HEAD, POOL, SCREEN, Request, Run, abba, dealt, state_of
+from pytest_dtdispatch.ab.model import (
+    BASE,
+    CONFIRM,
+    HEAD,
+    POOL,
+    SCREEN,
+    Request,
+    Run,
+    abba,
+    dealt,
+    state_of,
+)
+from pytest_dtdispatch.ab.number_rules import NumberStage, screen_numbers
 from pytest_dtdispatch.ab.recording import Recorder, check_sides
 from pytest_dtdispatch.ab.sides import probe
 from pytest_dtdispatch.ab.slowdown import SLOWER_BY
@@ -87,10 +99,28 @@ def compare(place: Workplace, recorder: Recorder) -> tuple[dict[str, Stage], lis
     return stages, verdicts
 
 
-def exit_status(screen: Stage, verdicts: Sequence[RowVerdict]) -> int:
+def compare_exact(place: Workplace, recorder: Recorder) -> tuple[NumberStage, list[RowVerdict]]:
+    """Run what is missing of a comparison of numbers, and judge."""
+    asked = recorder.run.asked
+
+    def taken(with_fresh: bool) -> Sides:
+        run_processes(place, recorder, SCREEN, abba(asked.pairs))
+        if with_fresh:
+            run_processes(place, recorder, CONFIRM, abba(asked.confirm))
+        processes = recorder.run.processes
+        base, head = ([p.numbers for p in processes if p.side == side] for side in (BASE, HEAD))
+        return base, head
+
+    stage = screen_numbers(asked, taken)
+    verdicts = stage.verdicts()
+    recorder.finish(verdicts)
+    return stage, verdicts
+
+
+def exit_status(has_compared: bool, verdicts: Sequence[RowVerdict]) -> int:
     """Give the status of the worst verdict; nothing compared is no success."""
     found = {verdict.verdict for verdict in verdicts}
-    if not screen.comparisons and Verdict.MISSING not in found:
+    if not has_compared and Verdict.MISSING not in found:
         return INCONCLUSIVE
     return next((status for worst, status in STATUS if found & worst), PASSED)
 

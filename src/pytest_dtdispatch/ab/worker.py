@@ -12,24 +12,37 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_dtdispatch.ab.model import BASE, HEAD, ProcessSample, Request, RowSample, row_samples
+from pytest_dtdispatch.ab.errands import ERRANDS, Errand
+from pytest_dtdispatch.ab.model import (
+    BASE,
+    HEAD,
+    INSTRUCTIONS,
+    TIME,
+    ProcessSample,
+    Request,
+    RowSample,
+    read_details,
+    read_numbers,
+    row_samples,
+)
 from pytest_dtdispatch.ab.process import run_to_end
 from pytest_dtdispatch.ab.recording import Recorder
 from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, interpreter, last_lines, worktrees
 from pytest_dtdispatch.core.files import read_text
-from pytest_dtdispatch.core.pass_rows import FORMAT, OUTPUT, PASSES
+from pytest_dtdispatch.core.pass_rows import ASKED, FORMAT, OUTPUT, PASSES
 from pytest_dtdispatch.errors import ProcessError
+from pytest_dtdispatch.report.progress_line import is_watched
 
 # 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors, which are the control.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
-EFFORT = ("--dtdispatch", "--dtdispatch-rounds=20", "--dtdispatch-repeat=30")
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.passes", "-p", "no:cacheprovider")
 NO_TESTS, TESTS_FAILED = 5, 1
 MOST_BYTES = 64 * 2**20
+PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class Workplace:
     arguments: tuple[str, ...]  # of pytest
     passes: int
     time_limit_s: float  # of each process
+    metric: str = TIME
     environment: Mapping[str, str] = field(default_factory=dict)  # beside what its side has
 
     def log(self, side: str) -> Path:
@@ -61,7 +75,8 @@ def workplace(asked: Request, time_limit_s: float) -> Iterator[Workplace]:
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             with _arms(asked, pythons, folder) as arms:
-                yield Workplace(arms, folder, asked.arguments or DEFAULT_TESTS, asked.passes, time_limit_s)
+                arguments = asked.arguments or DEFAULT_TESTS
+                yield Workplace(arms, folder, arguments, asked.passes, time_limit_s, asked.metric)
         except ProcessError:  # its message names a log in there
             cleanup.pop_all()
             raise
@@ -89,7 +104,7 @@ class Progress:
     def __init__(self, stage: str, total: int, done: int = 0) -> None:
         self._stage, self._total, self._done = stage, total, done
         self._seconds: list[float] = []
-        self._is_terminal = sys.stderr.isatty()
+        self._is_terminal = is_watched(sys.stderr.isatty())
 
     def begin(self, side: str) -> None:
         """Say which process runs now; only a terminal hears of it."""
@@ -120,19 +135,24 @@ class Progress:
 
 
 class Answer(NamedTuple):
-    """What a process measured: its rows, the misses of each step that it counted, how long it took."""
+    """What a process measured: its rows, the misses of each step that it counted, its numbers, its time.
+
+    Its details say what numbers consist of.
+    """
 
     rows: Mapping[str, RowSample]
     misses_per_step: Mapping[str, float]
+    numbers: Mapping[str, float]
+    details: Mapping[str, tuple[str, ...]]
     seconds: float
 
 
-def run_process(place: Workplace, side: str) -> Answer:
+def run_process(place: Workplace, side: str, errand: Errand = ERRANDS[TIME][0]) -> Answer:
     """Start a process of a side, and read what it measured."""
     arm, log, output = place.arms[side], place.log(side), place.folder / "passes.json"
     output.unlink(missing_ok=True)
-    told = {**place.environment, OUTPUT: str(output), PASSES: str(place.passes)}
-    command = [arm.python, "-m", "pytest", *PLUGINS, *EFFORT, *place.arguments]
+    told = {**place.environment, OUTPUT: str(output), PASSES: str(place.passes), ASKED: str(errand.asked)}
+    command = [arm.python, "-m", "pytest", *PLUGINS, "--dtdispatch", *errand.flags, *place.arguments]
     start = time.monotonic()
     try:
         status = run_to_end(command, arm.folder, arm.environment(told), log, place.time_limit_s)
@@ -146,28 +166,42 @@ def run_process(place: Workplace, side: str) -> Answer:
     if status or not output.exists():
         raise ProcessError(f"{arm}: {_failure(status, last_lines(log))}; log: {log}")
     try:
-        content = json.loads(read_text(output, MOST_BYTES, f"more than {MOST_BYTES:,} bytes"))
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']!r}")
-        misses = {str(name): float(count) for name, count in content["misses_per_step"].items()}
-        if not all(0 <= count < math.inf for count in misses.values()):
-            raise ValueError(f"misses of {misses}")
-        return Answer(row_samples(content["rows"]), misses, seconds)
+        return _read_answer(read_text(output, MOST_BYTES, f"more than {MOST_BYTES:,} bytes"), seconds)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ProcessError(f"{arm}: wrote something else than its rows: {error}; log: {log}") from None
 
 
+def _read_answer(text: str, seconds: float) -> Answer:
+    content = json.loads(text)
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']!r}")
+    misses = {str(name): float(count) for name, count in content["misses_per_step"].items()}
+    if not all(0 <= count < math.inf for count in misses.values()):
+        raise ValueError(f"misses of {misses}")
+    numbers, details = read_numbers(content.get("numbers", {})), read_details(content.get("details", {}))
+    return Answer(row_samples(content["rows"]), misses, numbers, details, seconds)
+
+
 def sample(place: Workplace, side: str, stage: str, progress: Progress) -> ProcessSample:
-    """Take one sample of a side: a fresh process that measured at least one row."""
+    """Take one sample of a side: fresh processes, mostly one, that measured at least one row."""
     progress.begin(side)
-    answer = run_process(place, side)
-    if not answer.rows:
+    rows: dict[str, RowSample] = {}
+    numbers: dict[str, float] = {}
+    details: dict[str, tuple[str, ...]] = {}
+    seconds = 0.0
+    for errand in ERRANDS[place.metric]:
+        answer = run_process(place, side, errand)
+        rows |= answer.rows
+        numbers |= answer.numbers
+        details |= answer.details
+        seconds += answer.seconds
+    if not rows and not numbers:
         raise ProcessError(
             f"{place.arms[side]}: measured nothing: no test of it makes calls on DTensors through the "
             f"dtdispatch fixture; log: {place.log(side)}"
         )
-    progress.end(side, answer.seconds)
-    return ProcessSample(stage, side, answer.seconds, answer.rows)
+    progress.end(side, seconds)
+    return ProcessSample(stage, side, seconds, rows, numbers, details)
 
 
 def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Sequence[str]) -> None:
@@ -175,7 +209,19 @@ def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Seque
     done = len(recorder.run.of(stage))
     with closing(Progress(stage, len(order), done)) as progress:
         for side in order[done:]:
-            recorder.add(sample(place, side, stage, progress))
+            pair = len(recorder.run.processes) // 2
+            recorder.add(sample(_laid_out(place, pair), side, stage, progress))
+
+
+def _laid_out(place: Workplace, pair: int) -> Workplace:
+    """Let each pair that counts instructions lie differently in memory.
+
+    All else is the same in every process, so that one that lies badly would lie badly each time (Mytkowicz
+    et al., 2009, https://doi.org/10.1145/1508244.1508275).
+    """
+    if place.metric != INSTRUCTIONS:
+        return place
+    return replace(place, environment={**place.environment, PADDING: "x" * (STEP_BYTES * pair)})
 
 
 def _failure(status: int, lines: Sequence[str]) -> str:
