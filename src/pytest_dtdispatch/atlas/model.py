@@ -111,6 +111,7 @@ class Atlas:
     python: str
     date: str  # on which the run ended, 2026-11-21
     command: str  # as it was typed
+    load: str = ""  # of the machine at the end, as text
 
     def of(self, *outcomes: Outcome) -> tuple[AtlasRow, ...]:
         """Rows of these outcomes."""

@@ -23,9 +23,12 @@ from pytest_dtdispatch.atlas.arguments import Arguments, find_arguments
 from pytest_dtdispatch.atlas.inputs import GRID, Layout, layouts_of
 from pytest_dtdispatch.atlas.model import MAX_VISITS, REPEAT, ROUNDS, VISITS, Atlas, AtlasRow, Counts, Outcome
 from pytest_dtdispatch.atlas.page import atlas_document
-from pytest_dtdispatch.core.environment import cpu_model
+from pytest_dtdispatch.atlas.whole_page import whole_page
+from pytest_dtdispatch.core.environment import cpu_model, load_text
 from pytest_dtdispatch.core.files import write_whole
+from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.errors import DtDispatchError, first_line
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.op_call import OpCall, signature_of, tensor_text
@@ -50,8 +53,8 @@ OUTPUTS = ("", "R", "S1")
 MeshOf = Callable[[tuple[int, ...]], DeviceMesh]
 
 
-def write_atlas(output: Path, globs: Sequence[str], command: str) -> Atlas:
-    """Measure ops, and write the page."""
+def write_atlas(output: Path, whole: Path, globs: Sequence[str], command: str) -> Atlas:
+    """Measure ops, and write a short page in Markdown and one of HTML with every row."""
     with _quiet_torch():
         atlas = Atlas(
             rows=_rows(globs),
@@ -61,8 +64,10 @@ def write_atlas(output: Path, globs: Sequence[str], command: str) -> Atlas:
             python=platform.python_version(),
             date=datetime.date.today().isoformat(),
             command=command,
+            load=load_text(),
         )
-    write_whole(output, document_text(atlas_document(atlas)))
+    write_whole(output, document_text(atlas_document(atlas, whole.name)))
+    write_whole(whole, whole_page(atlas))
     return atlas
 
 
@@ -89,7 +94,7 @@ def _rows(globs: Sequence[str]) -> tuple[AtlasRow, ...]:
         raise DtDispatchError(f"--ops {' '.join(globs)}: no op that DTensor has a rule for has such a name")
     with StepCounter():
         pass  # where counts cannot be had, say so at once, and not when all is measured
-    print(f"dtdispatch atlas: {len(ops):,} ops", file=sys.stderr)
+    print(f"dtdispatch atlas: {many(len(ops), 'op')}", file=sys.stderr)
     with closing(ProcessGroupOwner()) as owner:
         owner.group(Place(GRID, "cpu", "fake"))
 
@@ -127,7 +132,8 @@ class Surveyed(NamedTuple):
 
 def survey(ops: Mapping[str, Any], mesh_of: MeshOf, plan: Plan = PLAN) -> Iterator[Surveyed]:
     """Measure ops, each in every layout that it is measured in."""
-    for name, op in ops.items():
+    for number, (name, op) in enumerate(ops.items(), 1):
+        tell("op {} of {}: {}", number, len(ops), name)
         arguments = find_arguments(op)
         if isinstance(arguments, str):
             outcome = Outcome.NO_KERNEL if "Could not run '" in arguments else Outcome.NO_ARGUMENTS
@@ -149,6 +155,7 @@ def surveyed_often(
     surveyed = list(survey(ops, mesh_of))
     for visit in range(1, MAX_VISITS):
         for index, (row, case) in enumerate(surveyed):
+            tell("visit {} of {}, signature {} of {}", visit + 1, MAX_VISITS, index + 1, len(surveyed))
             if case and (visit < VISITS or (row.unconfirmed and clock() < end)):
                 visits = row.visits + _measured(row.op, case, mesh_of, PLAN).visits
                 surveyed[index] = Surveyed(replace(row, visits=visits), case)
@@ -202,7 +209,8 @@ def counted(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]
     for first in range(0, len(surveyed), BATCH):
         with StepCounter() as counter:
             caches = ShardingCaches()  # made where the counter sees them cleared
-            for one in surveyed[first : first + BATCH]:
+            for index, one in enumerate(surveyed[first : first + BATCH], first + 1):
+                tell("counting, signature {} of {}", index, len(surveyed))
                 if one.case is None:
                     yield one.row
                     continue
