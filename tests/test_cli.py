@@ -84,7 +84,7 @@ def test_an_interruption_is_told_in_one_line_and_leaves_the_file_alone(
         assert main(["atlas", "--output", str(page), "--ops", "is_same_size.*"]) == 130
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "dtdispatch atlas: 1 ops\ndtdispatch: interrupted, and nothing was written\n"
+    assert err == "dtdispatch atlas: 1 op\ndtdispatch: interrupted, and nothing was written\n"
     assert page.read_text(encoding="utf-8") == EARLIER
 
 
@@ -104,7 +104,8 @@ def test_the_atlas_is_written_to_a_path_that_is_no_utf_8(
     page = tmp_path / "atlas\udcff.md"
     assert main(["atlas", "--output", str(page), "--ops", "is_same_size.*"]) == 0
     assert r"atlas\udcff.md' --ops" in page.read_text(encoding="utf-8")
-    assert r"atlas\udcff.md: " in capsys.readouterr().out
+    assert r"atlas\udcff.md, " in capsys.readouterr().out
+    assert page.with_suffix(".html").exists()
 
 
 @pytest.mark.torch
@@ -119,9 +120,41 @@ def test_the_atlas_of_an_op_is_written_as_a_page(tmp_path: Path, capsys: pytest.
     assert main(["atlas", "--output", str(page), "--ops", "atan2.default", "--ops", "is_same_size.*"]) == 0
     text = page.read_text(encoding="utf-8")
     assert "| `atan2.default(f32[8,8]S0, f32[8,8]S0)@4` | " in text
+    whole = page.with_suffix(".html")
+    assert "<bdi>atan2.default(f32[8,8]S0, f32[8,8]S0)@4</bdi>" in whole.read_text(encoding="utf-8")
     assert "torch on 1 thread" in text
     assert f"`dtdispatch atlas --output {page} --ops atan2.default --ops 'is_same_size.*'`" in text
-    assert capsys.readouterr().out == f"{page}: 4 rows of 2 ops\n"
+    assert capsys.readouterr().out == f"{page}, {whole}: 4 rows of 2 ops\n"
     assert not dist.is_initialized()
     assert torch.get_num_threads() == threads
     assert logging.root.manager.disable == logging.NOTSET
+
+
+@pytest.mark.torch
+def test_an_atlas_that_is_asked_for_as_html_writes_over_no_other_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "atlas.md").write_text("# Mine\n")
+    assert main(["atlas", "--output", str(tmp_path / "atlas.html"), "--ops", "is_same_size.*"]) == 2
+    assert "atlas.md holds something else, not an atlas" in said(capsys)
+    assert not (tmp_path / "atlas.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no saved run: line 1: "),
+        ('{"benchmarks": [], "machine_info": {}}', "is no saved run: nothing in it was measured"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_reported_is_told_in_one_line_and_writes_no_page(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = tmp_path / "0001_base.json", tmp_path / "page.html"
+    if text is not None:
+        path.write_text(text)
+    assert main(["report", str(path), "--output", str(page)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dtdispatch: {path} {said}")
+    assert not page.exists()

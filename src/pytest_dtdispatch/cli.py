@@ -6,16 +6,20 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
 from pytest_dtdispatch.ab.commands import add_parsers, obey, told_by
-from pytest_dtdispatch.core.files import checked_target
-from pytest_dtdispatch.core.forms import ATLAS
-from pytest_dtdispatch.core.parsing import read_file
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.forms import ATLAS, ATLAS_PAGE, REPORT
+from pytest_dtdispatch.core.parsing import read_exports, read_file
+from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.plugin.flags import EXPORTS
+from pytest_dtdispatch.report.document import Tone
+from pytest_dtdispatch.report.screen import say, shown_progress
 
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
 
@@ -33,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _obey(list(sys.argv[1:] if arguments is None else arguments))
     except DtDispatchError as error:
-        print(printable(f"dtdispatch: {error}"), file=sys.stderr)
+        say(f"dtdispatch: {error}", Tone.BAD, sys.stderr)
         return PROCESS_ERROR if isinstance(error, ProcessError) else USAGE_ERROR
     except KeyboardInterrupt as interrupt:
         said = str(interrupt) or "interrupted, and nothing was written"
-        print(printable(f"dtdispatch: {said}"), file=sys.stderr)
+        say(f"dtdispatch: {said}", Tone.NOTICE, sys.stderr)
         return INTERRUPTED
 
 
@@ -54,19 +58,29 @@ def _obey(words: list[str]) -> int:
         print("dtdispatch", version("pytest-dtdispatch"))
         return 0
     if given.command is None:
-        names = "ab, aa, selftest, atlas, watch, expected"
+        names = "ab, aa, selftest, atlas, watch, expected, export, report"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
     if given.command in AB_COMMANDS:
         return obey(given, arguments)
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
-    if given.command == "expected":
-        return _update_expected(given)
-    checked_target(given.output, ATLAS)
+    others = {"expected": _update_expected, "export": _export, "report": _report}
+    if given.command in others:
+        return others[given.command](given)
+    return _atlas(given, shlex.join(["dtdispatch", *words]))
+
+
+def _atlas(given: argparse.Namespace, command: str) -> int:
+    short, whole = given.output, given.output.with_suffix(".html")
+    if short == whole:
+        short = whole.with_suffix(".md")
+    checked_target(short, ATLAS)
+    checked_target(whole, ATLAS_PAGE)
     from pytest_dtdispatch.atlas.survey import write_atlas
 
-    atlas = write_atlas(given.output, given.ops, shlex.join(["dtdispatch", *words]))
-    print(printable(f"{given.output}: {len(atlas.rows):,} rows of {atlas.ops:,} ops"))
+    with shown_progress():
+        atlas = write_atlas(short, whole, given.ops, command)
+    say(f"{short}, {whole}: {many(len(atlas.rows), 'row')} of {many(atlas.ops, 'op')}", Tone.GOOD)
     return 0
 
 
@@ -89,7 +103,37 @@ def _update_expected(given: argparse.Namespace) -> int:
     names, form = metric_names(), as_pytorch_reads_it if given.pytorch else as_it_is
     update = update_expected(given.file, given.results, given.reason, given.new_margin, names, form)
     said, *left_out = str(update).split("\n")
-    print(printable(f"{given.file}: {said}"), *map(printable, left_out), sep="\n")
+    say(f"{given.file}: {said}", Tone.GOOD)
+    for line in left_out:
+        say(line, Tone.NOTICE)
+    return 0
+
+
+def _export(given: argparse.Namespace) -> int:
+    from pytest_dtdispatch.report.formats import export_saved
+    from pytest_dtdispatch.report.saved_report import read_reported
+
+    try:
+        run = read_reported(given.saved)
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None
+    for said in export_saved(run, [export for each in given.exports for export in each]):
+        say(said, Tone.GOOD)
+    return 0
+
+
+def _report(given: argparse.Namespace) -> int:
+    from pytest_dtdispatch.report.html_page import html_page, in_order
+    from pytest_dtdispatch.report.saved_report import read_reported
+
+    checked_target(given.output, REPORT)
+    try:
+        runs = in_order([read_reported(path) for path in given.saved])
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None
+    write_whole(given.output, html_page(runs))
+    of = f"{len(runs)} saved runs, the newest of them {runs[-1].where}," if len(runs) > 1 else runs[-1].where
+    say(f"{given.output}: a report of {of} was written", Tone.GOOD)
     return 0
 
 
@@ -99,7 +143,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version of this package")
     commands = parser.add_subparsers(dest="command", title="subcommands")
     atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
-    what = "the page, moved into place when it is whole"
+    what = "a short page in Markdown; every row goes into FILE.html beside it"
     atlas.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
     what = "only these ops, as mm.* or add.Tensor; may be repeated"
     atlas.add_argument("--ops", action="append", default=[], metavar="GLOB", help=what)
@@ -109,7 +153,26 @@ def _parser() -> Parser:
     watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script")
     add_parsers(commands)
     _add_expected(commands)
+    _add_export(commands)
+    _add_report(commands)
     return parser
+
+
+def _add_export(commands: Any) -> None:
+    export = commands.add_parser("export", help="write a saved run in formats that other tools read")
+    what = "a run that pytest-benchmark saved: --benchmark-json, --benchmark-save, --benchmark-autosave"
+    export.add_argument("saved", type=told_by(read_file), metavar="SAVED.json", help=what)
+    what = f"one or more, with a format of {', '.join(EXPORTS)}"
+    read = told_by(partial(read_exports, formats=EXPORTS))
+    export.add_argument("exports", type=read, nargs="+", metavar="FORMAT:FILE", help=what)
+
+
+def _add_report(commands: Any) -> None:
+    report = commands.add_parser("report", help="write saved runs as one HTML page")
+    what = "a run that pytest-benchmark saved; of several the newest, with the course over all of them"
+    report.add_argument("saved", type=told_by(read_file), nargs="+", metavar="SAVED.json", help=what)
+    what = "the page, which loads nothing"
+    report.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.html", help=what)
 
 
 def _add_expected(commands: Any) -> None:

@@ -16,11 +16,24 @@ from tests.fuzz.inputs import TRIED, assert_one_line, odd_texts, of_commands, sp
 
 NOWHERE = "/nowhere/python"
 FLAGS = {
-    "ab": ["base", "head", "base-rev", "pairs", "confirm", "passes", "floor", "control", "processes"],
+    "ab": [
+        "base",
+        "head",
+        "base-rev",
+        "metric",
+        "threshold",
+        "pairs",
+        "confirm",
+        "passes",
+        "floor",
+        "control",
+        "processes",
+    ],
     "aa": ["python", "processes", "pairs", "floor", "control", "pool"],
     "selftest": ["python", "processes", "passes", "pool"],
     "atlas": ["output", "ops"],
     "expected": ["results", "reason", "new-margin"],
+    "export": ["format"],
     "": ["help", "version", "base"],
 }
 # What comes last holds: nothing is measured, whatever came before it.
@@ -29,6 +42,7 @@ SAFE = {
     "aa": [f"--python={NOWHERE}"],
     "selftest": [f"--python={NOWHERE}"],
     "atlas": ["--output=/nowhere/atlas.md"],
+    "export": ["/nowhere/saved.json", "csv:/nowhere/out.csv"],
 }
 EXPECTED = "# hits\nt.py::test_a::a,dispatch_hit_ns,6940,0.25\nt.py::test_b::b,collectives,4,0,why\n"
 RESULTS = "t.py::test_a::a,dispatch_hit_ns,9000\nt.py::test_b::b,collectives,4\n"

@@ -222,7 +222,7 @@ def status_of(run: Run) -> int:
         return tuple([one.quietest_ns for one in processes if one.side == side] for side in (BASE, HEAD))
 
     stages = screen_and_confirm(run.asked, taken)
-    return exit_status(stages[SCREEN], judge(**stages))
+    return exit_status(bool(stages[SCREEN].comparisons), judge(**stages))
 
 
 @fuzzed

@@ -235,6 +235,24 @@ def test_their_command_compares_our_rows_and_both_draw_histograms(pytester: pyte
         assert all("<svg" in chart.read_text() for chart in charts)
 
 
+def test_their_tables_have_our_rows_where_a_flag_of_tables_is_given(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
+    result, found = rows(pytester)
+    assert [line for line in result.outlines if " benchmark" in line and "tests" in line] == [
+        line for line in result.outlines if " benchmark: 1 tests " in line
+    ], "theirs alone"
+    assert "test_theirs" in text_of(result)
+    assert len(found) == 4, "files have all rows"
+    ours = "* benchmark 'dtdispatch miss': 1 tests *"
+    measure(pytester, "--benchmark-sort=min").stdout.fnmatch_lines([ours])  # its default, but asked for
+    measure(pytester, "-v").stdout.fnmatch_lines([ours])
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--benchmark-columns min")
+    measure(pytester).stdout.fnmatch_lines([ours])
+    measure(pytester, "--benchmark-quiet").stdout.no_fnmatch_line(ours)
+
+
 def test_only_runs_our_tests_beside_theirs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
     result, found = rows(pytester, "--benchmark-only")

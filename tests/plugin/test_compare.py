@@ -53,7 +53,7 @@ def test_without_the_flag_each_variant_runs_once_and_claims_hold(pytester: pytes
 
 def test_every_variant_is_a_row_of_one_group(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=mlp())
-    result, found = rows(pytester)
+    result, found = rows(pytester, "--benchmark-columns=median")
     result.assert_outcomes(passed=1)
     names = [f"test_it.py::test_mlp::mlp[{label}]::call" for label in ("dtensor", "plain")]
     assert [row["fullname"] for row in found] == names

@@ -13,7 +13,7 @@ from pytest_dtdispatch.instructions.instruction_sampler import InstructionSample
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 import_compilers()
 

@@ -58,6 +58,7 @@ EARLIER = {
     "--dtdispatch-csv": f"{MUL},dispatch_hit_ns,1\n",
     "--dtdispatch-oss-json": '[{"benchmark": {"name": "earlier"}}]',
     "--dtdispatch-trace": chrome_trace({"earlier": []}),
+    "--dtdispatch-markdown": "## dtdispatch: passed\n",
 }
 GATE = (*CSV, "--dtdispatch-expected=expected.csv")
 
@@ -119,7 +120,7 @@ def refused(result: pytest.RunResult, *says: str) -> None:
 
 
 def test_results_are_written_as_pytorch_reads_them(pytester: pytest.Pytester) -> None:
-    passed(run(pytester, *CSV), f"7 results were written to {pytester.path / 'results.csv'}")
+    passed(run(pytester, *CSV), f"7 results written to {pytester.path / 'results.csv'}")
     found = pytorch_reader.read_results(pytester.path / "results.csv")
     assert list(found) == KEYS
     assert all(10_000 <= found[key] < 20_000 for key in KEYS if key[1] in TIMES)
@@ -290,6 +291,35 @@ def test_what_improved_fails_too(
     expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
     text = failed(run(pytester, *GATE), "6 passed, 1 improved", f"improved {MUL}", "update the expected file")
     assert "regressed" not in text
+
+
+def test_what_improved_warns_where_that_is_wanted_and_has_its_row_to_paste(
+    pytester: pytest.Pytester, expected: Path
+) -> None:
+    expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
+    result = run(pytester, *GATE, "--dtdispatch-improved=warn")
+    passed(result, "gate: passed against expected.csv: 6 passed, 1 improved", f"improved {MUL}")
+    [pasted] = [line for line in result.outlines if line.startswith(MUL)]
+    assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
+
+
+def test_improved_without_expected_results_is_a_mistake(pytester: pytest.Pytester) -> None:
+    refused(
+        run(pytester, *CSV, "--dtdispatch-improved=warn"), "--dtdispatch-improved: ", "--dtdispatch-expected"
+    )
+    refused(run(pytester, "--dtdispatch-improved=warn"), "--dtdispatch-improved: nothing is measured")
+    pytester.makeini("[pytest]\ndtdispatch_improved = warn\n")
+    passed(run(pytester, *CSV), "7 results written")
+
+
+def test_drift_is_told_of_a_run_that_passed(
+    pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
+) -> None:
+    passed(run(pytester, *GATE), "drift of 7 passed rows: all within 0.05 %")
+    scripted.extra_ns = 500
+    result = run(pytester, *GATE, "-v", "-k", "mul")
+    passed(result, "drift of 2 passed rows: median +5.0 %", f"most up: +5.0 %: {MUL} (dispatch_")
+    assert sum(MUL in line and "+5.0 %" in line and "+-10 %" in line for line in result.outlines) == 3
 
 
 def test_a_file_that_the_command_updated_passes(

@@ -240,7 +240,8 @@ def test_detach(dtdispatch, device_mesh):
 @pytest.mark.long
 def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_profile=SLOWED)
-    result = pytester.runpytest_subprocess(*FAST, *COUNT, "--dtdispatch-profile", "--dtdispatch-rounds=1")
+    profile = ("--dtdispatch-profile", "--dtdispatch-rounds=1", "--dtdispatch-export=stacks:stacks.txt")
+    result = pytester.runpytest_subprocess(*FAST, *COUNT, *profile)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
@@ -255,3 +256,11 @@ def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> No
     [line] = [line for line in result.outlines if "handler_that_grew (" in line]
     count = int(line.split()[0].replace(",", ""))
     assert 5_000 * 20 < count < 5_000 * 500
+    chains = [line.rpartition(" ") for line in (pytester.path / "stacks.txt").read_text().splitlines()]
+    [(chain, _, own)] = [
+        each for each in chains if each[0].rpartition(";")[2].startswith("handler_that_grew")
+    ]
+    test, name, state, *_, caller, _ = chain.split(";")
+    assert (test, name, state) == ("test_profile.py::test_detach", "whole", "a miss")
+    assert caller.startswith("test_detach.<locals>.propagate (")
+    assert int(own) == count

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.core.parsing import Export, beside
 from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import options
@@ -55,8 +56,16 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     ),
     "any_machine": (["--dtdispatch-any-machine"], True),
     "expected": (["--dtdispatch", "--dtdispatch-expected=a b.csv"], Path("a b.csv")),
+    "improved": (["--dtdispatch-improved=warn"], "warn"),
+    "export": (
+        ["--dtdispatch", "--dtdispatch-export=csv:e.csv", "--dtdispatch-export", "stacks:f"],
+        (Export("csv", Path("e.csv")), Export("stacks", Path("f"))),
+    ),
+    "markdown": (["--dtdispatch", "--dtdispatch-markdown=auto"], "auto"),
+    "junit": (["--dtdispatch", "--dtdispatch-junit"], True),
     "csv": (["--dtdispatch", "--dtdispatch-csv", "b.csv"], Path("b.csv")),
     "oss_json": (["--dtdispatch", "--dtdispatch-oss-json=c.json"], Path("c.json")),
+    "report": (["--dtdispatch", "--dtdispatch-report=r.html"], Path("r.html")),
     "trace": (["--dtdispatch", "--dtdispatch-trace=d.json"], Path("d.json")),
 }
 INI = {
@@ -92,8 +101,13 @@ INI = {
     "threshold": "dtdispatch_fail =\n  median:10%\n  hit=min:7.5%",
     "any_machine": "dtdispatch_any_machine = yes",
     "expected": "dtdispatch_expected = a b.csv",
+    "improved": "dtdispatch_improved = warn",
+    "export": "dtdispatch_export =\n  csv:e.csv\n  stacks:f",
+    "markdown": "dtdispatch_markdown = auto",
+    "junit": "dtdispatch_junit = true",
     "csv": "dtdispatch_csv = b.csv",
     "oss_json": "dtdispatch_oss_json = c.json",
+    "report": "dtdispatch_report = r.html",
     "trace": "dtdispatch_trace = d.json",
 }
 # Mistakes: setting, what is typed, what the line says of it.
@@ -122,6 +136,7 @@ MISTAKES = [
     ("backend", "mpi", "is not one of auto, fake, gloo, nccl, local"),
     ("timeout", "0", "is not a number of seconds above 0"),
     ("rank_stat", "mean", "is not one of median, max"),
+    ("improved", "pass", "is not one of fail, warn"),
     ("threads", "2", "is not one of one, program"),
     ("device", "tpu", "is not one of auto, cpu, cuda"),
 ]
@@ -212,8 +227,7 @@ def test_a_flag_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: 
 
 @pytest.mark.parametrize("field", WITH_FLAG)
 def test_an_ini_value_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
-    value: Any = GIVEN[field][1]
-    value = pytester.path / value if isinstance(value, Path) else value
+    value: Any = beside(GIVEN[field][1], pytester.path)
     expected: dict[str, Any] = value if field == "max" else {field: value}
     expected = {**expected, "measure": field in ("measure", "measure_all")}
     assert run_settings(config_of(pytester, ini=INI[field])) == Settings(**expected)

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,7 @@ def test_it_is_over(device_mesh):
     with pytest.raises(RuntimeError, match="not been initialized"):
         rpc.get_worker_info()
 """
+GOOD_HIT = re.compile(r"test_good\.py::.*::hit")
 NEEDS_NCCL = """
 @pytest.mark.dtdispatch(backend="nccl")
 def test_nccl(device_mesh):
@@ -182,55 +184,66 @@ def test_the_suite_has_the_same_rows_however_its_ranks_are_started(tmp_path: Pat
     assert names == row_names(files["torchrun"]) == row_names(files["nodes"])
 
 
+@dataclass(frozen=True)
+class TwoRanks:
+    """A measured run of several files on two ranks, and what it wrote."""
+
+    run: Finished
+    folder: Path
+
+    @property
+    def text(self) -> str:
+        return self.run.text
+
+
 @pytest.fixture(scope="module")
-def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """One measured run of several files: it is torch's import on each rank that takes the time."""
+def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> TwoRanks:
+    """One run: it is torch's import on each rank that takes the time."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    for name, source in (("same", COLLECTIVES), ("rpc", RPC), ("nccl", NEEDS_NCCL)):
+    for name, source in (("good", GOOD), ("same", COLLECTIVES), ("rpc", RPC), ("nccl", NEEDS_NCCL)):
         (folder / f"test_{name}.py").write_text(IMPORTS + source)
-    return run_ranks(folder, 2, "--dtdispatch-rounds=1", "-rsp")
+    written = (
+        "--benchmark-autosave",
+        "--benchmark-json=rows.json",
+        "--dtdispatch-csv=rows.csv",
+        "--junitxml=junit.xml",
+    )
+    asked = ("--dtdispatch-rounds=1", "--dtdispatch-rank-stat=max", "-rsp", "-v")
+    return TwoRanks(run_ranks(folder, 2, *written, *asked), folder)
 
 
-def test_results_under_measurement_are_those_without(on_two_ranks: Finished) -> None:
-    assert on_two_ranks.status == 0, on_two_ranks.text
+def test_results_under_measurement_are_those_without(on_two_ranks: TwoRanks) -> None:
+    assert on_two_ranks.run.status == 0, on_two_ranks.text
     assert len(re.findall(r"^PASSED test_same\.py::", on_two_ranks.text, re.MULTILINE)) == 41
 
 
 @pytest.mark.skipif(
     torch.cuda.device_count() >= 2, reason="this machine has a CUDA device for each of 2 ranks"
 )
-def test_a_test_that_needs_more_devices_than_there_are_is_skipped_with_why(on_two_ranks: Finished) -> None:
+def test_a_test_that_needs_more_devices_than_there_are_is_skipped_with_why(on_two_ranks: TwoRanks) -> None:
     assert re.search(r"SKIPPED .*needs a CUDA device for each of the 2 ranks", on_two_ranks.text)
 
 
-def test_rpc_starts_and_stops_with_a_group_again_and_again(on_two_ranks: Finished) -> None:
+def test_rpc_starts_and_stops_with_a_group_again_and_again(on_two_ranks: TwoRanks) -> None:
     assert len(re.findall(r"^PASSED test_rpc\.py::", on_two_ranks.text, re.MULTILINE)) == 3
 
 
-def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "test_good.py").write_text(IMPORTS + GOOD)
-    file, csv, junit = tmp_path / "rows.json", tmp_path / "rows.csv", tmp_path / "junit.xml"
-    args = (
-        "--benchmark-autosave",
-        f"--benchmark-json={file}",
-        f"--dtdispatch-csv={csv}",
-        f"--junitxml={junit}",
-    )
-    run = run_ranks(tmp_path, 2, *args, "--dtdispatch-rank-stat=max", "-v")
-    assert run.status == 0, run.text
-    assert "2 ranks on 1 machine" in run.text
-    assert len(list((tmp_path / ".benchmarks").rglob("*.json"))) == 1
-    assert 'tests="1"' in junit.read_text()
-    saved = json.loads(file.read_text())
+def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(on_two_ranks: TwoRanks) -> None:
+    folder, tests = on_two_ranks.folder, 46
+    assert "2 ranks on 1 machine" in on_two_ranks.text
+    assert len(list((folder / ".benchmarks").rglob("*.json"))) == 1
+    assert f'tests="{tests}"' in (folder / "junit.xml").read_text()
+    saved = json.loads((folder / "rows.json").read_text())
     machine = saved["machine_info"]["dtdispatch"]
     assert (machine["ranks"], machine["rank_stat"], machine["backend"]) == (2, "max", "gloo")
-    [hit] = [row for row in saved["benchmarks"] if row["params"]["state"] == "hit"]
+    [hit] = [row for row in saved["benchmarks"] if GOOD_HIT.fullmatch(row["fullname"])]
     info = hit["extra_info"]
-    assert {rank: len(ns) for rank, ns in info["rank_samples_ns"].items()} == {"0": 10, "1": 10}
+    assert {rank: len(ns) for rank, ns in info["rank_samples_ns"].items()} == {"0": 2, "1": 2}
     slowest = info["rank_medians_ns"][str(info["slowest_rank"])]
     assert slowest == info["slowest_rank_ns"] == max(info["rank_medians_ns"].values())
     assert hit["stats"]["median"] * 1e9 == pytest.approx(slowest)
-    [row] = [line for line in csv.read_text().splitlines() if "dispatch_hit_ns" in line]
+    rows = (folder / "rows.csv").read_text().splitlines()
+    [row] = [row for row in rows if "::test_good::" in row and "dispatch_hit_ns" in row]
     assert int(row.rpartition(",")[2]) == pytest.approx(slowest, abs=1)
 
 

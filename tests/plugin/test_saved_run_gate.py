@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
 from tests.scripted_clock import ScriptedClock
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 TESTS = (
     IMPORTS
@@ -131,6 +132,22 @@ def test_nothing_is_judged_against_a_saved_row_that_is_noisy(pytester: pytest.Py
     assert "2 passed, 2 inconclusive" in text
     assert "\n    noisy in the saved run: its samples scatter by " in text
     assert "rows are noisy" not in text, "this run is quiet"
+
+
+def test_drift_since_the_saved_run_is_told_of_rows_that_passed(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    path = save(pytester)
+    edit(path, lambda saved: saved.update(datetime="2026-07-31T09:30:15+00:00"))
+    scripted.extra_ns = 500
+    result = run(pytester, *GATE, "-v")
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.OK, text
+    assert "  drift of 4 passed rows since 2026-07-31 (99 % intervals): median " in text
+    assert re.search(rf"    most up: \+5\.0 % \(\+\d\.\d % to \+5\.\d %\): {MUL}", text)
+    assert "most down" not in text
+    rows = text.partition("\ndrift of each row that passed\n")[2].splitlines()[1:5]
+    assert [("+5.0 %" in row, "noise" in row) for row in rows] == [(True, False)] * 2 + [(False, True)] * 2
 
 
 def refused(result: pytest.RunResult, *says: str) -> None:

@@ -68,7 +68,7 @@ def test_exponents_stand_below_the_table_a_line_a_state(pytester: pytest.Pyteste
     assert len(table) == len(SIZES)
     assert lines[table[-1] + 1] == "  4 of 4 rows are proved by the cache counters"
     assert table[-1] + 2 == title
-    assert "Quietest blocks:" in "".join(lines[title + 3 :])
+    assert "miss: first call" in "".join(lines[title + 3 :])
 
 
 def test_very_quiet_shows_no_exponent(pytester: pytest.Pytester) -> None:

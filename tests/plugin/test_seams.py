@@ -13,7 +13,7 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.kinds import KINDS
 from tests.plugin_runs import IMPORTS, assert_says_once, benchmarks_of, measure, run, text_of
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SAMPLER = """
     import time

@@ -55,11 +55,11 @@ def test_the_table_has_a_line_a_signature_below_its_test(pytester: pytest.Pytest
     assert title.strip("= ") == "dtdispatch"
     assert re.fullmatch(
         r"  signature +miss [mu]s +\+-% +hit [mun]s +\+-% +local [mun]s +overhead [mun]s +miss/hit +samples"
-        r"(  mark)?",
+        r"  1us +\d+ms(  mark)?",
         head,
     )
     assert test == "test_ten.py::test_add (dispatch from below autograd)"
-    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{7}} +2\+6(  noisy)?", line)
+    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{7}} +2\+6  █+▒+·+( +noisy)?", line)
     assert proved == "  1 of 1 rows are proved by the cache counters"
     assert "overhead: hit - local" in " ".join(legend)
 
@@ -70,8 +70,8 @@ def test_verbose_adds_rounds_calls_and_why_there_is_no_local_row(pytester: pytes
     assert "no local row" not in brief
     assert not re.search(r"samples +rounds", brief)
     verbose = "\n".join(measured_section(pytester, "-v"))
-    assert re.search(r"calls +share % .* samples\b", verbose)
-    assert re.search(r"samples +rounds|    rounds 2\b", verbose)
+    assert re.search(r"calls +share % .* samples\b|    samples 2\+6", verbose)
+    assert re.search(r"samples +rounds|    (samples 2\+6, )?rounds 2\b", verbose)
     assert "no local row: " in verbose
 
 
@@ -81,7 +81,7 @@ def test_quiet_leaves_out_the_legend_and_very_quiet_the_table(pytester: pytest.P
     assert "  1 of 1 rows are proved by the cache counters" in quiet
     assert not any("Quietest blocks:" in line for line in quiet)
     silent = measure(pytester, "--benchmark-quiet", "-qq").outlines
-    assert "1 signatures and calls were measured" in silent
+    assert "signatures and calls measured: 1" in silent
     assert not any("proved" in line for line in silent)
 
 

@@ -105,10 +105,10 @@ def test_both(dtdispatch, device_mesh):
     result = measure(pytester)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["*add.Tensor(f32*", "*counts of each step*", "*Quietest blocks:*", "*Counts of*"]
+        ["*add.Tensor(f32*", "*counts of each step*", "*miss: first call*", "*Counts of*"]
     )
     quiet = measure(pytester, "-qq")
-    quiet.stdout.fnmatch_lines(["1 signatures and calls were measured", "1 steps were counted"])
+    quiet.stdout.fnmatch_lines(["signatures and calls measured: 1", "steps counted: 1"])
 
 
 # Limits
@@ -328,6 +328,55 @@ def test_a_mistake_is_told_in_one_line(pytester: pytest.Pytester, body: str, lin
     result = measure(pytester)
     result.assert_outcomes(failed=1)
     assert_says_once(result, line)
+
+
+ONE_NAME = """
+def test_counted_first(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    def step():
+        return a + a
+    assert dtdispatch.steps(step).name == dtdispatch.budget(step, 1, 1).name == "step"
+    dtdispatch.call(step)
+
+def test_timed_first(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    def step(n=0):
+        return a + a
+    dtdispatch.call(step)
+    dtdispatch.budget(step, 1, 1)
+    dtdispatch.steps(step, inputs=[1, 2])
+
+@pytest.mark.parametrize("again", [
+    lambda dtdispatch, step: dtdispatch.budget(step, 1, 1),
+    lambda dtdispatch, step: dtdispatch.steps(step, inputs=[1, 2]),
+    lambda dtdispatch, step: dtdispatch.call(step),
+    lambda dtdispatch, step: dtdispatch.compile(step),
+    lambda dtdispatch, step: dtdispatch.compare({"a": step, "b": step}, name="step"),
+    lambda dtdispatch, step: dtdispatch.scaling(lambda size: step, (1, 2), name="step"),
+])
+def test_of_one_kind(dtdispatch, device_mesh, again):
+    a = sharded(device_mesh)
+    def step(n=0):
+        return a + a
+    dtdispatch.budget(step, 1, 1)
+    dtdispatch.steps(step)
+    dtdispatch.call(step)
+    with pytest.raises(Exception, match="the name 'step' is taken by another call of this test"):
+        again(dtdispatch, step)
+"""
+
+
+def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(IMPORTS + ONE_NAME)
+    result = measure(pytester, "--dtdispatch-csv=results.csv")
+    result.assert_outcomes(passed=8)
+    file = pytester.path / "results.csv"
+    keys = [",".join(row.split(",")[:2]).partition("::")[2] for row in file.read_text().splitlines()]
+    for test in ("test_counted_first", "test_timed_first"):
+        metrics = ("dispatch_hit_ns", "dispatch_miss_ns", "misses_per_step", "redistributes", "collectives")
+        assert sorted(key for key in keys if test in key) == sorted(
+            f"{test}::step,{each}" for each in metrics
+        )
 
 
 def test_a_step_that_raises_fails_with_its_own_error(pytester: pytest.Pytester) -> None:

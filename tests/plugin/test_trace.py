@@ -62,7 +62,7 @@ def test_every_step_of_a_run_is_in_the_trace(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=3)
     events = events_of(pytester)
     path = pytester.path / "trace.json"
-    result.stdout.fnmatch_lines([f"{len(events):,} spans were written to {path}"])
+    result.stdout.fnmatch_lines([f"{len(events):,} spans written to {path}"])
     steps = [event for event in events if event["cat"] == "step"]
     assert [(event["pid"], event["name"]) for event in steps] == [
         (1, "step 1 (warm-up)"),

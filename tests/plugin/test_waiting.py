@@ -12,7 +12,7 @@ from pytest_dtdispatch.plugin import waiting
 from pytest_dtdispatch.plugin.waiting import CACHE_KEY, HINT, Waiting
 from tests.plugin_runs import IMPORTS, measure, text_of
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SLOW = (
     "import time\n"
@@ -106,7 +106,7 @@ def test_a_slow_call_is_foretold_on_a_line_of_its_own(
     [line] = said(result)
     says = r"'step' of test_slow\.py::test_step may take \d s: \d+ calls as long as its first"
     assert re.fullmatch(f"dtdispatch: measuring {says}", line)
-    assert text_of(result).index(line) < text_of(result).index("benchmark 'dtdispatch")
+    assert text_of(result).index(line) < text_of(result).index("= dtdispatch =")
 
 
 def test_a_fast_call_is_not(pytester: pytest.Pytester) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import shlex
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
+from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.ranks.merge import RankSamples
+from pytest_dtdispatch.report.run_data import KEY, data_of
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.metrics import MetricValue
@@ -45,6 +47,11 @@ PROOFS = {
     State.COMPILE_WARM: "each sample: a graph was compiled, or found in a cache of compiled code",
     State.EAGER: "each sample: nothing was compiled",
 }
+# Flags that say how tables look, or what stands in them: who gives one wants to see them.
+OF_TABLES = tuple(
+    f"--benchmark-{name}"
+    for name in ("columns", "sort", "group-by", "name", "time-unit", "compare", "compare-fail", "verbose")
+)
 NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
 
 
@@ -116,7 +123,10 @@ class Bridge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        """Add numbers that are no samples, such as counts of steps."""
+        """Add numbers that are no samples, such as counts of steps, and what else a report needs."""
+        session: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
+        if session is not None and (reported := session.reported()):
+            output_json[KEY] = data_of(reported)
         if any(self._numbers.values()):
             output_json["dtdispatch"] = [
                 {"name": number.name, "metric": number.metric, "value": number.value}
@@ -126,9 +136,24 @@ class Bridge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Draw histograms that are asked for: with --benchmark-quiet they are left out as the tables are."""
+        """Keep our rows out of tables that nobody asked for; draw the histograms that were asked for."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        if session is None or not (session.quiet and session.histogram and session.groups and self._numbers):
+        if session is None or not session.groups or not self._numbers:
+            return
+        ours = [group for group in session.groups if self._is_ours(group)]
+        if session.quiet:
+            self._draw(session, terminalreporter, session.groups)
+        elif ours and not _wants_tables(self._config):
+            self._draw(session, terminalreporter, ours)
+            session.groups = [group for group in session.groups if group not in ours]
+
+    def _is_ours(self, group: tuple[str, list[dict[str, Any]]]) -> bool:
+        names = {entry.fullname for entries in self._entries.values() for entry in entries}
+        return all(row["fullname"] in names for row in group[1])
+
+    def _draw(self, session: Any, terminalreporter: Any, groups: Any) -> None:
+        """Draw the histograms of groups whose tables are not printed, if histograms are asked for."""
+        if not session.histogram:
             return
         from pytest_benchmark.table import TableResults
         from pytest_benchmark.utils import report_noprogress
@@ -136,7 +161,7 @@ class Bridge:
         unit = functools.partial(self._config.hook.pytest_benchmark_scale_unit, config=self._config)
         how = (session.columns, session.sort, session.histogram, session.name_format, session.logger, unit)
         unprinted = type(terminalreporter)(self._config, io.StringIO())
-        TableResults(*how).display(unprinted, session.groups, progress_reporter=report_noprogress)
+        TableResults(*how).display(unprinted, groups, progress_reporter=report_noprogress)
 
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
@@ -163,6 +188,17 @@ class Bridge:
             "repeat": self._settings.repeat,
             "max_time": self._settings.max_time,
         }
+
+
+def _wants_tables(config: pytest.Config) -> bool:
+    """Ask whether a flag of pytest-benchmark's tables was given, be it with its default."""
+    words = (
+        *config.invocation_params.args,
+        *config.getini("addopts"),
+        *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
+    )
+    flags = {str(word).partition("=")[0] for word in words}
+    return config.get_verbosity() > 0 or not flags.isdisjoint(OF_TABLES)
 
 
 def saved_run(config: pytest.Config) -> Path | None:
@@ -208,6 +244,7 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "scatter": samples.scatter,
             "overhead_ns": measurement.overhead_ns,
             "notes": [*measurement.notes, *measurement.remarks],
+            "remarks": list(measurement.remarks),
             **_of_ranks(samples),
         },
     )

@@ -30,6 +30,8 @@ LIMITS = {
     "graph_breaks": "max_graph_breaks",
 }
 THREADS = ("one", "program")
+EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "samples", "stacks")
+IMPROVED = ("fail", "warn")
 # What an option is, where that matters.
 LIMIT, SAVED_RUN_GATE, FILE = "limit", "saved-run gate", "file"
 
@@ -84,9 +86,9 @@ def _limit(field: str) -> Option:
     return Option(field, "most", "", metavar="N", role=LIMIT, is_older=True)
 
 
-def _file(field: str, what: str) -> Option:
+def _file(field: str, what: str, is_older: bool = False) -> Option:
     """Make the option of a file that results are written to, or held against."""
-    return Option(field, "file", what, "none", "FILE", role=FILE, in_marker=False)
+    return Option(field, "file", what, "none", "FILE", role=FILE, in_marker=False, is_older=is_older)
 
 
 OPTIONS = (
@@ -155,8 +157,29 @@ OPTIONS = (
     ),
     _switch("any_machine", "compare with a saved run of another machine too"),
     _file("expected", "fail where a result is not what this CSV file expects"),
-    _file("csv", "write results as CSV: name, metric, value"),
-    _file("oss_json", "write results as PyTorch's benchmark database takes them"),
+    _choice("improved", "what becomes of a run where a result is better than expected", IMPROVED),
+    Option(
+        "export",
+        "exports",
+        "write results in a format",
+        metavar="FORMAT:FILE",
+        choices=EXPORTS,
+        role=FILE,
+        repeatable=True,
+        in_marker=False,
+    ),
+    Option(
+        "markdown",
+        "file or auto",
+        "write a summary in Markdown; auto: to the job summary of GitHub Actions",
+        metavar="FILE|auto",
+        role=FILE,
+        in_marker=False,
+    ),
+    _switch("junit", "add results to the file of --junitxml, as properties of the suite"),
+    _file("csv", "", is_older=True),
+    _file("oss_json", "", is_older=True),
+    _file("report", "write a report as one HTML page"),
     _file("trace", "write the steps that are counted as a trace, which Perfetto opens"),
 )
 WITH_FLAG = tuple(option for option in OPTIONS if option.flag)

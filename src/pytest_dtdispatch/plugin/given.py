@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.parsing import READERS, read_choice, read_limits
+from pytest_dtdispatch.core.parsing import READERS, beside, read_choice, read_exports, read_limits
 from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.plugin.flags import FILE, LIMITS, OPTIONS, WITH_FLAG, Option
 
@@ -31,7 +31,7 @@ def ini_values(config: pytest.Config) -> dict[str, Any]:
         if option.field not in flagged and (value := config.getini(option.dest)):
             read = read_given(option, value, _ini_place(config, option))
             if option.role == FILE:  # files beside the ini file
-                read = (config.inipath.parent if config.inipath else config.rootpath) / read
+                read = beside(read, config.inipath.parent if config.inipath else config.rootpath)
             values[option.field] = read
     return spelled_out(values, _ini_place(config, MAX))
 
@@ -69,6 +69,8 @@ def read_value(option: Option, value: Any) -> Any:
     """Read a value of one option; a ValueError says what is valid."""
     if option is MAX:
         return read_limits(value, option.choices)
+    if option.kind == "exports":
+        return read_exports(value, option.choices)
     if option.kind == "metric":  # a built-in one, or that of a sampler that was registered
         from pytest_dtdispatch.measuring.sampler import SAMPLERS
 

@@ -10,7 +10,7 @@ from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.callables import own_name
 from pytest_dtdispatch.core.metrics import row_key
-from pytest_dtdispatch.core.results import Finding, TestResults
+from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenRegions
@@ -60,7 +60,7 @@ class KeepingDtDispatch(api.DtDispatch):
             if result.kind not in KINDS:
                 known = ", ".join(KINDS)
                 raise CaptureError(f"no kind of results is registered as {result.kind!r}; valid: {known}")
-            self._refuse_taken(result.name)
+            self._refuse_taken(result.name, kind=result.kind)
             self.results.add(result)
         for result in results:
             if against := KINDS[result.kind].complaint(result, self._limits):
@@ -89,9 +89,9 @@ class KeepingDtDispatch(api.DtDispatch):
         self._refuse_taken(asked.name, *asked.row_names)
         return asked.name
 
-    def _refuse_taken(self, *names: str) -> None:
+    def _refuse_taken(self, *names: str, kind: str = NamedCall.kind) -> None:
         __tracebackhide__ = True
-        if not self.results.names().isdisjoint(map(row_key, names)):
+        if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
             raise CaptureError(
                 f"the name {names[0]!r} is taken by another call of this test: give another name="
             )

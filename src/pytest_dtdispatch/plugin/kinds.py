@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.budget.table import KIND as BUDGET
@@ -45,19 +45,19 @@ def metric_names() -> MetricNames:
     return MetricNames(of_rows, exact)
 
 
-def documents(found: Mapping[str, TestResults], view: View) -> list[Document]:
-    """Lay out every kind of result that was found, by test."""
-    shown = []
+def documents(found: Mapping[str, TestResults], view: View) -> dict[str, Document]:
+    """Lay out every kind of result that was found, by the name of the kind."""
+    shown = {}
     for kind in KINDS.values():
         if by_test := {test: those for test, each in found.items() if (those := each.of(kind.name))}:
             document = kind.document(by_test, view)
             if kind is MEASURED:
                 document = replace(document, blocks=(*document.blocks, *explained_lines(found, view)))
-            shown.append(document)
+            shown[kind.name] = document
     return shown
 
 
-def legends(shown: Sequence[Document], stands_on: Sequence[str], width: int, view: View) -> Document:
+def legends(shown: Iterable[Document], stands_on: Sequence[str], width: int, view: View) -> Document:
     """Say on what figures stand, what the columns mean that are shown, and how to see more."""
     told = [text for document in shown if (text := legend_text(document, width, view))]
     more = [] if view.verbose or not told else ["-v shows every column, and more notes."]
@@ -67,9 +67,7 @@ def legends(shown: Sequence[Document], stands_on: Sequence[str], width: int, vie
 
 def numbers(found: Mapping[str, TestResults]) -> Document:
     """Say of each kind how many results there are."""
-    lines = {
-        "{} signatures and calls were measured": sum(len(each.measurements()) for each in found.values())
-    }
+    lines = {"signatures and calls measured: {}": sum(len(each.measurements()) for each in found.values())}
     for kind in KINDS.values():
         if kind.number:
             lines[kind.number] = sum(len(each.of(kind.name)) for each in found.values())

@@ -94,7 +94,7 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         self._open.refuse(
             "steps()", "steps() inside a capture would count what the capture does: close it first"
         )
-        self._refuse_taken(calls.name)
+        self._refuse_taken(calls.name, kind=Steps.kind)
         with self._open.running(calls.name, is_timed=False):
             counted = RUNS[self._is_traced](calls)
         self.record(counted)
@@ -105,7 +105,7 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         from pytest_dtdispatch.budget.measure import run_and_measure_budget
 
         self._open.refuse("budget()", "budget() inside a capture would time what the capture does: close it")
-        self._refuse_taken(name)
+        self._refuse_taken(name, kind=Budget.kind)
         with self._open.running(name, is_timed=True):
             budget = run_and_measure_budget(step_fn, warmup, steps, name)
         self.record(budget)

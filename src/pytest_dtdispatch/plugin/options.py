@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.parsing import AUTO
+from pytest_dtdispatch.core.parsing import AUTO, Export
 from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.core.world import read_world
@@ -75,9 +75,14 @@ class Settings:
     threshold: tuple[Threshold, ...] | None = None
     any_machine: bool = False
     expected: Path | None = None
+    improved: str = "fail"
     csv: Path | None = None
     oss_json: Path | None = None
+    report: Path | None = None
     trace: Path | None = None
+    export: tuple[Export, ...] = ()
+    markdown: Path | str | None = None
+    junit: bool = False
 
     @property
     def most_rounds(self) -> int:
@@ -142,6 +147,10 @@ def _resolve(config: pytest.Config) -> Settings:
         )
     if given.get("budget") and given.get("metric", "time") != "time":
         raise pytest.UsageError(f"--dtdispatch-budget: a budget is one of time, not of {given['metric']}")
+    if "improved" in flag_values(config) and given.get("measure") and not given.get("expected"):
+        raise pytest.UsageError(
+            "--dtdispatch-improved: it is about expected results; add --dtdispatch-expected FILE"
+        )
     if given.get("metric") == "instructions":
         given = {**FEW, **given}
     return Settings(**{**_of_ranks(config, given), **given})

@@ -20,7 +20,6 @@ from pytest_dtdispatch.plugin.command_line import (
     same_command,
     uncaptured,
 )
-from pytest_dtdispatch.plugin.flags import FILE
 from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
 from pytest_dtdispatch.plugin.rootdir import is_moved, run_joined
 
@@ -61,22 +60,24 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         from pytest_dtdispatch.plugin.bridge import Bridge
 
         config.pluginmanager.register(Bridge(config, settings), "dtdispatch-bridge")
+    rank = rank_of(config)
+    session = None
     if settings.measure:
         from pytest_dtdispatch.plugin.session import Session
 
-        config.pluginmanager.register(Session(config, settings), "dtdispatch-session")
-    rank = rank_of(config)
+        session = Session(config, settings)
+        config.pluginmanager.register(session, "dtdispatch-session")
     if rank is not None and rank.exchange is not None:
         from pytest_dtdispatch.plugin import rank_tests
 
-        session = rank_tests.RankSession(config, settings, rank, rank.exchange)
-        config.pluginmanager.register(session, rank_tests.PLUGIN)
+        ranks = rank_tests.RankSession(config, settings, rank, rank.exchange)
+        config.pluginmanager.register(ranks, rank_tests.PLUGIN)
         if not rank.world.is_first:
             return
-    if settings.measure and any(getattr(settings, option.field) for option in options.with_role(FILE)):
-        from pytest_dtdispatch.plugin.expected_gate import register
+    if session is not None:
+        from pytest_dtdispatch.plugin import reporting
 
-        register(config, settings)
+        reporting.register(config, settings, session.reported)
 
 
 def _measures(config: pytest.Config) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.core.verdicts import Threshold
     from pytest_dtdispatch.gates.saved_run import Judgement, SavedRun, StateRow
     from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.report.reported_run import ReportedGate
 
 PLUGIN = "dtdispatch-saved-run"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
@@ -81,13 +82,21 @@ class SavedRunGate:
         """Why the run must fail, as pytest's last line says it."""
         return [GATE_FAILED] if self._judgement is not None and self._judgement.has_failed else []
 
+    def reported(self) -> ReportedGate | None:
+        """Give what was judged, if there are thresholds."""
+        from pytest_dtdispatch.report.judgements import saved_run_document
+        from pytest_dtdispatch.report.reported_run import ReportedGate
+
+        if (judged := self._judgement) is None:
+            return None
+        where, day = (self._base.where, self._base.day) if self._base else ("no saved run", "")
+        said = saved_run_document(judged, where, day)
+        return ReportedGate(where, judged.verdicts, judged.has_failed, said, judged.failed)
+
     def document(self) -> Document:
         """Say what was judged, if there are thresholds."""
-        from pytest_dtdispatch.report.judgements import saved_run_document
-
-        if self._judgement is None:
-            return Document()
-        return saved_run_document(self._judgement, self._base.where if self._base else "no saved run")
+        said = self.reported()
+        return said.document if said else Document()
 
     @functools.cached_property
     def _judgement(self) -> Judgement | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtdispatch.core.environment import load_text
 from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.core.progress import NOTHING, tell
 from pytest_dtdispatch.core.results import Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import read_world
@@ -21,26 +23,30 @@ from pytest_dtdispatch.plugin.asked_ops import AskedOps
 from pytest_dtdispatch.plugin.given import gate_flags
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.last_line import GATE_FAILED, add_failures, add_not_measured
+from pytest_dtdispatch.plugin.printing import print_lines
+from pytest_dtdispatch.plugin.progress_display import shown_progress
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
 from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.marks import noise
-from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
+from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.measuring.sampler import Sampler
-    from pytest_dtdispatch.plugin.expected_gate import NamedResults
+    from pytest_dtdispatch.plugin.expected_gate import ExpectedGate
     from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.rank_tests import RankSession
     from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
+    from pytest_dtdispatch.plugin.written_files import WrittenFiles
+    from pytest_dtdispatch.report.reported_run import ReportedRun
 
-NAMED_RESULTS = "dtdispatch-results"
 SAVED_RUN = "dtdispatch-saved-run"
-GATES = (SAVED_RUN, NAMED_RESULTS)
+GATES = (SAVED_RUN, "dtdispatch-expected")
+FILES = "dtdispatch-files"
 # Plugins that have a method ``enter``, for the results of each test; those of a later run of it replace them.
-SINKS = ("dtdispatch-bridge", *GATES)
+SINKS = ("dtdispatch-bridge", *GATES, FILES, "dtdispatch-annotations")
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 
@@ -58,6 +64,7 @@ class Session:
         self._settings = settings
         self._has_thresholds = bool(settings.threshold)
         self._asked_ops = AskedOps()
+        self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self.results: dict[str, TestResults] = {}
 
     def pytest_report_header(self) -> list[str]:
@@ -114,7 +121,8 @@ class Session:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         self.results[test] = measurer.results
         try:
-            yield measurer
+            with shown_progress(self._config):
+                yield measurer
         finally:
             self._publish(item, measurer)
 
@@ -147,6 +155,11 @@ class Session:
         self._require_results(item)
         return result
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self) -> None:
+        """Take progress away before the next dot is written."""
+        tell(NOTHING)
+
     def _require_results(self, item: pytest.Item) -> None:
         """Fail a test that passed, and has a gate that judged nothing."""
         if self.why_not and options.is_held_to_saved_run(item):
@@ -162,9 +175,9 @@ class Session:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
-        named_results: NamedResults
-        for named_results in self._plugins(NAMED_RESULTS):
-            named_results.write(session.items, self._ranks.why_stopped if self._ranks else "")
+        files: WrittenFiles
+        for files in self._plugins(FILES):
+            files.write(session.items, self._ranks.why_stopped if self._ranks else "")
         if self._failures() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -172,13 +185,24 @@ class Session:
         """Find plugin objects of ours, as far as this run has them."""
         return [plugin for name in names if (plugin := self._config.pluginmanager.get_plugin(name))]
 
-    def _gates(self) -> list[SavedRunGate | NamedResults]:
-        return self._plugins(*GATES)
+    def _after_tests(self) -> list[SavedRunGate | ExpectedGate | WrittenFiles]:
+        """Give what judges or writes when all is measured."""
+        return self._plugins(*GATES, FILES)
 
     def _failures(self) -> list[str]:
         """Name what failed beside tests."""
         idle = [GATE_FAILED] if self._idle_gates() else []
-        return [*(failure for gate in self._gates() for failure in gate.failures), *idle]
+        return [*(failure for each in self._after_tests() for failure in each.failures), *idle]
+
+    def reported(self) -> ReportedRun:
+        """Give what this run found, and what gates and ranks say of it, for files."""
+        from pytest_dtdispatch.plugin.reported import reported_run
+
+        rows = [row for results in self.results.values() for row in results.measurements()]
+        ranks = [self._ranks.document()] if self._ranks else []
+        notices = (caveats(self.results.values()), *ranks, noise(rows))
+        gates = tuple(said for gate in self._plugins(*GATES) if (said := gate.reported()) is not None)
+        return reported_run(self.results, self._settings, gates, notices, self._taken)
 
     @property
     def _ranks(self) -> RankSession | None:
@@ -209,7 +233,7 @@ class Session:
                 view = self._view()
                 width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
                 for document in self._documents(view, width):
-                    _print(terminalreporter, document_lines(document, width, view))
+                    print_lines(terminalreporter, document_lines(document, width, view))
                 add_failures(terminalreporter, self._failures())
                 if not any(self.results.values()):
                     add_not_measured(terminalreporter)
@@ -224,7 +248,7 @@ class Session:
         elif verbosity < -1:
             yield numbers(self.results)
         else:
-            yield from (shown := documents(self.results, view))
+            yield from (shown := documents(self.results, view).values())
             if verbosity >= 0:
                 yield legends(shown, self._summaries(), width, view)
             if unmatched:
@@ -234,7 +258,7 @@ class Session:
             yield self._ranks.document()
         if self._has_thresholds and not self._plugins(SAVED_RUN):
             yield Document((one_line(Span(f"gate: {NO_SAVED_RUN}", Tone.NOTICE)),))
-        yield from (gate.document() for gate in self._gates())
+        yield from (each.document() for each in self._after_tests())
         if idle := self._idle_gates():
             yield Document((one_line(Span(f"failed: {idle}", Tone.BAD)),))
         yield noise([row for results in self.results.values() for row in results.measurements()])
@@ -259,14 +283,6 @@ class Session:
             "no test that ran made a call on DTensors through the dtdispatch fixture; "
             "--dtdispatch-all measures every test"
         )
-
-
-def _print(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> None:
-    """Print lines in their colours."""
-    for line in lines:
-        for piece in line:
-            terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
-        terminalreporter.write("\n")
 
 
 @contextmanager

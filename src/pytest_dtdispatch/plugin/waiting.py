@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_dtdispatch.core.progress import NOTHING, tell
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.world import read_world
 
@@ -109,6 +110,7 @@ def _announcer(config: pytest.Config) -> Announce:
     capturing: Any = config.pluginmanager.get_plugin("capturemanager")
 
     def announce(text: str) -> None:
+        tell(NOTHING)  # what stands on the line goes first
         with capturing.global_and_fixture_disabled() if capturing else nullcontext():
             reporter.ensure_newline()
             reporter.write_line(f"dtdispatch: {printable(text)}")

@@ -1,0 +1,59 @@
+"""A run of pytest that has ended as one that is reported, for every format that is written."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from pytest_dtdispatch.core.environment import cpu_model
+from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents
+from pytest_dtdispatch.report.document import Document, View
+from pytest_dtdispatch.report.explained import explained_lines
+from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.core.environment import Environment
+    from pytest_dtdispatch.core.results import TestResults
+    from pytest_dtdispatch.plugin.options import Settings
+
+
+def reported_run(
+    found: Mapping[str, TestResults],
+    settings: Settings,
+    gates: tuple[ReportedGate, ...],
+    notices: tuple[Document, ...],
+    taken: str,
+) -> ReportedRun:
+    """Gather what was found in all tests, whole, and what gates and ranks said."""
+    view = View(verbose=True)
+    # Where nothing was measured, it may be because there is no such place.
+    environment = settings.environment() if any(found.values()) else None
+    return ReportedRun(
+        taken=taken,
+        environment=_flat(environment) if environment else {},
+        build=environment.as_dict() if environment else {},
+        measured={test: results.measurements() for test, results in found.items() if results},
+        documents=tuple(
+            ReportedDocument(kind, document)
+            for kind, document in documents(found, view).items()
+            if kind != MEASURED.name
+        ),
+        numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
+        gates=gates,
+        explained=Document(tuple(explained_lines(found, view))),
+        notices=Document(tuple(block for notice in notices for block in notice.blocks)),
+    )
+
+
+def _flat(environment: Environment) -> dict[str, str]:
+    """Name what figures depend on, in texts."""
+    ours = {name.replace("_", " "): str(value) for name, value in environment.as_dict().items()}
+    parts = {
+        "CPU": cpu_model(),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "pytest-dtdispatch": version("pytest-dtdispatch"),
+        **ours,
+    }
+    return {name: text for name, text in parts.items() if text}

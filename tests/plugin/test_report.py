@@ -1,0 +1,74 @@
+"""The report of a run as a page: written at its end, and the same from the file that was saved of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.report.html_page import html_page
+from pytest_dtdispatch.report.saved_report import read_reported
+from tests.plugin_runs import IMPORTS, assert_says_once, measure, run
+
+pytestmark = pytest.mark.torch
+
+TESTS = f"""{IMPORTS}
+def test_all(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+        a @ a
+    dtdispatch.steps(lambda: a * 2, name="<step>")
+    dtdispatch.compare({{"one": lambda: a + a, "other": lambda: a * 2}})
+    dtdispatch.budget(lambda: a + a, name="train")
+
+def test_steps_alone(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.steps(lambda: a * 2)
+"""
+EXPECTED = "test_reported.py::test_all::<step>,collectives,7,0.0\n"
+
+
+def test_a_live_page_is_the_page_of_the_saved_run(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytester.makepyfile(test_reported=TESTS)
+    (pytester.path / "expected.csv").write_text(EXPECTED)
+    files = ("--dtdispatch-report=page.html", "--benchmark-json=saved.json")
+    result = measure(pytester, *files, "--dtdispatch-expected=expected.csv")
+    result.stdout.fnmatch_lines(["* written to *page.html", "*1 gate failed*"])
+    page, saved = pytester.path / "page.html", pytester.path / "saved.json"
+    again = read_reported(saved)
+    assert html_page([replace(again, where="")]) == page.read_text()
+    for said in (
+        "Failed: ",
+        "1 improved",
+        "&lt;step&gt;",
+        "unexplained",
+        "compare[other]",
+        "Variants compared",
+    ):
+        assert said.replace("Failed: ", "<strong>Failed</strong>: ") in page.read_text()
+    capsys.readouterr()
+    assert main(["report", str(saved), str(saved), "--output", str(page)]) == 0
+    assert capsys.readouterr().out == (
+        f"{page}: a report of 2 saved runs, the newest of them {saved}, was written\n"
+    )
+    assert "Course over 2 runs" in page.read_text()
+
+
+def test_a_page_replaces_a_page_and_nothing_else(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_reported=TESTS)
+    path = pytester.path / "other.html"
+    path.write_text("<!DOCTYPE html>\n<title>mine</title>")
+    said = "holds something else, not an HTML report: name another file, or remove it"
+    assert_says_once(measure(pytester, f"--dtdispatch-report={path}"), said)
+    assert path.read_text().endswith("<title>mine</title>")
+
+
+def test_a_run_that_measured_nothing_writes_no_page(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_reported="def test_nothing(): pass")
+    result = run(pytester, "--dtdispatch", "--dtdispatch-report=page.html")
+    assert_says_once(result, "page.html was not written: nothing was measured")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,198 @@
+"""Files for CI and for other tools, from flags to what stands in them."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.plugin.flags import EXPORTS
+from tests.plugin_runs import IMPORTS, measure, text_of
+
+pytestmark = pytest.mark.torch
+
+TESTS = (
+    IMPORTS
+    + """
+def test_add(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+    print("::error::not ours")
+
+@pytest.mark.parametrize("name", ["two\\n::error::lines"])
+def test_step(dtdispatch, device_mesh, name):
+    a = sharded(device_mesh)
+    dtdispatch.steps(lambda: a + a, name=name)
+"""
+)
+STEP = r"test_files.py::test_step[two\n::error::lines]::two\n::error::lines"
+TIMED = [name for name in EXPORTS if name != "stacks"]
+EXPECTED = f"{STEP},misses_per_step,7,0\ngone,misses_per_step,1,0\n"
+# Elements that may stand in others: Jenkins' junit-10.xsd, which pytest's xunit2 keeps to.
+CHILDREN = {
+    "testsuites": {"testsuite"},
+    "testsuite": {"testsuite", "properties", "testcase", "system-out", "system-err"},
+    "properties": {"property"},
+    "property": set(),
+    "testcase": {"skipped", "errors", "failure", "system-out", "system-err"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_actions(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> None:
+    """Run as outside of GitHub Actions, where this suite may run itself."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)
+    pytester.makepyfile(test_files=TESTS)
+
+
+def refused(pytester: pytest.Pytester, *args: str) -> str:
+    """Check that a run was refused in one line; give it."""
+    result = measure(pytester, *args)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    [line] = [line for line in text_of(result).splitlines() if line.startswith("ERROR: ")]
+    return line
+
+
+def test_a_run_and_what_was_saved_of_it_are_exported_alike(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = [f"--dtdispatch-export={name}:live-{name}" for name in TIMED]
+    older = ("--dtdispatch-csv=older.csv", "--dtdispatch-oss-json=older.json")
+    saved = ("--benchmark-json=saved.json", "--dtdispatch-markdown=run.md")
+    result = measure(pytester, *live, *older, *saved)
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    capsys.readouterr()
+    path = pytester.path
+    assert main(["export", "saved.json", *(f"{name}:saved-{name}" for name in TIMED)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "5 results written to saved-csv"
+    assert said[-1].endswith("samples written to saved-samples")
+    for name in TIMED:
+        assert (path / f"live-{name}").read_bytes() == (path / f"saved-{name}").read_bytes(), name
+    assert (path / "older.csv").read_bytes() == (path / "live-csv").read_bytes()
+    assert (path / "older.json").read_bytes() == (path / "live-oss-json").read_bytes()
+    assert (path / "run.md").read_text().startswith("## dtdispatch: measured, 5 results")
+
+
+@pytest.mark.parametrize(
+    ("exports", "says"),
+    [
+        (["stacks:out"], "out was not written: nothing was profiled: measure with --dtdispatch-metric"),
+        (
+            ["xml:out"],
+            "'xml:out' is not FORMAT:FILE: no format is called 'xml'; valid: csv, oss-json, github-",
+        ),
+        (["out"], "'out' is not FORMAT:FILE, with a format of csv, oss-json"),
+        ([], "the following arguments are required: FORMAT:FILE"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_in_one_line(
+    exports: list[str],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    number = {"name": "t.py::test_a::train", "metric": "misses_per_step", "value": 2}
+    saved = {"machine_info": {}, "benchmarks": [], "dtdispatch": [number]}
+    Path("saved.json").write_text(json.dumps(saved))
+    assert main(["export", "saved.json", *exports]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert says in err
+    assert not Path("out").exists()
+
+
+def test_flags_that_cannot_be_obeyed_are_refused_before_anything_runs(pytester: pytest.Pytester) -> None:
+    assert "['xml:out'] is not FORMAT:FILE: no format is called 'xml'; valid: csv, oss-json, " in refused(
+        pytester, "--dtdispatch-export=xml:out"
+    )
+    same = ("--dtdispatch-export=csv:out", "--dtdispatch-export=samples:./out")
+    says = "--dtdispatch-export samples: out is the file of --dtdispatch-export csv too: name another"
+    assert says in refused(pytester, *same)
+    (pytester.path / "kept").write_text("kept")
+    assert "kept holds something else, not samples" in refused(pytester, "--dtdispatch-export=samples:kept")
+    assert "--dtdispatch-junit: it adds to the file of --junitxml: name one" in refused(
+        pytester, "--dtdispatch-junit"
+    )
+
+
+def test_an_ini_file_names_exports_beside_it_and_asks_for_what_a_run_has(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini(
+        "[pytest]\ndtdispatch_export =\n  bencher:b.json\n  samples:s.csv\n"
+        "dtdispatch_markdown = auto\ndtdispatch_junit = true\n"
+    )
+    monkeypatch.chdir(pytester.mkdir("below"))
+    result = measure(pytester, "..", "-k", "add")
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    assert (pytester.path / "b.json").exists()
+    assert (pytester.path / "s.csv").exists()
+    assert "no summary was written: --dtdispatch-markdown auto finds no GITHUB_STEP_SUMMARY" in text_of(
+        result
+    )
+
+
+def test_properties_stand_in_the_suite_as_xunit2_has_them(pytester: pytest.Pytester) -> None:
+    result = measure(pytester, "--junitxml=junit.xml", "--dtdispatch-junit")
+    assert result.ret == pytest.ExitCode.OK
+    root = ET.parse(pytester.path / "junit.xml").getroot()
+    for element in root.iter():
+        assert {child.tag for child in element} <= CHILDREN[element.tag]
+    found = {each.attrib["name"]: each.attrib["value"] for each in root.iter("property")}
+    assert found["dtdispatch.outcome"] == "measured, 5 results, held against nothing"
+    assert found["dtdispatch.environment.device"] == "cpu"
+    assert found[f"dtdispatch.misses_per_step.{STEP}"] == "0"
+    hits = [name for name in found if name.startswith("dtdispatch.dispatch_hit_ns.test_files.py::test_add::")]
+    assert [found[name].isdigit() for name in hits] == [True]
+
+
+def test_a_job_has_the_summary_appended_and_rows_that_failed_annotated(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = pytester.path / "summary.md"
+    summary.write_text("# of another command\n")
+    (pytester.path / "expected.csv").write_text(EXPECTED)
+    for name, value in (
+        ("GITHUB_ACTIONS", "true"),
+        ("GITHUB_STEP_SUMMARY", str(summary)),
+        ("GITHUB_WORKSPACE", str(pytester.path.parent)),
+    ):
+        monkeypatch.setenv(name, value)
+    flags = ("--dtdispatch-markdown=auto", "--dtdispatch-expected=expected.csv", "-k", "step")
+    result = measure(pytester, *flags)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    [gone, found] = [line for line in result.outlines if line.startswith("::")]
+    assert gone.startswith("::error title=dtdispatch%3A missing::gone: misses_per_step 1 +-0 %25; nothing")
+    lines = TESTS.strip().splitlines()
+    line = next(n for n, text in enumerate(lines, start=1) if "parametrize" in text)
+    at = f"file={pytester.path.name}/test_files.py,line={line},title=dtdispatch%3A improved"
+    assert found.startswith(f"::error {at}::{STEP}: misses_per_step 7 ")
+    assert result.outlines[-1].startswith("=")
+    text = summary.read_text()
+    assert text.startswith("# of another command\n\n## dtdispatch: failed, 1 improved, 2 new, 1 missing\n")
+    measure(pytester, *flags, "--collect-only")
+    assert summary.read_text() == text
+
+
+def test_a_job_is_told_of_a_run_that_is_no_whole(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = pytester.path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    pytester.makepyfile(test_files="def test_one(): assert False\ndef test_two(): pass")
+    measure(pytester, f"--dtdispatch-markdown={summary}", "-x")
+    assert summary.read_text() == "## dtdispatch: no results\n\nthe run stopped after 1 of 2 tests\n"
+    summary.unlink()
+    (pytester.path / "expected.csv").write_text(EXPECTED)
+    gate = ("--dtdispatch-expected=expected.csv", "--benchmark-disable", "--dtdispatch-backend=nccl")
+    result = measure(pytester, "--dtdispatch-markdown=auto", *gate, "-k", "two")
+    assert "INTERNALERROR" not in text_of(result)
+    assert summary.read_text().startswith("## dtdispatch: failed, 1 disabled\n")
