@@ -1,0 +1,115 @@
+"""A small project in a git repository: a commit, and pull requests of one commit each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPTS = ROOT / "ci"
+LAYERS = '''"""An op with a sharding rule of its own."""
+
+import torch
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
+
+
+@torch.library.custom_op("layers::gate", mutates_args=())
+def gate(x: torch.Tensor) -> torch.Tensor:
+    return x.sigmoid()
+
+
+@gate.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@register_sharding(torch.ops.layers.gate.default)
+def gate_sharding(x):
+    # plan
+    return [([Shard(0)], [Shard(0)]), ([Replicate()], [Replicate()])]
+
+
+def step(x):
+    # move
+    return gate(x)
+'''
+TESTS = """import layers
+import torch
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+
+def test_gate(dtdispatch, device_mesh):
+    x = distribute_tensor(torch.rand(16, 8), device_mesh, [Shard(0)])
+    with dtdispatch.capture():
+        layers.gate(x)
+
+
+def test_step(dtdispatch, device_mesh):
+    x = distribute_tensor(torch.rand(16, 8), device_mesh, [Shard(0)])
+    dtdispatch.steps(lambda: layers.step(x), name="step")
+"""
+PULL_REQUESTS = {
+    "clean": ("# plan", "# what may be sharded stays sharded"),
+    "slow-rule": ("# plan", "for _ in range(30_000):\n        pass"),
+    # A clock finds this one on a machine that is busy too.
+    "very-slow-rule": ("# plan", "for _ in range(500_000):\n        pass"),
+    "moves": ("# move", "x = x.redistribute(placements=[Replicate()])"),
+}
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
+    command = ["git", "-C", str(folder), *identity, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def make_project(folder: Path) -> Path:
+    """Make a repository: a commit on ``main``, and for each pull request a branch of one more."""
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    (folder / "layers.py").write_text(LAYERS)
+    (folder / "test_layers.py").write_text(TESTS)
+    commit(folder, "Add a gate")
+    for branch, (before, after) in PULL_REQUESTS.items():
+        git(folder, "switch", "--quiet", "--create", branch, "main")
+        (folder / "layers.py").write_text(LAYERS.replace(before, after))
+        commit(folder, branch)
+    return folder
+
+
+def commit(folder: Path, message: str) -> None:
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", message)
+
+
+def run_script(project: Path, script: str, *words: str, **told: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of the recipe as a job does, with this interpreter."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "DTDISPATCH_"))
+    }
+    environment = {**kept, "PYTHON": sys.executable, "COLUMNS": "140", **told}
+    return subprocess.run(
+        [str(SCRIPTS / script), *words],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
+
+
+def run_job(project: Path, branch: str, *stages: str, **told: str) -> subprocess.CompletedProcess[str]:
+    """Run the stages of a job for a pull request, one script after the other, and decide."""
+    git(project, "switch", "--quiet", branch)
+    given: Mapping[str, str] = {"DTDISPATCH_BASE": "main", "DTDISPATCH_TESTS": "test_layers.py", **told}
+    for stage in stages:
+        script, *words = stage.split()
+        done = run_script(project, script, *words, **given)
+        assert done.returncode == 0, (stage, done.stdout, done.stderr)
+    assert run_script(project, "summary.sh", **given).returncode == 0
+    return run_script(project, "verdict.sh", **given)

@@ -1,0 +1,71 @@
+"""Wheel and sdist: what they hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.ci.pull_requests import ROOT
+
+pytestmark = [
+    pytest.mark.skipif(not find_spec("hatchling"), reason="hatchling is not installed: pip install .[dev]"),
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git tells what is tracked"),
+]
+BUILD = "import sys; from hatchling.build import build_{0} as build; print(build(sys.argv[1]))"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Names of the files of both, by what is built."""
+    names = {}
+    for kind in ("wheel", "sdist"):
+        folder = tmp_path_factory.mktemp(kind)
+        subprocess.run([sys.executable, "-c", BUILD.format(kind), str(folder)], cwd=ROOT, check=True)
+        [path] = folder.iterdir()
+        names[kind] = set(_names(path))
+    return names
+
+
+def _names(path: Path) -> list[str]:
+    if path.suffix == ".whl":
+        return zipfile.ZipFile(path).namelist()
+    with tarfile.open(path) as archive:
+        return [name.partition("/")[2] for name in archive.getnames()]
+
+
+def tracked(*folders: str) -> set[str]:
+    command = ["git", "-C", str(ROOT), "ls-files", *folders]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines())
+
+
+def test_the_wheel_has_the_package_and_nothing_else(built: dict[str, set[str]]) -> None:
+    package = {name.removeprefix("src/") for name in tracked("src")}
+    files = {name for name in built["wheel"] if ".dist-info/" not in name}
+    assert files == package
+    assert {name.partition("/")[2] for name in built["wheel"] - files} >= {
+        "METADATA",
+        "RECORD",
+        "entry_points.txt",
+        "licenses/LICENSE",
+    }
+
+
+def test_the_sdist_has_what_builds_and_tests_the_package(built: dict[str, set[str]]) -> None:
+    folders = ("src", "tests", "docs", "benchmarks", "ci", ".github")
+    assert tracked(*folders) <= built["sdist"]
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "conftest.py", "action.yml"} <= built[
+        "sdist"
+    ]
+    assert not {name for name in built["sdist"] if name.startswith((".venv", ".git/", "dist/"))}
+
+
+def test_a_checkout_needs_no_test_tools_to_measure_the_suite() -> None:
+    """Pytest loads ``tests/conftest.py`` for whatever is run in this folder."""
+    program = "import runpy, sys; sys.modules['hypothesis'] = None; runpy.run_path('tests/conftest.py')"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
