@@ -1,6 +1,11 @@
 """Sphinx builds the pages of this folder: ``make docs``."""
 
+import re
 from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
 
 project = "pytest-dtdispatch"
 author = "the pytest-dtdispatch developers"
@@ -12,4 +17,29 @@ html_title = "pytest-dtdispatch"
 autodoc_typehints = "description"
 nitpick_ignore_regex = [("py:.*", r".*")]
 html_static_path = ["_static"]
+html_css_files = ["pictures.css"]
 html_js_files = ["sortable.js"]
+
+
+def put_drawings_into_the_page(app: Any, doctree: Any, docname: str) -> None:
+    """Put SVG files into the page itself, whose colours they then take: in dark mode too, however chosen."""
+    if app.builder.format != "html":
+        return
+    for image in list(doctree.findall(nodes.image)):
+        drawing = Path(app.srcdir, image["uri"])
+        if drawing.suffix == ".svg":
+            text = re.sub(r"<style>.*?</style>", "", drawing.read_text(), flags=re.DOTALL)
+            box = f'<div class="drawing" tabindex="0">{text}</div>'
+            image.replace_self(nodes.raw("", box, format="html"))
+
+
+def link_the_whole_atlas(app: Any, docname: str, source: list[str]) -> None:
+    """Make the name of the page with every row a link: ``dtdispatch atlas`` cannot know where it will lie."""
+    if docname == "atlas":
+        source[0] = source[0].replace("`atlas.html`", '<a href="_static/atlas.html">atlas.html</a>', 1)
+
+
+def setup(app: Any) -> None:
+    """Tell Sphinx what this file adds to it."""
+    app.connect("source-read", link_the_whole_atlas)
+    app.connect("doctree-resolved", put_drawings_into_the_page)

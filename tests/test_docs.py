@@ -29,6 +29,7 @@ def is_test(code: str) -> bool:
     return "def test_" in code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [block for block in BLOCKS if is_test(str(block.values[0]))])
 def test_a_test_of_the_documentation_passes_and_is_measured(pytester: pytest.Pytester, code: str) -> None:
     pytester.makepyfile(code)
@@ -41,6 +42,7 @@ def test_a_test_of_the_documentation_passes_and_is_measured(pytester: pytest.Pyt
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [block for block in BLOCKS if not is_test(str(block.values[0]))])
 def test_a_script_of_the_documentation_runs(tmp_path: Path, code: str) -> None:
     script = tmp_path / "example.py"
@@ -65,3 +67,9 @@ def test_every_flag_is_in_the_reference_and_no_other(request: pytest.FixtureRequ
 def test_links_to_pages_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def test_pictures_are_drawn_from_what_the_pages_say() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "pictures.py"), "--check"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not ran.returncode, f"{ran.stdout}{ran.stderr}run: python benchmarks/pictures.py"
