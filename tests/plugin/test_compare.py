@@ -65,6 +65,17 @@ def test_every_variant_is_a_row_of_one_group(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*benchmark 'dtdispatch call test_it.py::test_mlp::mlp': 2 tests*"])
 
 
+def test_a_narrow_terminal_has_whole_lines_with_what_was_told(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    pytester.makepyfile(test_it=mlp())
+    [first, plain] = [line for line in measure(pytester).outlines if line.startswith("  mlp[")]
+    assert max(len(first), len(plain)) <= 80
+    assert plain.endswith("faster")
+    assert "(" in plain  # the interval of its ratio
+
+
 def test_the_table_has_a_line_for_each_variant(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=mlp())
     lines = measure(pytester, "--benchmark-quiet").outlines

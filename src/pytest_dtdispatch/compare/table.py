@@ -20,7 +20,7 @@ MEANINGS = {
     "times": "as long as the first variant, with its interval",
     "rounds": "in each of which every variant had a turn",
 }
-EXPENDABLE = ("rounds", "collectives", "quietest", SCATTER)
+EXPENDABLE = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes")
 COUNTS: dict[str, Callable[[CallCounts], int | None]] = {
     metric.removesuffix("_per_call"): of for metric, of in METRICS.items()
 }
