@@ -219,7 +219,7 @@ class TestResults:
         """Every state with latencies of every row, by a name that is the same from run to run."""
         for row in self.measurements():
             for samples in row.times():
-                yield f"{self.test}::{row.label}::{samples.state}", row, samples
+                yield state_name(self.test, row, samples), row, samples
 
     def metrics(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
         """Name every number of the test: those of its rows, then those of results of these kinds."""
@@ -252,8 +252,17 @@ def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]
 
 
 def _value(test: str, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
-    full = row_key(f"{test}::{name}")
-    return MetricValue(shorten(full, limit=LONGEST_NAME), metric, value, scatter)
+    return MetricValue(number_name(test, name), metric, value, scatter)
+
+
+def state_name(test: str, row: Measurement, samples: Samples) -> str:
+    """Name one state of a row: the same from run to run, in saved runs and for gates."""
+    return f"{test}::{row.label}::{samples.state}"
+
+
+def number_name(test: str, name: str) -> str:
+    """Name what numbers belong to, a row or another result, as files of results do."""
+    return shorten(row_key(f"{test}::{name}"), limit=LONGEST_NAME)
 
 
 def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:

@@ -125,7 +125,7 @@ class Bridge:
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Add numbers that are no samples, such as counts of steps, and what else a report needs."""
         session: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
-        if session is not None and (reported := session.reported()):
+        if session is not None and (reported := session.reported):
             output_json[KEY] = data_of(reported)
         if any(self._numbers.values()):
             output_json["dtdispatch"] = [

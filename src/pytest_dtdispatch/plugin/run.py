@@ -77,7 +77,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     if session is not None:
         from pytest_dtdispatch.plugin import reporting
 
-        reporting.register(config, settings, session.reported)
+        reporting.register(config, settings, lambda: session.reported)
 
 
 def _measures(config: pytest.Config) -> bool:

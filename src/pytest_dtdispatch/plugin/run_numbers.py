@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.metrics import row_key
 from pytest_dtdispatch.core.pass_rows import AnswerKind, PassRows, RunNumbers
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.results import TestResults, state_name
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.steps.model import Steps
 
@@ -58,4 +58,4 @@ def instructions(results: TestResults) -> Iterator[tuple[str, float]]:
     for row in results.measurements():
         for samples in row.recorded():
             if not samples.unit.is_time:
-                yield f"{results.test}::{row.label}::{samples.state}", float(samples.figure)
+                yield state_name(results.test, row, samples), float(samples.figure)

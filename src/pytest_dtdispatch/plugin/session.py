@@ -194,8 +194,9 @@ class Session:
         idle = [GATE_FAILED] if self._idle_gates() else []
         return [*(failure for each in self._after_tests() for failure in each.failures), *idle]
 
+    @functools.cached_property
     def reported(self) -> ReportedRun:
-        """Give what this run found, and what gates and ranks say of it, for files."""
+        """Give what this run found, and what gates and ranks say of it, once for every file."""
         from pytest_dtdispatch.plugin.reported import reported_run
 
         rows = [row for results in self.results.values() for row in results.measurements()]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples
 from pytest_dtdispatch.core.rank_samples import RankSamples
+from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.saved_samples import SavedSamples
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.stats.medians import bounds
@@ -18,7 +19,7 @@ def recorded_rows(run: ReportedRun) -> Iterator[tuple[str, Measurement, Samples]
     for test, rows in run.measured.items():
         for row in rows:
             for samples in row.recorded():
-                yield f"{test}::{row.label}::{samples.state}", row, samples
+                yield state_name(test, row, samples), row, samples
 
 
 def figure_of(samples: Samples) -> float:

@@ -10,6 +10,7 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.report.course_chart import course_chart
 from pytest_dtdispatch.report.html_parts import (
     Html,
+    below_label,
     beside,
     element,
     joined,
@@ -110,7 +111,7 @@ def _course_row(course: Course, runs: int, text: Callable[[float], str]) -> Html
     first, last = course.known[0].figure, course.known[-1].figure
     is_gone = course.points[-1] is None
     gone = beside("not in the last run", tone="notice") if is_gone else ""
-    test = beside(name_of(cut_name(course.test, 200)))
+    test = below_label(course.test)
     label = element("th", name_of(cut_name(course.label)), test, gone, scope="row", class_="l")
     figures = (
         element("td", f"{len(course.known)} of {runs}", class_="r", data_key=len(course.known)),

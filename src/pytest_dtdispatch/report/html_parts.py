@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterable
 
 from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.signatures import cut_name
 
 
 class Html(str):
@@ -16,6 +17,7 @@ class Html(str):
 
 VOID = {"meta", "link", "input", "br", "wbr"}
 JOINT = "::"
+LONGEST_TEST = 200  # letters
 
 
 def element(name: str, /, *inner: str, **attributes: str | float | bool) -> Html:
@@ -59,6 +61,11 @@ def scrolling(table: Html) -> Html:
 def beside(*inner: str, tone: str = "") -> Html:
     """Write what stands small below a name or a figure."""
     return element("span", *inner, class_=f"test {tone}".strip())
+
+
+def below_label(test: str, *more: str) -> Html:
+    """Write the test that a row is of, as it stands below the row's label."""
+    return beside(name_of(cut_name(test, LONGEST_TEST)), *more)
 
 
 def name_of(text: str, **attributes: str) -> Html:

@@ -16,7 +16,7 @@ from pytest_dtdispatch.report.costs import CostedRow, by_cost
 from pytest_dtdispatch.report.drawing import Tick, short_count, short_time
 from pytest_dtdispatch.report.html_parts import (
     Html,
-    beside,
+    below_label,
     element,
     joined,
     name_of,
@@ -208,7 +208,7 @@ def _labels(one: TableRow) -> Iterator[Html]:
     label = cut_name(one.row.label)
     yield name_of(label, class_="name")
     kind = "" if one.row.contains is Contains.DISPATCH else f" ({one.row.contains})"
-    yield beside(name_of(cut_name(one.test, 200)), kind)
+    yield below_label(one.test, kind)
 
 
 def _head(title: str, kind: str = "", state: str = "", first: str = "") -> Html:

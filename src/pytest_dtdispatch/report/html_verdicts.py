@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.metrics import LONGEST_NAME, row_key
-from pytest_dtdispatch.core.signatures import cut_name, shorten
+from pytest_dtdispatch.core.results import number_name, state_name
+from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.drifts import drifts_of
 from pytest_dtdispatch.report.document import Document, Tone
@@ -41,8 +41,8 @@ def verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:
     found = {}
     for test, rows in run.measured.items():
         for row in rows:
-            names = [f"{test}::{row.label}::{samples.state}" for samples in row.samples]
-            names.append(shorten(row_key(f"{test}::{row.label}"), limit=LONGEST_NAME))
+            names = [state_name(test, row, samples) for samples in row.samples]
+            names.append(number_name(test, row.label))
             said = [verdict for name in names for verdict in by_name.get(name, ())]
             if said:
                 found[test, row.label] = min(said, key=WORST.index)

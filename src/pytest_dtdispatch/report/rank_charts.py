@@ -9,6 +9,7 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.report.drawing import Tick, axis, drawing, percent, rule
 from pytest_dtdispatch.report.html_parts import (
     Html,
+    below_label,
     beside,
     element,
     joined,
@@ -45,9 +46,7 @@ def _found(run: ReportedRun) -> Iterator[tuple[str, str, RankSamples]]:
 
 
 def _row(test: str, label: str, samples: RankSamples, text: Callable[[float], str]) -> Html:
-    name = element(
-        "th", name_of(cut_name(label)), beside(name_of(cut_name(test, 200))), scope="row", class_="l"
-    )
+    name = element("th", name_of(cut_name(label)), below_label(test), scope="row", class_="l")
     rank, slowest_ns = samples.slowest
     figures = (
         (samples.middle_ns, text(samples.middle_ns)),
