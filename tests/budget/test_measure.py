@@ -225,7 +225,7 @@ def test_beside_another_tracer_lines_are_not_known(mesh: DeviceMesh) -> None:
     _, step = training(mesh)
     sys.settrace(lambda *_: None)
     try:
-        found = run_and_measure_budget(step, 2, 2, "train")
+        found = run_and_measure_budget(step, 2, 8, "train")
     finally:
         sys.settrace(None)
     assert "another tracer" in found.note

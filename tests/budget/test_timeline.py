@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.budget.parts import ENGINE, OURS, STEP, SUBCLASS, Node, Part
+from pytest_dtdispatch.budget.parts import DISPATCH, ENGINE, OURS, STEP, SUBCLASS, Node, Part
 from pytest_dtdispatch.budget.timeline import Cost, Slice, same_course, slices, trees, typical
 from pytest_dtdispatch.core.events import Event
 
@@ -36,6 +36,11 @@ def spent(node: Node, cost: Cost = NO_COST) -> dict[Part, float]:
 
 def test_an_op_on_dtensors_is_autograd_dispatch_and_the_local_op() -> None:
     assert spent(step_of(*MM)) == {Part.OTHER: 70, Part.AUTOGRAD: 6, Part.DISPATCH: 14, Part.LOCAL: 10}
+
+
+def test_a_range_of_ours_around_a_dispatch_in_python_is_what_the_event_of_torch_is() -> None:
+    in_python = [MM[0], Event(DISPATCH, 14, 38, is_range=True), *MM[2:]]
+    assert list(slices(step_of(*in_python), NO_COST)) == list(slices(step_of(*MM), NO_COST))
 
 
 def test_the_cost_of_timing_is_taken_off_what_surrounds_an_event() -> None:

@@ -9,12 +9,13 @@ from enum import Enum
 from pytest_dtdispatch.core.events import Event
 
 # Names of events of torch's profiler, and of ranges that we add.
-SUBCLASS = "PythonSubclass"  # in which a DTensor op is dispatched
 ENGINE = "autograd::engine::evaluate_function"
 OURS = "dtdispatch::"
 STEP, PROPAGATION, PLANNING = f"{OURS}step", f"{OURS}propagation", f"{OURS}planning"
 REDISTRIBUTION, WRAPPING, BACKWARD = f"{OURS}redistribution", f"{OURS}wrapping", f"{OURS}backward"
 LOOK_UP = f"{OURS}look-up"
+SUBCLASS, DISPATCH = "PythonSubclass", f"{OURS}dispatch"
+DISPATCHES = (SUBCLASS, DISPATCH)  # in which a DTensor op is dispatched: by C++, or by an old torch's Python
 COLLECTIVES = (
     "_c10d_functional::",
     "c10d::",
@@ -113,6 +114,8 @@ def _range(node: Node, within: Within) -> Owner | None:
             return Part.MOVING, within.op if within.part is Part.DISPATCH else label
         case "dtdispatch::wrapping":
             return (within.part, within.op) if within.part in REDISTRIBUTED else (Part.WRAPPING, label)
+        case "dtdispatch::dispatch":
+            return None  # it is what the event of C++ is, for which a later rule stands
         case "dtdispatch::backward":
             return Part.AUTOGRAD, "autograd engine"
         case _ if kind.startswith(OURS):
@@ -144,7 +147,7 @@ def _inside(node: Node, within: Within) -> Owner | None:
     if within.part in REDISTRIBUTED:
         copies = within.part is Part.MOVING and "::" in node.event.name
         return Part.COPIES if copies else within.part, within.op
-    if node.event.name == SUBCLASS:
+    if node.event.name in DISPATCHES:
         return Part.DISPATCH, within.op
     if within.part is Part.DISPATCH:
         return Part.DISPATCH if node.dispatches else Part.LOCAL, within.op

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_dtdispatch.budget.parts import OURS, SUBCLASS, WHOLE, Node, Part, Within, placed
+from pytest_dtdispatch.budget.parts import DISPATCHES, OURS, WHOLE, Node, Part, Within, placed
 from pytest_dtdispatch.core.events import Event
 
 
@@ -88,7 +88,7 @@ def trees(events: Iterable[Event]) -> list[Node]:
         node = Node(event)
         (open_nodes[-1].children if open_nodes else roots).append(node)
         open_nodes.append(node)
-        if event.name == SUBCLASS:
+        if event.name in DISPATCHES:
             for outer in open_nodes:
                 outer.dispatches = True
     return roots
@@ -114,7 +114,7 @@ def slices(node: Node, cost: Cost, within: Within | None = None) -> Iterator[Sli
 def _begins(node: Node, here: Within, within: Within | None) -> bool:
     """Tell whether a call begins with an event: of a DTensor op where it is dispatched."""
     if here.part in (Part.DISPATCH, Part.AUTOGRAD):
-        return node.event.name == SUBCLASS
+        return node.event.name in DISPATCHES
     return bool(here.op) and (within is None or here.op != within.op)
 
 

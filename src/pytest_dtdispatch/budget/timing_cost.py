@@ -15,7 +15,7 @@ from pytest_dtdispatch.torchapi.conversions import Conversion, Converter, wrappe
 from pytest_dtdispatch.torchapi.marking import Marks
 
 RUNS = 4
-WIDTH, ROUNDS = 16, 10
+WIDTH, ROUNDS, CALLS = 16, 10, 4
 
 
 class CostOfTiming:
@@ -45,11 +45,11 @@ class CostOfTiming:
             *(statistics.mean(quieter_half([*map(length_ns, each)])) for each in (self._timed, self._ranged)),
         )
         event_ns = max(timed - bare, 0.0) / sum(1 for _ in self._timed[0].inner())
-        return Cost(event_ns, max((ranged - timed) / ROUNDS, event_ns))
+        return Cost(event_ns, max((ranged - timed) / (ROUNDS * CALLS), event_ns))
 
 
 def _program(call: Callable[[object], object]) -> Step:
-    """Prepare ops, forward and backward, with calls of a function among them."""
+    """Prepare ops, forward and backward, with calls of a function among them, one behind each op."""
     # No random numbers: the program would notice that some were drawn.
     up, down = (torch.ones(WIDTH, WIDTH, device="cpu", requires_grad=True) for _ in range(2))
     x = torch.ones(WIDTH, WIDTH, device="cpu")
@@ -57,9 +57,11 @@ def _program(call: Callable[[object], object]) -> Step:
     def program() -> None:
         with torch.enable_grad():
             for _ in range(ROUNDS):
-                y = F.linear(torch.relu(F.linear(x, up)), down)
-                call(y)
-                y.sum().backward()
+                call(wide := F.linear(x, up))
+                call(positive := torch.relu(wide))
+                call(y := F.linear(positive, down))
+                call(loss := y.sum())
+                loss.backward()
 
     return program
 

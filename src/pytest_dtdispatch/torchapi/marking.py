@@ -16,6 +16,7 @@ from pytest_dtdispatch.torchapi.propagator import SLOW_PATH, redistribute_module
 from pytest_dtdispatch.torchapi.shared_hook import held_by_name
 
 PLANNERS = ("_gen_transform_infos", "_gen_transform_infos_non_cached", "_optimize_transform_infos")
+OURS = "dtdispatch::"
 Function = Callable[..., Any]
 
 
@@ -41,6 +42,9 @@ class Marks:
         """Give what puts the ranges in place."""
         dispatcher, propagator = DTensor._op_dispatcher, DTensor._op_dispatcher.sharding_propagator
         yield from conversion_hooks(self, (Conversion.WRAP, Conversion.UNWRAP))
+        if hasattr(dispatcher, "dispatch"):  # in Python; of what C++ dispatches the profiler has an event
+            in_python = staticmethod(ranged("dispatch", DTensor.__torch_dispatch__))
+            yield patch.object(DTensor, "__torch_dispatch__", in_python)
         for owner, name in ((dispatcher, SLOW_PATH), (propagator, "propagate_op_sharding_non_cached")):
             if hasattr(owner, name):
                 yield patch.object(owner, name, ranged("propagation", getattr(owner, name)))
@@ -99,15 +103,16 @@ def marking() -> Iterator[Marks]:
 
 def marked(name: str) -> Any:
     """Make a range of ours, to be entered."""
-    return new_range(f"dtdispatch::{name}")
+    return new_range(f"{OURS}{name}")
 
 
 def ranged(name: str, inner: Function) -> Function:
     """Run a function in a range of a name."""
+    whole = f"{OURS}{name}"
 
     def run(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        with marked(name):
+        with new_range(whole):
             return inner(*args, **kwargs)
 
     return run
