@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import starmap
 
+from pytest_dtdispatch.core.packed import Packed, kept
 from pytest_dtdispatch.core.profiles import Profile
 from pytest_dtdispatch.stats.medians import quietest_block, scatter
 
@@ -118,13 +118,13 @@ class Samples:
     """
 
     state: State
-    values: tuple[int, ...]
+    values: tuple[int, ...] = Packed()  # type: ignore[assignment]
     refused: tuple[Refused, ...] = ()
     unit: Unit = TIME
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        for value in self.values:
+        for value in kept(self, "values"):
             if not self.unit.holds(value):
                 what = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
                 raise ValueError(what.format(value, self.unit.name))
@@ -175,7 +175,7 @@ def refused_of(every: Iterable[Samples]) -> tuple[Refused, ...]:
     refused: Counter[str] = Counter()
     for one in (one for samples in every for one in samples.refused):
         refused[one.reason] += one.count
-    return tuple(starmap(Refused, refused.items()))
+    return tuple(Refused(*each) for each in refused.items())
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from pytest_dtdispatch.measuring.proof import (
     gc_paused,
     moved,
     nothing_to_do,
+    parts,
     proved,
 )
 from pytest_dtdispatch.measuring.sampler import Meter
@@ -119,11 +120,9 @@ class Rounds:
     ) -> None:
         self._subject = subject
         self._caches = caches
-        self._local = local
-        self._synchronize, self._signals = synchronize, signals or Signals()
+        self._local, self._synchronize, self._signals = local, synchronize, signals or Signals()
         self._sampler, self._meter = plan.sampler, plan.sampler.meter
-        self._schedule = Schedule(plan, has_local=local is not None)
-        self._recorder = SampleRecorder(plan.sampler.unit)
+        self._schedule, self._recorder = Schedule(plan, local is not None), SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
         self._why_no_miss = NOT_PROPAGATED
@@ -230,8 +229,9 @@ class Rounds:
             if self._local is not None:
                 meter, calls = self._sampler.local_meter, taken * self._schedule.effort.repeat
                 yield from self._calls(self._local, meter, WARMUP_LOCALS)
-                for call in (yield from self._calls(self._local, meter, calls)):
-                    self._recorder.record(State.LOCAL, call.sample)
+                for part in parts(calls):
+                    for call in (yield from self._calls(self._local, meter, part)):
+                        self._recorder.record(State.LOCAL, call.sample)
         return taken
 
     def _steady_rounds(self, state: State, taken: int, most: int) -> Blocks[int]:
@@ -283,13 +283,15 @@ class Rounds:
         The counters of the cache that answers are read around every call. The others would cost a
         hit 2 % if they were read as often: they are read around the block, and can only refuse it whole.
         """
-        before = self._read_all()
-        calls = yield from self._calls(self._subject, self._meter, count)
-        misses = moved(before, self._read_all())[1]
-        others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
-        for call in calls:
-            why_not = call.why_no_hit(others_missed) if state is State.HIT else call.why_not_unpropagated()
-            self._recorder.record(state, call.sample, why_not)
+        for part in parts(count):
+            before = self._read_all()
+            calls = yield from self._calls(self._subject, self._meter, part)
+            misses = moved(before, self._read_all())[1]
+            others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
+            for call in calls:
+                is_hit = state is State.HIT
+                why_not = call.why_no_hit(others_missed) if is_hit else call.why_not_unpropagated()
+                self._recorder.record(state, call.sample, why_not)
 
     def _calls(self, subject: Subject, meter: Meter, count: int) -> Blocks[list[ProvedCall]]:
         return proved((yield subject, meter, subject.prepare, self._hit_reader or self._read_all, count))
