@@ -72,6 +72,20 @@ class Script:
         return [count - self.instructions for count in counted.values]
 
 
+def test_nothing_is_counted_before_the_first_row() -> None:
+    made: list[Meter] = []
+
+    def make() -> tuple[Meter, None]:
+        made.append(Meter(lambda: 0, lambda: 0))
+        return made[-1], None
+
+    sampler = InstructionSampler(make, lambda: True)
+    sampler.start()
+    assert not made
+    assert sampler.meter is sampler.meter is made[0]
+    assert len(made) == 1
+
+
 def test_rounds_are_counted_without_torch() -> None:
     import subprocess
     import sys

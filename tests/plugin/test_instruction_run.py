@@ -176,6 +176,7 @@ def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytes
 
 COUNTS = """
 import pathlib, sys
+from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.meters import Callgrind
 from pytest_dtdispatch.instructions.instruction_sampler import count_loop
 
@@ -189,6 +190,11 @@ for _ in range(40):  # until the interpreter has specialised what runs
 print(least(1000), least(1000), least(2000), least(3000))
 callgrind.dump()
 print(least(3000))
+callgrind.stop()
+try:
+    callgrind.total()
+except MeterError as error:
+    print("off" if "instrumentation: off" in str(error) else error)
 """
 
 
@@ -202,11 +208,12 @@ def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
     script.write_text(COUNTS)
     line = [*command(find_callgrind()[0], tmp_path), sys.executable, str(script), str(tmp_path)]
     counted = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
-    once, again, twice, thrice, after_dump = map(int, counted)
+    once, again, twice, thrice, after_dump = map(int, counted[:5])
     assert once == again
     assert thrice == after_dump
     assert thrice - twice == twice - once
     assert thrice - twice > 1000
+    assert counted[5:] == ["off"]
 
 
 SLOWED = """

@@ -145,7 +145,6 @@ class CompileRounds:
         self._compiler = compiler
         self._subject = subject
         self._plan = plan
-        self._meter = plan.sampler.meter
         self._synchronize = synchronizer()
         self._compiled: Callable[..., Any] = subject.fn
         self._recorder = SampleRecorder(plan.sampler.unit)
@@ -205,7 +204,8 @@ class CompileRounds:
 
             self._synchronize()
             subject = replace(self._subject, fn=self._first_call)
-            [(figure, before, after)] = time_row(subject, self._meter, prepare, self._compiler.look_ups, 1)
+            look_ups = self._compiler.look_ups
+            [(figure, before, after)] = time_row(subject, self._plan.sampler.meter, prepare, look_ups, 1)
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
         self._why_no_program = "" if graphs else NO_GRAPH
         return figure, hits, misses
@@ -221,7 +221,8 @@ class CompileRounds:
         with gc_paused():
             for calls in (WARMUP_HITS, self._plan.calls):
                 self._synchronize()
-                timed = time_row(subject, self._meter, subject.prepare, self._compiler.graphs, calls)
+                meter, graphs = self._plan.sampler.meter, self._compiler.graphs
+                timed = time_row(subject, meter, subject.prepare, graphs, calls)
             for figure, before, after in timed:
                 self._recorder.record(state, figure, why_not or COMPILED_AGAIN * (after != before))
 

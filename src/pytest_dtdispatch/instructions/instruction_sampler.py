@@ -79,8 +79,9 @@ class InstructionSampler(Sampler):
     """Instructions of this process; every round is taken, however long it lasts.
 
     Args:
-        make_meter: begins to count; called once, as late as it can be. It returns what counts, and what tells
-            where the instructions of one call more went, if that was asked for.
+        make_meter: begins to count; called once, by the first row: whatever runs before it, imports included,
+            runs at full speed. It returns what counts, and what tells where the instructions of one call more
+            went, if that was asked for.
         forget_methods: makes CPython fill its method cache anew, in other slots; false where it cannot.
     """
 
@@ -92,12 +93,16 @@ class InstructionSampler(Sampler):
         forget_methods: Callable[[], bool] | None = None,
     ) -> None:
         self._make_meter = make_meter
+        self._meter: Meter | None = None
         self._forget_methods = forget_methods or MethodCache().forget
         self._has_layouts = True
 
-    def start(self) -> None:
-        """Begin to count."""
-        (self.begin, self.end), self.profiler = self._make_meter()
+    @property
+    def meter(self) -> Meter:
+        """What counts; the first who asks for it begins to count."""
+        if self._meter is None:
+            self._meter, self.profiler = self._make_meter()
+        return self._meter
 
     def refresh(self) -> None:
         """Let calls that follow have other slots of the method cache."""

@@ -66,7 +66,7 @@ def rerun(config: pytest.Config) -> int | None:
         choice = Choice(**json.loads(Path(folder, "choice.json").read_text()))
         config.pluginmanager.register(choice, "dtdispatch-meter")
         profile = settings is not None and settings.profile
-        register(InstructionSampler(lambda: _meter(choice, Path(folder), profile)))
+        register(InstructionSampler(lambda: _meter(config, choice, Path(folder), profile)))
         return None
     if settings is None or settings.metric != "instructions":
         return None
@@ -112,13 +112,16 @@ def find_callgrind() -> tuple[str, str]:
     return path, why_no_requests() or ("" if path else f"valgrind is not on PATH: {INSTALL}")
 
 
-def _meter(choice: Choice, folder: Path, profile: bool) -> tuple[Meter, Profiler | None]:
+def _meter(
+    config: pytest.Config, choice: Choice, folder: Path, profile: bool
+) -> tuple[Meter, Profiler | None]:
     from pytest_dtdispatch.instructions.meters import Callgrind, hardware_meter
     from pytest_dtdispatch.instructions.profiler import CallProfiler
 
     if choice.meter == HARDWARE:
         return hardware_meter(), None
     callgrind = Callgrind(folder)
+    config.add_cleanup(callgrind.stop)  # the end of Python and of torch's libraries is not counted
     return callgrind.meter, CallProfiler(callgrind) if profile else None
 
 
