@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import ExitStack
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from pytest_dtdispatch.torchapi.shared_hook import SharedHook
+import pytest
+
+from pytest_dtdispatch.torchapi.shared_hook import SharedHook, held_by_name
 
 
 class Owner:
@@ -70,3 +73,21 @@ def test_threads_that_interleave_leave_nothing() -> None:
     for thread in threads:
         thread.join()
     assert (answers, vars(owner)) == ({43}, {})
+
+
+def test_a_module_that_is_imported_meanwhile_is_given_the_function_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def inner() -> int:
+        return 1
+
+    home, late = ModuleType("home_of_inner"), ModuleType("imported_late")
+    monkeypatch.setitem(sys.modules, home.__name__, home)
+    setattr(home, "inner", inner)  # noqa: B010 (mypy knows of no such attribute)
+    with ExitStack() as hooks:
+        for hook in held_by_name("inner", inner, lambda: 2):
+            hooks.enter_context(hook)
+        monkeypatch.setitem(sys.modules, late.__name__, late)
+        setattr(late, "inner", vars(home)["inner"])  # noqa: B010
+        assert vars(late)["inner"]() == 2
+    assert vars(home)["inner"] is vars(late)["inner"] is inner

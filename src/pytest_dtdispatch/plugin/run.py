@@ -64,7 +64,9 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     session = None
     if settings.measure:
         from pytest_dtdispatch.plugin.session import Session
+        from pytest_dtdispatch.plugin.unsupported_torch import UnsupportedTorch
 
+        config.pluginmanager.register(UnsupportedTorch(), "dtdispatch-unsupported-torch")
         session = Session(config, settings)
         config.pluginmanager.register(session, "dtdispatch-session")
     if rank is not None and rank.exchange is not None:

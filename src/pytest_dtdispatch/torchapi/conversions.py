@@ -74,13 +74,13 @@ def conversion_hooks(
     Without grad, ``to_local`` hands out the local tensor, which is no call.
     """
     for name, (forward, backward) in _FUNCTIONS.items():
-        if (owner := _function_class(name)) is not None:
-            for method, converter in (("forward", forward), ("backward", backward)):
-                if converter.what not in of:
-                    continue
-                inner = getattr(owner, method)
-                told = wrapped_by(watcher, converter, inner)
-                yield patch.object(owner, method, staticmethod(told))
+        owner = _function_class(name)
+        for method, converter in (("forward", forward), ("backward", backward)):
+            if converter.what not in of:
+                continue
+            inner = getattr(owner, method)
+            told = wrapped_by(watcher, converter, inner)
+            yield patch.object(owner, method, staticmethod(told))
     for module, name, converter in _PLAIN:
         inner = getattr(sys.modules.get(module), name, None)
         if inner is not None:
@@ -88,8 +88,8 @@ def conversion_hooks(
 
 
 def _function_class(name: str) -> Any:
-    """Find a class of autograd functions; None where torch has none of this name."""
-    return getattr(importlib.import_module(API), name, None) or getattr(redistribute_module(), name, None)
+    """Find a class of autograd functions: every known torch has each of them, in one of two modules."""
+    return getattr(importlib.import_module(API), name, None) or getattr(redistribute_module(), name)
 
 
 def wrapped_by(watcher: Any, converter: Converter, inner: Callable[..., Any]) -> Callable[..., Any]:

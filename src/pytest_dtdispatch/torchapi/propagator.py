@@ -132,6 +132,9 @@ def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, 
         raise _unsupported(
             f"the native sharding-propagation cache's {lack} function beside its {have} function"
         )
+    if clear is None and _follow(DTensor, f"_op_dispatcher.{SLOW_PATH}") is not MISSING:
+        # It answers ops all the same: none would seem to propagate.
+        raise _unsupported(f"what clears and counts the native cache, on whose misses it calls {SLOW_PATH}")
     return clear, stats
 
 

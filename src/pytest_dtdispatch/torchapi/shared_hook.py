@@ -90,12 +90,30 @@ class CallHook:
 def held_by_name(name: str, inner: Any, outer: Any) -> Iterator[AbstractContextManager[Any]]:
     """Replace a function in every module that holds it by its name, where it is defined and imported.
 
-    There are thousands of modules: nothing is called for one that does not have the name.
+    A module that is imported meanwhile may take the replacement from one of them: it is given the function
+    at the end.
     """
+    yield _given_back(name, inner, outer)  # entered first, and so left when all others are
+    for module in _holders(name, inner):
+        yield patch.object(module, name, outer)
+
+
+@contextmanager
+def _given_back(name: str, inner: Any, outer: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for module in _holders(name, outer):
+            setattr(module, name, inner)
+
+
+def _holders(name: str, held: Any) -> list[Any]:
+    """Find modules that hold a thing; there are thousands: nothing is called for one without the name."""
+    found = []
     for module in list(sys.modules.values()):
         try:
-            is_held = name in module.__dict__ and module.__dict__[name] is inner
+            if name in module.__dict__ and module.__dict__[name] is held:
+                found.append(module)
         except AttributeError:  # what stands for a module need not be one
             continue
-        if is_held:
-            yield patch.object(module, name, outer)
+    return found

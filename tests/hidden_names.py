@@ -1,0 +1,230 @@
+"""Private names of torch that our code asks for, and runs in which torch has one of them no more.
+
+A name is hidden from our files alone: they ask for another one in its place. Torch, which needs the name
+itself, works as ever. The names are read from the sources, so that a new one is found.
+
+Run as a script, with a folder and names: prints a line of JSON for each name. Each run is a fork of this
+process, which has imported torch and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TORCHAPI = Path(__file__).parents[1] / "src" / "pytest_dtdispatch" / "torchapi"
+PACKAGE = "pytest_dtdispatch.torchapi."
+GONE = "_gone"
+NONE_AT_ALL = "_no_name_at_all"
+TESTS = """
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+def made(mesh, grad=False):
+    return DTensor.from_local(torch.ones(4, 4, requires_grad=grad), mesh, [Shard(0)])
+
+def step_of(mesh):
+    a = made(mesh, grad=True)
+
+    def step():
+        (a + a).sum().backward()
+        b = DTensor.from_local(a.detach().to_local(), mesh, [Shard(0)])
+        b.redistribute(placements=[Replicate()])
+
+    return step
+
+def test_capture(dtdispatch, device_mesh):
+    a = made(device_mesh)
+    with dtdispatch.capture():
+        a + a
+        a.add_(1)
+        a.uniform_()
+        a.redistribute(placements=[Replicate()])
+        torch.ops.aten.is_same_size(a, a)
+
+def test_steps(dtdispatch, device_mesh):
+    dtdispatch.steps(step_of(device_mesh), warmup=1, steps=2)
+
+def test_compile(dtdispatch, device_mesh):
+    a = made(device_mesh)
+    dtdispatch.compile(lambda x: x + x, a, name="twice")
+
+def test_budget(dtdispatch, device_mesh):
+    dtdispatch.budget(step_of(device_mesh), steps=1)
+
+def test_compare(dtdispatch, device_mesh):
+    a = made(device_mesh)
+    dtdispatch.compare({"one": lambda: a + a, "other": lambda: a + a}, name="both")
+"""
+# What else is run where a file of these asks for a name.
+OF_FILES = {
+    "compiler": "compile",
+    "marking": "budget",
+    "profiling": "budget",
+    "profiler_ranges": "budget",
+    "autograd": "budget",
+    "frames": "budget",
+    "program_hooks": "budget",
+    "full_values": "compare",
+}
+PLUGINS = ("benchmark", "cacheprovider", "xdist", "codspeed", "hypothesispytest")
+FLAGS = (
+    *(f"-pno:{plugin}" for plugin in PLUGINS),
+    *("-vv", "--assert=plain", "--dtdispatch", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1"),
+    *("--dtdispatch-compile-backend=eager", "--dtdispatch-csv=results.csv", "test_it.py"),
+)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and len(name) > 1
+
+
+def is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+def is_path(value: object) -> bool:
+    return isinstance(value, str) and all(word.isidentifier() for word in value.split("."))
+
+
+def defined_in(tree: ast.AST) -> Iterator[str]:
+    """Names that a file itself gives to something."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and is_own(node):
+            yield node.attr
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.asname
+
+
+def asked_for_in(tree: ast.AST) -> Iterator[str]:
+    """Words of attributes, of imports from torch, and of texts that may be names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not is_own(node):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+            yield from (node.module or "").split(".")
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and is_path(node.value):
+            yield from str(node.value).split(".")
+
+
+def names_by_file() -> dict[str, set[str]]:
+    """Private names of torch that each of our files asks for."""
+    trees = {path.stem: ast.parse(path.read_text()) for path in sorted(TORCHAPI.glob("*.py"))}
+    return {
+        file: set(filter(is_private, asked_for_in(tree))) - set(defined_in(tree))
+        for file, tree in trees.items()
+    }
+
+
+def private_names() -> list[str]:
+    return sorted(set().union(*names_by_file().values()))
+
+
+class Hide(ast.NodeTransformer):
+    """Asks for another name in place of one; or of each of several, ``one+other``."""
+
+    def __init__(self, name: str) -> None:
+        self._names = name.split("+")
+
+    def _word(self, text: str) -> str:
+        return ".".join(word + GONE * (word in self._names) for word in text.split("."))
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.Attribute:
+        self.generic_visit(node)
+        if not is_own(node):
+            node.attr = self._word(node.attr)
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        if (node.module or "").startswith("torch"):
+            node.module = self._word(node.module or "")
+            for alias in node.names:
+                alias.asname = alias.asname or alias.name
+                alias.name = self._word(alias.name)
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        if is_path(node.value):
+            node.value = self._word(str(node.value))
+        return node
+
+
+class Finder:
+    """Finds our files, and runs them without a name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, module: str, path: object = None, target: object = None) -> Any:
+        file = TORCHAPI / f"{module.removeprefix(PACKAGE)}.py"
+        if not module.startswith(PACKAGE) or not file.exists():
+            return None
+        return importlib.util.spec_from_file_location(module, file, loader=self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: object) -> None:
+        return None
+
+    def exec_module(self, module: Any) -> None:
+        tree = Hide(self._name).visit(ast.parse(Path(module.__file__).read_text()))
+        exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec"), vars(module))
+
+
+def run_without(name: str, folder: Path, tests: str) -> dict[str, Any]:
+    """Run the tests in a fork, where our files do not find a name."""
+    folder.mkdir()
+    (folder / "test_it.py").write_text(TESTS)
+    (folder / "pytest.ini").write_text("[pytest]")
+    if not (pid := os.fork()):
+        run_in_child(name, folder, tests)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    results = folder / "results.csv"
+    rows = [tuple(row) for row in csv.reader(results.open())] if results.exists() else []
+    counts = sorted(row for row in rows if not row[1].endswith("_ns"))
+    return {"name": name, "status": status, "said": (folder / "out.txt").read_text(), "counts": counts}
+
+
+def run_in_child(name: str, folder: Path, tests: str) -> None:
+    status = 99
+    try:
+        os.chdir(folder)
+        out = os.open("out.txt", os.O_CREAT | os.O_WRONLY)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        sys.path.insert(0, str(TORCHAPI.parents[1]))
+        sys.dont_write_bytecode = True
+        sys.meta_path.insert(0, Finder(name))
+        import pytest
+
+        status = int(pytest.main([*FLAGS, "-k", tests]))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def tests_of(name: str) -> str:
+    files = [file for file, names in names_by_file().items() if name in names]
+    more = {OF_FILES[file] for file in files if file in OF_FILES}
+    return " or ".join(["capture", "steps", *sorted(more)])
+
+
+if __name__ == "__main__":
+    import torch._dynamo
+    import torch.distributed.fsdp
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401
+    from torch.distributed.tensor import DTensor  # noqa: F401
+
+    for each in sys.argv[2:]:
+        print(json.dumps(run_without(each, Path(sys.argv[1], each), tests_of(each))), flush=True)

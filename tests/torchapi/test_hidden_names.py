@@ -1,0 +1,101 @@
+"""A torch that lacks a private name which we use: all works, or one line names what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.torchapi.propagator import SLOW_PATH
+from tests import hidden_names
+from tests.hidden_names import GONE, NONE_AT_ALL, private_names
+
+pytestmark = pytest.mark.torch
+
+EVERY = private_names()
+# One that is asked for on every op, one as a file is loaded, one that only steps need, one that is probed,
+# one of a pair.
+SAMPLE = (
+    "_local_tensor",
+    "_profiler_enabled",
+    "_propagate_op_sharding_dispatch_slow_path",
+    "_planner_cache",
+    "_clear_DTensor_sharding_propagator_cache",
+)
+
+
+def runs(tmp_path: Path, names: tuple[str, ...] | list[str]) -> dict[str, dict[str, Any]]:
+    """Run without each of the names, in one process that imports torch for all of them."""
+    ran = subprocess.run(
+        [sys.executable, hidden_names.__file__, str(tmp_path), *names],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return {found["name"]: found for found in map(json.loads, ran.stdout.splitlines())}
+
+
+def complaint(found: dict[str, Any], whole: dict[str, Any]) -> str:
+    """Say what is wrong with a run; empty where it works, or refuses in one line that names the name."""
+    said = found["said"]
+    if any(text in said for text in ("pytest_dtdispatch/", "Traceback", "INTERNALERROR")):
+        return f"a traceback: {said[-1500:]}"
+    if found["status"] == 0:
+        of_tests = {tuple(row[:2]): row[2] for row in whole["counts"]}
+        wrong = [row for row in found["counts"] if of_tests.get(tuple(row[:2]), row[2]) != row[2]]
+        if step_lines(found) != step_lines(whole):
+            wrong += step_lines(found)
+        return f"other counts: {wrong}" if wrong else ""
+    # The interface as it is asked for here, or the words of a check that looks for it.
+    names = found["name"] + GONE, "cannot be measured: it lacks", "cannot be counted without"
+    told = [line for line in said.splitlines() if any(name in line for name in names)]
+    return "" if told else f"nothing names it: {said[-1500:]}"
+
+
+def step_lines(found: dict[str, Any]) -> list[str]:
+    """Give the line of the table that has all counts of the step: wraps and unwraps stand there alone."""
+    return [line for line in found["said"].splitlines() if line.split()[:1] == ["step"] and "steady" in line]
+
+
+def complaints(tmp_path: Path, names: tuple[str, ...] | list[str]) -> dict[str, str]:
+    found = runs(tmp_path, [NONE_AT_ALL, *names])
+    whole = found.pop(NONE_AT_ALL)
+    assert whole["status"] == 0, whole["said"]
+    assert len(whole["counts"]) == 3
+    assert len(step_lines(whole)) == 1
+    return {name: text for name, each in found.items() if (text := complaint(each, whole))}
+
+
+def test_names_are_read_from_the_sources() -> None:
+    assert len(EVERY) > 60
+    assert set(SAMPLE) <= set(EVERY)
+
+
+@pytest.mark.slow
+def test_a_torch_without_a_name_is_measured_or_refused_in_one_line(tmp_path: Path) -> None:
+    assert complaints(tmp_path, SAMPLE) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(DTensor._op_dispatcher, SLOW_PATH), reason=f"this torch lacks {SLOW_PATH}")
+def test_a_cache_that_is_neither_cleared_nor_counted_gives_no_miss(tmp_path: Path) -> None:
+    """A torch that names both functions of its native cache anew looks like one without such a cache."""
+    pair = "_clear_DTensor_sharding_propagator_cache+_get_DTensor_sharding_propagator_cache_stats"
+    found = runs(tmp_path, [pair])[pair]
+    assert found["status"] != 0
+    assert "cannot be measured: it lacks what clears and counts the native cache" in found["said"]
+    assert "unpropagated" not in found["said"]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("part", range(4))
+def test_so_it_is_without_any_of_them(tmp_path: Path, part: int) -> None:
+    assert complaints(tmp_path, EVERY[part::4]) == {}
