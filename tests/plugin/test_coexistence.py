@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from textwrap import dedent
+
 import pytest
 
-from tests.plugin_runs import ALONE, IMPORTS, MEASURED, TEN_LINES, measure, run, text_of
+from tests.plugin_runs import ADD, ALONE, IMPORTS, MEASURED, TEN_LINES, benchmarks_of, measure, run, text_of
+from tests.probes import needs_plugin
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
+needs_xdist = needs_plugin("xdist")
+needs_codspeed = needs_plugin("pytest_codspeed")
 ROW = "  add.Tensor(*@4 *"
 NOTHING = "nothing was measured: "
 SHORT = ("--codspeed-warmup-time=0", "--codspeed-max-time=0.1")
@@ -27,6 +32,7 @@ def test_without_pytest_benchmark_our_own_table_is_there(pytester: pytest.Pytest
     result.stdout.fnmatch_lines([ROW])
 
 
+@needs_codspeed
 def test_beside_codspeed_that_is_not_asked_to_measure_all_works(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
     result = pytester.runpytest_subprocess(*PLAIN, "-pno:xdist", *MEASURED, "--benchmark-json=rows.json")
@@ -35,6 +41,7 @@ def test_beside_codspeed_that_is_not_asked_to_measure_all_works(pytester: pytest
     assert (pytester.path / "rows.json").exists()
 
 
+@needs_codspeed
 def test_where_codspeed_measures_we_say_that_we_do_not(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         TEN_LINES
@@ -50,6 +57,7 @@ def test_where_codspeed_measures_we_say_that_we_do_not(pytester: pytest.Pytester
     result.stdout.fnmatch_lines(["*1 benchmarked*"])
 
 
+@needs_xdist
 def test_under_xdist_nothing_is_measured_and_the_reason_is_given_once(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         IMPORTS
@@ -71,9 +79,10 @@ def test_runs_once(dtdispatch, device_mesh):
         result,
         NOTHING + "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0",
     )
-    assert not (pytester.path / "rows.json").exists()
+    assert not benchmarks_of(pytester.path / "rows.json")
 
 
+@needs_xdist
 def test_a_mistake_in_a_marker_is_told_under_xdist_too(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.dtdispatch(round=1)\ndef test_bad(): pass\n")
     result = pytester.runpytest_subprocess(*PLAIN, "-n1", *MEASURED)
@@ -82,6 +91,7 @@ def test_a_mistake_in_a_marker_is_told_under_xdist_too(pytester: pytest.Pytester
     assert "INTERNALERROR" not in text_of(result)
 
 
+@needs_xdist
 def test_xdist_without_workers_measures(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
     others = [option for option in ALONE if "xdist" not in option]
@@ -114,3 +124,40 @@ def assert_says_once_of_ours(result: pytest.RunResult, line: str) -> None:
     assert sum(line in each for each in text_of(result).splitlines()) == 1
     assert "pytest_dtdispatch/" not in text_of(result)
     assert "INTERNALERROR" not in text_of(result)
+
+
+def test_a_plugin_that_reads_every_attribute_of_others_changes_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import contextlib
+
+        class Reading:  # as pytest 8.0 does in search of fixtures
+            def pytest_plugin_registered(self, plugin):
+                for name in dir(plugin):
+                    with contextlib.suppress(BaseException):
+                        getattr(plugin, name)
+
+        def pytest_configure(config):
+            config.pluginmanager.register(Reading())
+        """
+    )
+    pytester.makepyfile(TEN_LINES)
+    result = measure(pytester, "--dtdispatch-csv=rows.csv")
+    result.assert_outcomes(passed=1)
+    assert ADD in (pytester.path / "rows.csv").read_text()
+
+
+def test_rows_are_the_same_in_any_order_of_tests(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("pytest_randomly", reason="pytest-randomly is not installed")
+    more = (
+        f"def test_{n}(dtdispatch, device_mesh):\n    test_add(dtdispatch, device_mesh)\n" for n in range(4)
+    )
+    pytester.makepyfile(test_shuffled=f"{dedent(TEN_LINES)}\n{''.join(more)}")
+    names = []
+    for seed in (1, 2):
+        seeded = f"--randomly-seed={seed}"
+        pytester.runpytest_subprocess(*PLAIN, "-pno:xdist", *MEASURED, seeded, "--benchmark-json=rows.json")
+        names.append([row["fullname"] for row in benchmarks_of(pytester.path / "rows.json")])
+    first, second = names
+    assert first != second
+    assert sorted(first) == sorted(second)

@@ -13,6 +13,7 @@ from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.last_line import GATE_FAILED
 from pytest_dtdispatch.plugin.options import row_nodeid, why_not_measured
+from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.document import Document
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.report.reported_run import ReportedGate
 
 
-class ExpectedGate:
+class ExpectedGate(PluginObject):
     """The plugin object that holds results against expected ones."""
 
     def __init__(self, config: pytest.Config, settings: Settings, path: Path) -> None:

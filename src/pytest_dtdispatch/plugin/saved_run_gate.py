@@ -13,6 +13,7 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.given import gate_flags
 from pytest_dtdispatch.plugin.last_line import GATE_FAILED
+from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.document import Document
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _why_idle(config: pytest.Config) -> str:
     return ""
 
 
-class SavedRunGate:
+class SavedRunGate(PluginObject):
     """The plugin object that holds a run against a saved one."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:

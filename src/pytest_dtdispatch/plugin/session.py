@@ -23,6 +23,7 @@ from pytest_dtdispatch.plugin.asked_ops import AskedOps
 from pytest_dtdispatch.plugin.given import gate_flags
 from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
 from pytest_dtdispatch.plugin.last_line import GATE_FAILED, add_failures, add_not_measured
+from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.plugin.printing import print_lines
 from pytest_dtdispatch.plugin.progress_display import shown_progress
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
@@ -50,7 +51,7 @@ SINKS = ("dtdispatch-bridge", *GATES, FILES, "dtdispatch-annotations")
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 
-class Session:
+class Session(PluginObject):
     """The plugin object of a run with ``--dtdispatch``.
 
     Attributes:
@@ -175,7 +176,6 @@ class Session:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
-        files: WrittenFiles
         for files in self._plugins(FILES):
             files.write(session.items, self._ranks.why_stopped if self._ranks else "")
         if self._failures() and session.exitstatus == pytest.ExitCode.OK:
