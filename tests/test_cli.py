@@ -26,7 +26,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 def test_without_a_subcommand_it_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     text = said(capsys)
-    assert "a subcommand is needed: ab, aa, selftest, atlas" in text
+    assert "a subcommand is needed: ab, matrix, bisect, aa, selftest, atlas" in text
     assert text.endswith("pytest --dtdispatch\n")
 
 
@@ -119,7 +119,6 @@ def test_the_atlas_of_an_op_is_written_as_a_page(tmp_path: Path, capsys: pytest.
     page = tmp_path / "atlas.md"
     assert main(["atlas", "--output", str(page), "--ops", "atan2.default", "--ops", "is_same_size.*"]) == 0
     text = page.read_text(encoding="utf-8")
-    assert "| `atan2.default(f32[8,8]S0, f32[8,8]S0)@4` | " in text
     whole = page.with_suffix(".html")
     assert "<bdi>atan2.default(f32[8,8]S0, f32[8,8]S0)@4</bdi>" in whole.read_text(encoding="utf-8")
     assert "torch on 1 thread" in text

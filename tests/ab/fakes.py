@@ -40,6 +40,7 @@ if "rows" in told["only"]:
     rows = told["only"]["rows"]
 with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
     content = {{"format": "pytest-dtdispatch passes 1", "rows": rows, "misses_per_step": misses}}
+    content["absent"] = told["only"].get("absent", {{}})
     if told["numbers"]:
         content["rows"], content["numbers"] = {{}}, told["numbers"][os.environ["DTDISPATCH_AB_ASKED"]]
         content["details"] = told["numbers"].get("details", {{}})
@@ -64,7 +65,7 @@ def fake_python(
         name: of the interpreter.
         does: Python code that a measuring process runs first.
         row: test and signature that it measures.
-        only: its rows, where they are not the usual ones.
+        only: its rows, where they are not the usual ones; why others are absent.
         probe: what it says of itself, where that is not what a good one says.
         numbers: that it answers with in place of rows, by what it is asked for.
         **factors: what its hits, misses and plain ops are multiplied by.

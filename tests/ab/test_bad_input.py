@@ -140,8 +140,8 @@ def test_a_file_to_resume_that_is_cut_off(whole: Path, capsys: pytest.CaptureFix
     ("content", "line"),
     [
         ("", "no JSON, or cut off"),
-        ("[]", "no file of dtdispatch ab or aa"),
-        ('{"benchmarks": []}', "no file of dtdispatch ab or aa"),
+        ("[]", "no file of dtdispatch ab, aa or matrix"),
+        ('{"benchmarks": []}', "no file of dtdispatch ab, aa or matrix"),
         ('{"format": "pytest-dtdispatch ab", "version": 99}', "version 99 of the format"),
         ('{"format": "pytest-dtdispatch ab", "version": 1}', "not whole: KeyError: 'asked'"),
         ("[" * 100_000, "no JSON, or cut off"),
@@ -287,7 +287,10 @@ def test_a_file_of_something_else_is_not_written_over(
     good, saved = fake_python(tmp_path, "good"), tmp_path / "saved.json"
     saved.write_text('{"machine_info": {}}')
     text = said(["ab", "--base", str(good), "--head", str(good), "--json", str(saved)], 2, capsys)
-    assert "saved.json holds a saved run of pytest-benchmark, not a run of dtdispatch ab or aa: name" in text
+    assert (
+        "saved.json holds a saved run of pytest-benchmark, not a run of dtdispatch ab, aa or matrix: name"
+        in text
+    )
     assert saved.read_text() == '{"machine_info": {}}'
     assert not calls(tmp_path)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.ab.errands import usual_request
-from pytest_dtdispatch.ab.model import Request
+from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Request
 from pytest_dtdispatch.ab.number_rules import compare_numbers, screen_numbers
 from pytest_dtdispatch.ab.report import summary
 from pytest_dtdispatch.cli import main
@@ -106,13 +106,13 @@ def test_a_number_that_one_side_has_is_missing_or_new_and_one_of_some_processes_
     }
 
 
-@pytest.mark.parametrize(("head", "asked_for"), [(0, [False]), (1, [False, True])])
-def test_fresh_processes_run_where_something_differs(head: float, asked_for: list[bool]) -> None:
+@pytest.mark.parametrize(("head", "asked_for"), [(0, [(SCREEN,)]), (1, [(SCREEN,), (SCREEN, CONFIRM)])])
+def test_fresh_processes_run_where_something_differs(head: float, asked_for: list[tuple[str, ...]]) -> None:
     seen = []
 
-    def taken(with_fresh: bool) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-        seen.append(with_fresh)
-        return [counted()] * (1 + with_fresh), [counted(misses=head)] * (1 + with_fresh)
+    def taken(*stages: str) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+        seen.append(stages)
+        return [counted()] * len(stages), [counted(misses=head)] * len(stages)
 
     screen_numbers(COUNTS, taken)
     assert seen == asked_for

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
+from pytest_dtdispatch.core.pass_rows import PassRows
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
@@ -272,3 +275,52 @@ def test_tests_that_name_another_metric_are_refused(
     result.stderr.fnmatch_lines(
         [f"ERROR: --dtdispatch-metric {metric}: this A/B run compares {asked}; say *"]
     )
+
+
+def test_a_version_that_lacks_something_goes_on_without_it_and_says_why(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
+) -> None:
+    monkeypatch.setenv("DTDISPATCH_AB_GO_ON", "1")
+    monkeypatch.setenv("DTDISPATCH_AB_PASSES", "2")
+    lacks = """
+def test_fails(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a * a
+    with open("noted", "a") as file:
+        file.write("x")
+    raise NotImplementedError("no rule\\nhere")
+
+def test_skipped():
+    import pytest
+    pytest.skip("no interface")
+
+def test_expected_to_fail():
+    import pytest
+    pytest.xfail("known")
+"""
+    pytester.makepyfile(test_ten=TEN_LINES, test_lacks=IMPORTS + lacks, test_broken="import nowhere")
+    assert measure(pytester, PLUGIN).ret == 0
+    assert (pytester.path / "noted").read_text() == "x"  # once
+    content = read(answer)
+    assert content["absent"] == {
+        "test_broken.py": "failed: ModuleNotFoundError: No module named 'nowhere'",
+        "test_lacks.py::test_fails": "failed: NotImplementedError: no rule",
+        "test_lacks.py::test_skipped": "skipped: no interface",
+    }
+    assert len(content["rows"][f"test_ten.py::test_add::{ADD}::hit"]["medians_ns"]) == 2
+
+
+def test_a_state_that_was_never_seen_is_absent_with_its_reason() -> None:
+    results = TestResults("t.py::test_add")
+    never = Samples(State.HIT, (), (Refused("it propagated", 20),))
+    results.enter_call(
+        "add", "4", Figures(1, (Samples(State.MISS, (9,)), never), ("never hits: it propagates",))
+    )
+    results.enter_call("mm", "4", Figures(notes=("runs once",)))
+    rows = PassRows()
+    rows.add([results])
+    assert rows.absent == {
+        "t.py::test_add::add::hit": "never hits: it propagates",
+        "t.py::test_add::mm": "runs once",
+    }

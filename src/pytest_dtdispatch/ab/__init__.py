@@ -1,1 +1,1 @@
-"""Two environments compared in fresh processes: ``dtdispatch ab``, ``aa``, ``selftest``."""
+"""Environments compared in fresh processes: dtdispatch ab, matrix, bisect, aa, selftest."""

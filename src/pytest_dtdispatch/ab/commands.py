@@ -5,28 +5,37 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_dtdispatch.ab import runs
+from pytest_dtdispatch.ab.command_flags import (
+    FILES,
+    METRIC,
+    RULE,
+    SIDES,
+    Option,
+    declare,
+    refuse_of_another_metric,
+    resumable,
+    typed_rule,
+)
 from pytest_dtdispatch.ab.errands import TIME_LIMITS_S, usual_request
-from pytest_dtdispatch.ab.model import COUNTS, INSTRUCTIONS, METRICS, POOL, SCREEN, TIME, Request, Run
+from pytest_dtdispatch.ab.model import BASE, HEAD, POOL, TIME, Request, Run
+from pytest_dtdispatch.ab.neighbours import Neighbours, NumberNeighbours, compare, compare_exact
 from pytest_dtdispatch.ab.number_report import number_document
-from pytest_dtdispatch.ab.process import stopped_by_signals
-from pytest_dtdispatch.ab.recording import MOST_SHARE, Recorder, read_run, resumed
+from pytest_dtdispatch.ab.recording import Recorder, read_run, resumed
 from pytest_dtdispatch.ab.report import floors_text, rate_text, result_document, tally_document
 from pytest_dtdispatch.ab.worker import Workplace
-from pytest_dtdispatch.core.parsing import read_choice, read_count, read_file, read_seconds
-from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.parsing import read_count, read_file
 from pytest_dtdispatch.core.verdicts import Verdict
-from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Tone
 from pytest_dtdispatch.report.screen import say, show
 
 AA_PROCESSES, SELFTEST_PROCESSES = 90, 40
 FAILED = 1
-RULE_NAMES = ("pairs", "confirm", "processes", "passes", "control")
 RULE_FIELDS = ("floor_", "control", "pairs", "confirm")  # how names of fields of the rule begin
 LEAST_CAUGHT = {0.15: 0.95, 0.20: 0.99}
 COMMANDS = {
@@ -34,81 +43,6 @@ COMMANDS = {
     "aa": "count this machine's false alarms: one interpreter against itself",
     "selftest": "slow dispatch by known amounts; count what is caught",
 }
-TIME_LIMIT_HELP = "seconds that a process may take (default: 300; of instructions 1800)"
-THRESHOLD_HELP = "least shift of a count of instructions that counts (default: 2%%)"
-OF_METRIC = {
-    "floor_hit": TIME,
-    "floor_miss": TIME,
-    "passes": TIME,
-    "threshold": INSTRUCTIONS,
-}
-CONTROL_HELP = "shift of plain tensors past which nothing is judged, or off (default: 3%%)"
-
-
-def read_percent(text: str) -> float:
-    """Read a percentage as a fraction."""
-    try:
-        fraction = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
-    except ValueError:
-        fraction = 0.0
-    if not 0 < fraction <= MOST_SHARE:
-        raise ValueError("a percentage above 0%, such as 7.5%")
-    return fraction
-
-
-def read_floors(text: str) -> dict[str, float]:
-    """Read ``hit=7.5%,miss=10%``, as fields of a request."""
-    floors: dict[str, float] = {}
-    for part in text.split(","):
-        state, equals, value = part.partition("=")
-        if state not in ("hit", "miss") or not equals or f"floor_{state}" in floors:
-            raise ValueError("floors of hit and miss, such as hit=7.5%,miss=10%")
-        try:
-            floors[f"floor_{state}"] = read_percent(value)
-        except ValueError as error:
-            raise ValueError(f"floors: {value!r} is not {error}") from None
-    return floors
-
-
-def read_control(text: str) -> float:
-    """Read a percentage, or ``off``."""
-    if text == "off":
-        return 0.0
-    try:
-        return read_percent(text)
-    except ValueError as error:
-        raise ValueError(f"{error}, or off") from None
-
-
-def read_metric(text: str) -> str:
-    """Read what is compared."""
-    return read_choice(text, METRICS)
-
-
-# Each a flag, what reads it, its metavar, its help.
-Option = tuple[str, Callable[[str], Any], str, str]
-SIDES: tuple[Option, ...] = (
-    ("--base", str, "PYTHON", "interpreter of the base"),
-    ("--head", str, "PYTHON", "interpreter of the head"),
-    ("--base-rev", str, "REV", "commit of the base, in the repository here"),
-    ("--head-rev", str, "REV", "commit of the head"),
-)
-METRIC: tuple[Option, ...] = (
-    ("--metric", read_metric, "METRIC", "what is compared: time, counts or instructions (default: time)"),
-    ("--threshold", read_percent, "PERCENT", THRESHOLD_HELP),
-)
-RULE: tuple[Option, ...] = (
-    ("--pairs", read_count, "N", "of the screen (default: 5; of counts and instructions 1)"),
-    ("--confirm", read_count, "N", "fresh pairs (default: 10; of counts 1, of instructions 2)"),
-    ("--passes", read_count, "N", "in a process (default: 5)"),
-    ("--floor", read_floors, "FLOORS", "least shifts that count (default: hit=7.5%%,miss=10%%)"),
-    ("--control", read_control, "PERCENT", CONTROL_HELP),
-)
-FILES: tuple[Option, ...] = (
-    ("--time-limit", read_seconds, "S", TIME_LIMIT_HELP),
-    ("--json", read_file, "FILE", "every sample, written after each process"),
-    ("--resume", read_file, "FILE", "go on with the file of an earlier run"),
-)
 
 
 def add_parsers(commands: Any) -> None:
@@ -121,8 +55,7 @@ def add_parsers(commands: Any) -> None:
     }
     for name, options in declared.items():
         parser = commands.add_parser(name, help=COMMANDS[name])
-        for flag, reader, metavar, meaning in (*options, *FILES):
-            parser.add_argument(flag, type=told_by(reader), metavar=metavar, help=meaning)
+        declare(parser, (*options, *FILES))
 
 
 def _of_pool(processes: int) -> tuple[Option, ...]:
@@ -135,18 +68,8 @@ def _of_pool(processes: int) -> tuple[Option, ...]:
 def obey(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run one of the subcommands."""
     typed = _typed(given, tuple(arguments))
-    with stopped_by_signals():
-        try:
-            return {"ab": _ab, "aa": _aa, "selftest": _selftest}[given.command](given, typed)
-        except ProcessError as error:
-            raise ProcessError(f"{error}{_go_on(given)}") from None
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted{_go_on(given)}") from None
-
-
-def _go_on(given: argparse.Namespace) -> str:
-    file = given.json or given.resume
-    return f"; go on with --resume {file}" if file and file.exists() else ""
+    with resumable(given.json or given.resume):
+        return {"ab": _ab, "aa": _aa, "selftest": _selftest}[given.command](given, typed)
 
 
 def _ab(given: argparse.Namespace, typed: dict[str, Any]) -> int:
@@ -154,17 +77,17 @@ def _ab(given: argparse.Namespace, typed: dict[str, Any]) -> int:
         known = resumed(given.resume, "ab", typed)
     else:
         known = Run(_sides_of(replace(usual_request(typed.get("metric", TIME)), **typed)), {})
-    _refuse_of_another_metric(known.asked.metric, typed)
+    refuse_of_another_metric(known.asked.metric, typed)
     with _recorded(given, known) as (place, recorder):
         if known.asked.metric != TIME:
-            numbers, verdicts = runs.compare_exact(place, recorder)
-            document, has_compared = number_document(recorder.run, numbers, verdicts), bool(numbers.pairs)
+            numbers = compare_exact(place, recorder)[BASE, HEAD]
+            found: Neighbours | NumberNeighbours = numbers
+            document = number_document(recorder.run, numbers.stage, numbers.verdicts)
         else:
-            stages, verdicts = runs.compare(place, recorder)
-            document = result_document(recorder.run, stages, verdicts)
-            has_compared = bool(stages[SCREEN].comparisons)
+            times = compare(place, recorder)[BASE, HEAD]
+            found, document = times, result_document(recorder.run, times.stages, times.verdicts)
     show(document)
-    return runs.exit_status(has_compared, verdicts)
+    return runs.exit_status(found.has_compared, found.verdicts)
 
 
 def _recorded(
@@ -247,36 +170,13 @@ def _sides_of(asked: Request) -> Request:
     return asked
 
 
-def _refuse_of_another_metric(metric: str, typed: Mapping[str, Any]) -> None:
-    """Refuse what means nothing of this metric."""
-    for name in typed:
-        if OF_METRIC.get(name, metric) != metric:
-            flag = f"--{name.partition('_')[0]}"
-            raise DtDispatchError(f"{flag} is for --metric {OF_METRIC[name]}, and this compares {metric}")
-    if metric == COUNTS and "control" in typed:
-        raise DtDispatchError("--control is for --metric time and instructions: counts are exact")
-
-
 def _typed(given: argparse.Namespace, arguments: tuple[str, ...]) -> dict[str, Any]:
     """Give what was typed, by field; what was not typed is left out."""
-    names = ("base", "head", "base_rev", "head_rev", "metric", "threshold", *RULE_NAMES)
+    names = ("base", "head", "base_rev", "head_rev")
     typed = {name: value for name in names if (value := getattr(given, name, None)) is not None}
     if getattr(given, "python", None):
         typed |= {"base": given.python, "head": given.python}
-    typed |= given.floor or {}
-    return {**typed, "arguments": arguments} if arguments else typed
-
-
-def told_by(reader: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Let argparse say what a reader says."""
-
-    def read(text: str) -> Any:
-        try:
-            return reader(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is not {error}") from None
-
-    return read
+    return {**typed, **typed_rule(given, arguments)}
 
 
 def _print_pool(recorder: Recorder) -> None:

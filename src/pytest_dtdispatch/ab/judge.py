@@ -107,6 +107,11 @@ class Stage:
         """
         return [row for row, c in self.comparisons.items() if c.is_past_floor or c.is_undecided]
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether fresh processes must look at anything."""
+        return bool(self.tripped())
+
 
 def compare_row(base: Sequence[float], head: Sequence[float], floor: float, level: float) -> Comparison:
     """Compare one row on logarithms: a shift is a ratio.
@@ -131,8 +136,9 @@ def compare_row(base: Sequence[float], head: Sequence[float], floor: float, leve
 def screen_and_confirm(asked: Request, taken: Callable[[str], Sides]) -> dict[str, Stage]:
     """Compare a screen, and fresh processes for what tripped; named as :func:`judge` takes them."""
     stages = {SCREEN: compare_sides(*taken(SCREEN), asked)}
-    if tripped := stages[SCREEN].tripped():
-        stages[CONFIRM] = compare_sides(*taken(CONFIRM), asked, CONFIRM_LEVEL, tripped)
+    if stages[SCREEN].is_suspect:
+        fresh = taken(CONFIRM)
+        stages[CONFIRM] = compare_sides(*fresh, asked, CONFIRM_LEVEL, stages[SCREEN].tripped())
     return stages
 
 

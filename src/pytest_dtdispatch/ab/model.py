@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.parsing import read_count
 
-BASE, HEAD = "base", "head"
+BASE, HEAD, PYTHON = "base", "head", "python"
 SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
 TIME, COUNTS, INSTRUCTIONS = "time", "counts", "instructions"
 METRICS = (TIME, COUNTS, INSTRUCTIONS)
 MISSES = {str(State.MISS), str(State.COLD)}
 T = TypeVar("T")
+Pair = tuple[str, str]  # names of two sides that are compared: the base, and the head
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class ProcessSample:
     rows: Mapping[str, RowSample]
     numbers: Mapping[str, float] = field(default_factory=dict)  # of a metric that is no time
     details: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what counts consist of
+    absent: Mapping[str, str] = field(default_factory=dict)  # why rows, or all rows of a test, are not there
 
     @property
     def quietest_ns(self) -> dict[str, float]:
@@ -59,7 +62,7 @@ class Request:
     """What was asked for: all that a run needs to go on from its file.
 
     Args:
-        command: ``ab`` or ``aa``.
+        command: ``ab``, ``aa``, ``matrix`` or ``bisect``.
         base: interpreter of the base.
         head: interpreter of the head.
         base_rev: commit of the base; empty where interpreters are compared.
@@ -74,6 +77,7 @@ class Request:
         control: shift of plain tensors past which nothing is judged, as a fraction; 0 to judge anyway.
         metric: what is compared: times, counts or instructions.
         threshold: the least shift of a count of instructions that counts, as a fraction.
+        pythons: interpreters, in the order they are compared in, where they are not a base and a head.
     """
 
     command: str = "ab"
@@ -91,6 +95,19 @@ class Request:
     control: float = 0.03
     metric: str = TIME
     threshold: float = 0.02
+    pythons: tuple[str, ...] = ()
+
+    @property
+    def interpreters(self) -> dict[str, str]:
+        """The interpreter of each side, by its name: ``base`` and ``head``, or ``python-1`` and on.
+
+        Example:
+            >>> Request(pythons=("old", "new")).interpreters
+            {'python-1': 'old', 'python-2': 'new'}
+        """
+        if self.pythons:
+            return {f"{PYTHON}-{number}": python for number, python in enumerate(self.pythons, 1)}
+        return {BASE: self.base, HEAD: self.head}
 
     def floor_of(self, row: str) -> float:
         """Give the least shift of a row that counts."""
@@ -126,16 +143,37 @@ def state_of(row: str) -> str:
     return row.rpartition("::")[2]
 
 
-def abba(pairs: int) -> tuple[str, ...]:
-    """Give the side of each process: each second pair is turned round.
+def flag_of(side: str) -> str:
+    """Give the flag that names the interpreter of a side.
 
-    A machine that grows slower at a steady rate then slows both sides by the same amount.
+    Example:
+        >>> flag_of("base"), flag_of("python-2")
+        ('--base', '--python')
+    """
+    return f"--{side.partition('-')[0]}"
+
+
+def in_turns(sides: Sequence[str], rounds: int) -> tuple[tuple[str, ...], ...]:
+    """Give the sides of each round in the order they run in: each second round is turned round.
+
+    A machine that grows slower at a steady rate then slows all sides by the same amount, and neighbours run
+    one after the other in every round.
+
+    Example:
+        >>> in_turns("ABC", 3)
+        (('A', 'B', 'C'), ('C', 'B', 'A'), ('A', 'B', 'C'))
+    """
+    return tuple(tuple(sides if turn % 2 == 0 else sides[::-1]) for turn in range(rounds))
+
+
+def abba(pairs: int) -> tuple[str, ...]:
+    """Give the side of each process of pairs that take turns.
 
     Example:
         >>> abba(3)
         ('base', 'head', 'head', 'base', 'base', 'head')
     """
-    return tuple(side for pair in range(pairs) for side in ((BASE, HEAD), (HEAD, BASE))[pair % 2])
+    return tuple(chain.from_iterable(in_turns((BASE, HEAD), pairs)))
 
 
 def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
@@ -165,6 +203,11 @@ def read_numbers(numbers: Mapping[str, Any]) -> dict[str, float]:
         if not math.isfinite(number):
             raise ValueError(f"{name}: {number}")
     return read
+
+
+def read_absent(absent: Mapping[str, Any]) -> dict[str, str]:
+    """Read why rows are not there from plain data."""
+    return {str(name): str(why) for name, why in absent.items()}
 
 
 def read_details(details: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_dtdispatch.ab.judge import Sides, Values, percent
-from pytest_dtdispatch.ab.model import COUNTS, Request, state_of
+from pytest_dtdispatch.ab.model import CONFIRM, COUNTS, SCREEN, Request, state_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 
@@ -99,6 +99,11 @@ class NumberStage:
         """Numbers that fresh processes must look at."""
         return [row for row, pair in self.pairs.items() if self.verdict_of(pair) is not Verdict.PASSED]
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether fresh processes must look at anything."""
+        return bool(self.tripped() or self.partial)
+
     def verdicts(self) -> list[RowVerdict]:
         """Judge every number."""
         judged = [self._judged(row, pair) for row, pair in self.pairs.items()]
@@ -142,15 +147,15 @@ def compare_numbers(base: Sequence[Values], head: Sequence[Values], asked: Reque
     )
 
 
-def screen_numbers(asked: Request, taken: Callable[[bool], Sides]) -> NumberStage:
+def screen_numbers(asked: Request, taken: Callable[..., Sides]) -> NumberStage:
     """Compare a screen; where anything tripped, compare all processes of it and of fresh ones.
 
     Args:
         asked: for the metric and its rule.
-        taken: gives the processes of both sides, with the fresh ones or without.
+        taken: gives the processes of both sides in the stages that it is told.
     """
-    stage = compare_numbers(*taken(False), asked)
-    return compare_numbers(*taken(True), asked) if stage.tripped() or stage.partial else stage
+    stage = compare_numbers(*taken(SCREEN), asked)
+    return compare_numbers(*taken(SCREEN, CONFIRM), asked) if stage.is_suspect else stage
 
 
 def _pair(row: str, base: Sequence[Values], head: Sequence[Values]) -> NumberPair:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.model import (
-    BASE,
     CONFIRM,
-    HEAD,
     METRICS,
     POOL,
     SCREEN,
+    Pair,
     ProcessSample,
     Request,
     Run,
     Side,
-    abba,
+    in_turns,
+    read_absent,
     read_details,
     read_numbers,
     row_samples,
@@ -34,7 +36,7 @@ from pytest_dtdispatch.errors import DtDispatchError
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
 VERSION = 1
 MOST_BYTES = 256 * 2**20
-ADDED_LATER = ("metric", "threshold")  # fields of a request that files of earlier releases do not have
+ADDED_LATER = ("metric", "threshold", "pythons")  # of a request; older files do not have them
 
 
 class Recorder:
@@ -50,15 +52,36 @@ class Recorder:
         self.run = replace(self.run, processes=(*self.run.processes, process))
         self._write()
 
-    def finish(self, verdicts: Iterable[RowVerdict]) -> None:
-        """Add what was found; an interval without an end is no number of JSON's."""
+    def keep_whole_rounds(self, stage: str, rounds: Sequence[Sequence[str]]) -> int:
+        """Drop processes of a round that was cut off, and say how many rounds of a stage are whole.
+
+        Processes of a round run one after the other: what is left of it is worth nothing beside later ones.
+        """
+        ran = [process.side for process in self.run.of(stage)]
+        order = [side for each in rounds for side in each]
+        if ran != order[: len(ran)]:
+            raise DtDispatchError(
+                f"--resume {self.path}: not whole: the processes of its {stage} are not the rounds that the "
+                "rest of it asks for; start a new file"
+            )
+        ends = list(accumulate(map(len, rounds), initial=0))
+        whole = bisect_right(ends, len(ran)) - 1
+        cut = len(ran) - ends[whole]
+        self.run = replace(self.run, processes=self.run.processes[: len(self.run.processes) - cut])
+        return whole
+
+    def finish(self, found: Mapping[Pair, Iterable[RowVerdict]]) -> None:
+        """Add what was found, by base and head; an interval without an end is no number of JSON's."""
         self._write(
             {
+                "base": base,
+                "head": head,
                 "row": one.row,
                 "verdict": str(one.verdict),
                 "figures": {name: value if math.isfinite(value) else None for name, value in one.figures},
                 "remedy": one.remedy,
             }
+            for (base, head), verdicts in found.items()
             for one in verdicts
         )
 
@@ -84,10 +107,7 @@ def read_run(flag: str, path: Path, command: str) -> Run:
 
 
 def resumed(path: Path, command: str, given: Mapping[str, object]) -> Run:
-    """Read an interrupted run, and check what was typed against what it was measured with.
-
-    The half of a pair whose other half is missing is left out: halves of a pair run one after the other.
-    """
+    """Read an interrupted run, and check what was typed against what it was measured with."""
     run = read_run("--resume", path, command)
     before = asdict(run.asked)
     for name, value in given.items():
@@ -96,11 +116,11 @@ def resumed(path: Path, command: str, given: Mapping[str, object]) -> Run:
                 f"--resume {path}: it was measured with {name}={_text(before[name])}, not {_text(value)}; "
                 "leave it out, or start a new file"
             )
-    return replace(run, processes=run.processes[: len(run.processes) // 2 * 2])
+    return run
 
 
 def check_sides(path: Path, before: Mapping[str, Side], now: Mapping[str, Side]) -> None:
-    """Check that both sides are what they were when the file was begun."""
+    """Check that all sides are what they were when the file was begun."""
     for name, side in before.items():
         for field, was in asdict(side).items():
             value = getattr(now[name], field) if name in now else was
@@ -117,18 +137,20 @@ def _read_json(text: str) -> Run:
     except (ValueError, RecursionError):
         raise ValueError("no JSON, or cut off") from None
     if not isinstance(content, dict) or content.get("format") != AB_FORMAT:
-        raise ValueError(f'no file of dtdispatch ab or aa: it has no "format": "{AB_FORMAT}"')
+        raise ValueError(f'no file of dtdispatch ab, aa or matrix: it has no "format": "{AB_FORMAT}"')
     if content.get("version") != VERSION:
         raise ValueError(f"version {content.get('version')!r} of the format; this one reads {VERSION}")
     try:
+        asked = _asked(content["asked"])
+        names = tuple(asked.interpreters)
         run = Run(
-            _asked(content["asked"]),
+            asked,
             {
                 name: Side(**{field: str(side[field]) for field in Side.__dataclass_fields__})
                 for name, side in content["sides"].items()
-                if name in (BASE, HEAD)
+                if name in names
             },
-            tuple(_process(process) for process in content["processes"]),
+            tuple(_process(process, names) for process in content["processes"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"not whole: {type(error).__name__}: {error}") from None
@@ -136,21 +158,29 @@ def _read_json(text: str) -> Run:
     return run
 
 
-def _process(process: Mapping[str, Any]) -> ProcessSample:
+def _process(process: Mapping[str, Any], sides: Sequence[str]) -> ProcessSample:
     stage, side = process["stage"], process["side"]
-    if stage not in (SCREEN, CONFIRM, POOL) or side not in (BASE, HEAD):
+    if stage not in (SCREEN, CONFIRM, POOL) or side not in sides:
         raise ValueError(f"a process of {stage!r}, {side!r}")
-    seconds = read_seconds(process["seconds"])
-    numbers, details = read_numbers(process.get("numbers", {})), read_details(process.get("details", {}))
-    return ProcessSample(stage, side, seconds, row_samples(process["rows"]), numbers, details)
+    return ProcessSample(
+        stage,
+        side,
+        read_seconds(process["seconds"]),
+        row_samples(process["rows"]),
+        read_numbers(process.get("numbers", {})),
+        read_details(process.get("details", {})),
+        read_absent(process.get("absent", {})),
+    )
 
 
 def _asked(given: Mapping[str, Any]) -> Request:
     """Read what was asked for, which is held to what a command line is held to."""
-    values: dict[str, Any] = {"arguments": tuple(str(word) for word in given["arguments"])}
+    values: dict[str, Any] = {}
     for name, usual in asdict(Request()).items():
         value = given.get(name, usual) if name in ADDED_LATER else given[name]
-        if isinstance(usual, str):
+        if isinstance(usual, tuple):
+            values[name] = tuple(str(word) for word in value)
+        elif isinstance(usual, str):
             values[name] = str(value)
         elif isinstance(usual, int):
             values[name] = read_count(value)
@@ -171,11 +201,14 @@ def _share(name: str, value: Any) -> float:
 
 def _check_order(run: Run) -> None:
     """Check that processes ran in the order that they are dealt to sides in, and no more of them."""
-    pairs = {SCREEN: run.asked.pairs, CONFIRM: run.asked.confirm} if run.asked.command == "ab" else {}
-    for stage, number in pairs.items():
-        sides = tuple(process.side for process in run.of(stage))
-        if sides != abba(number)[: len(sides)]:
-            raise ValueError(f"not whole: the processes of its {stage} are not {number} pairs in turns")
+    rounds = {SCREEN: run.asked.pairs, CONFIRM: run.asked.confirm} if run.asked.command != "aa" else {}
+    for stage, number in rounds.items():
+        ran = [process.side for process in run.of(stage)]
+        # Fresh rounds are of those sides that the screen suspects; each stands in the first of them.
+        sides = tuple(dict.fromkeys(ran)) if stage == CONFIRM else tuple(run.asked.interpreters)
+        if ran != list(chain.from_iterable(in_turns(sides, number)))[: len(ran)]:
+            what = "rounds" if run.asked.pythons else "pairs"
+            raise ValueError(f"not whole: the processes of its {stage} are not {number} {what} in turns")
 
 
 def _text(value: object) -> str:

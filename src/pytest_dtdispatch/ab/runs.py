@@ -10,20 +10,18 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_dtdispatch.ab.judge import Sides, Stage, Values, compare_sides, judge, screen_and_confirm
+from pytest_dtdispatch.ab.judge import Sides, Values, compare_sides, judge, screen_and_confirm
 from pytest_dtdispatch.ab.model import (
     BASE,
-    CONFIRM,
     HEAD,
     POOL,
     SCREEN,
     Request,
     Run,
-    abba,
+    Side,
     dealt,
     state_of,
 )
-from pytest_dtdispatch.ab.number_rules import NumberStage, screen_numbers
 from pytest_dtdispatch.ab.recording import Recorder, check_sides
 from pytest_dtdispatch.ab.sides import probe
 from pytest_dtdispatch.ab.slowdown import SLOWER_BY
@@ -69,52 +67,19 @@ class VerdictCounts:
 def recorded(
     known: Run, time_limit_s: float, output: Path | None, resume: Path | None
 ) -> Iterator[tuple[Workplace, Recorder]]:
-    """Prepare both sides, ask them what they are, and begin or go on with a file."""
+    """Prepare all sides, ask them what they are, and begin or go on with a file."""
     with workplace(known.asked, time_limit_s) as place:
         target = output or resume
         if target is not None:
             checked_target(target, AB_RUN)
-        base, head = place.arms[BASE], place.arms[HEAD]
-        sides = {BASE: probe(base, place.folder)}
-        is_same = (base.python, base.import_path) == (head.python, head.import_path)
-        sides[HEAD] = sides[BASE] if is_same else probe(head, place.folder)
+        told: dict[tuple[object, ...], Side] = {}  # each interpreter tells once what it is
+        for arm in place.arms.values():
+            if (arm.python, arm.import_path) not in told:
+                told[arm.python, arm.import_path] = probe(arm, place.folder)
+        sides = {name: told[arm.python, arm.import_path] for name, arm in place.arms.items()}
         if resume is not None:
             check_sides(resume, known.sides, sides)
         yield place, Recorder(replace(known, sides=sides), target)
-
-
-def compare(place: Workplace, recorder: Recorder) -> tuple[dict[str, Stage], list[RowVerdict]]:
-    """Run what is missing of a comparison, and judge."""
-    asked = recorder.run.asked
-
-    def taken(stage: str) -> Sides:
-        run_processes(place, recorder, stage, abba(asked.pairs if stage == SCREEN else asked.confirm))
-        processes = recorder.run.of(stage)
-        base, head = ([p.quietest_ns for p in processes if p.side == side] for side in (BASE, HEAD))
-        return base, head
-
-    stages = screen_and_confirm(asked, taken)
-    verdicts = judge(**stages)
-    recorder.finish(verdicts)
-    return stages, verdicts
-
-
-def compare_exact(place: Workplace, recorder: Recorder) -> tuple[NumberStage, list[RowVerdict]]:
-    """Run what is missing of a comparison of numbers, and judge."""
-    asked = recorder.run.asked
-
-    def taken(with_fresh: bool) -> Sides:
-        run_processes(place, recorder, SCREEN, abba(asked.pairs))
-        if with_fresh:
-            run_processes(place, recorder, CONFIRM, abba(asked.confirm))
-        processes = recorder.run.processes
-        base, head = ([p.numbers for p in processes if p.side == side] for side in (BASE, HEAD))
-        return base, head
-
-    stage = screen_numbers(asked, taken)
-    verdicts = stage.verdicts()
-    recorder.finish(verdicts)
-    return stage, verdicts
 
 
 def exit_status(has_compared: bool, verdicts: Sequence[RowVerdict]) -> int:
@@ -127,7 +92,7 @@ def exit_status(has_compared: bool, verdicts: Sequence[RowVerdict]) -> int:
 
 def run_pool(place: Workplace, recorder: Recorder) -> list[Values]:
     """Run what is missing of the pool."""
-    run_processes(place, recorder, POOL, [BASE] * recorder.run.asked.processes)
+    run_processes(place, recorder, POOL, [(BASE,)] * recorder.run.asked.processes)
     return [process.quietest_ns for process in recorder.run.of(POOL)]
 
 

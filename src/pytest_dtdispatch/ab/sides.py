@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from pytest_dtdispatch.ab.model import Side
+from pytest_dtdispatch.ab.model import Side, flag_of
 from pytest_dtdispatch.ab.process import held_back, run_to_end
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.errors import DtDispatchError
@@ -39,7 +39,7 @@ MOST_READ, MOST_SHOWN = 64 * 1024, 200
 
 @dataclass(frozen=True)
 class Arm:
-    """One side, ``base`` or ``head``: which interpreter runs its processes, and in which folder."""
+    """One side, as ``base`` or ``python-2``: which interpreter runs its processes, and in which folder."""
 
     name: str
     python: str
@@ -60,11 +60,11 @@ class Arm:
         return {**made, **extra}
 
     def __str__(self) -> str:
-        return f"--{self.name} {self.python}"
+        return f"{flag_of(self.name)} {self.python}"
 
 
-def interpreter(name: str, given: str) -> str:
-    """Find an interpreter: a path, or a command on the search path.
+def interpreter(side: str, given: str) -> str:
+    """Find the interpreter of a side: a path, or a command on the search path.
 
     The path is made absolute and no link is followed: a virtual environment is known by its link.
     """
@@ -72,7 +72,8 @@ def interpreter(name: str, given: str) -> str:
     if found is None:
         with contextlib.suppress(OSError, ValueError):  # it is too long for a path, or has a zero byte
             what = "is no program" if Path(given).exists() else what
-        raise DtDispatchError(f"--{name} {given}: this interpreter {what}; give the python of an environment")
+        remedy = "give the python of an environment"
+        raise DtDispatchError(f"{flag_of(side)} {given}: this interpreter {what}; {remedy}")
     return str(Path(found).absolute())
 
 

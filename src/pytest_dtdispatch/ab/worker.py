@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pytest_dtdispatch.ab.errands import ERRANDS, Errand
 from pytest_dtdispatch.ab.model import (
@@ -25,6 +25,7 @@ from pytest_dtdispatch.ab.model import (
     ProcessSample,
     Request,
     RowSample,
+    read_absent,
     read_details,
     read_numbers,
     row_samples,
@@ -33,7 +34,7 @@ from pytest_dtdispatch.ab.process import run_to_end
 from pytest_dtdispatch.ab.recording import Recorder
 from pytest_dtdispatch.ab.sides import MOST_SHOWN, Arm, interpreter, last_lines, worktrees
 from pytest_dtdispatch.core.files import read_text
-from pytest_dtdispatch.core.pass_rows import ASKED, FORMAT, OUTPUT, PASSES
+from pytest_dtdispatch.core.pass_rows import ASKED, FORMAT, GO_ON, OUTPUT, PASSES
 from pytest_dtdispatch.errors import ProcessError
 from pytest_dtdispatch.report.progress_line import is_watched
 
@@ -43,11 +44,12 @@ PLUGINS = ("-p", "pytest_dtdispatch.plugin.passes", "-p", "no:cacheprovider")
 NO_TESTS, TESTS_FAILED = 5, 1
 MOST_BYTES = 64 * 2**20
 PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """Both sides of a run, and what each of their processes is asked to do."""
+    """All sides of a run, and what each of their processes is asked to do."""
 
     arms: Mapping[str, Arm]
     folder: Path  # for logs and answers
@@ -64,19 +66,21 @@ class Workplace:
 
 @contextmanager
 def workplace(asked: Request, time_limit_s: float) -> Iterator[Workplace]:
-    """Prepare both sides of a run.
+    """Prepare all sides of a run.
 
     Tests of the user's run in the current folder, or in a checkout of it; the built-in suite runs in an empty
     folder, where no ini file and no module of anybody's gets in its way.
     """
-    pythons = {BASE: interpreter(BASE, asked.base), HEAD: interpreter(HEAD, asked.head)}
+    pythons = {side: interpreter(side, given) for side, given in asked.interpreters.items()}
     folder = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
     with ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             with _arms(asked, pythons, folder) as arms:
                 arguments = asked.arguments or DEFAULT_TESTS
-                yield Workplace(arms, folder, arguments, asked.passes, time_limit_s, asked.metric)
+                # Of many versions some lack what a test needs: it is told, and the others are compared.
+                told = {GO_ON: "1"} if asked.pythons else {}
+                yield Workplace(arms, folder, arguments, asked.passes, time_limit_s, asked.metric, told)
         except ProcessError:  # its message names a log in there
             cleanup.pop_all()
             raise
@@ -137,13 +141,14 @@ class Progress:
 class Answer(NamedTuple):
     """What a process measured: its rows, the misses of each step that it counted, its numbers, its time.
 
-    Its details say what numbers consist of.
+    Its details say what numbers consist of, and what is absent has a reason.
     """
 
     rows: Mapping[str, RowSample]
     misses_per_step: Mapping[str, float]
     numbers: Mapping[str, float]
     details: Mapping[str, tuple[str, ...]]
+    absent: Mapping[str, str]
     seconds: float
 
 
@@ -179,7 +184,8 @@ def _read_answer(text: str, seconds: float) -> Answer:
     if not all(0 <= count < math.inf for count in misses.values()):
         raise ValueError(f"misses of {misses}")
     numbers, details = read_numbers(content.get("numbers", {})), read_details(content.get("details", {}))
-    return Answer(row_samples(content["rows"]), misses, numbers, details, seconds)
+    absent = read_absent(content.get("absent", {}))
+    return Answer(row_samples(content["rows"]), misses, numbers, details, absent, seconds)
 
 
 def sample(place: Workplace, side: str, stage: str, progress: Progress) -> ProcessSample:
@@ -188,40 +194,52 @@ def sample(place: Workplace, side: str, stage: str, progress: Progress) -> Proce
     rows: dict[str, RowSample] = {}
     numbers: dict[str, float] = {}
     details: dict[str, tuple[str, ...]] = {}
+    absent: dict[str, str] = {}
     seconds = 0.0
     for errand in ERRANDS[place.metric]:
         answer = run_process(place, side, errand)
         rows |= answer.rows
         numbers |= answer.numbers
         details |= answer.details
+        absent |= answer.absent
         seconds += answer.seconds
+    # What a test measured before it failed was measured in fewer passes than elsewhere.
+    rows, numbers = _without(rows, absent), _without(numbers, absent)
     if not rows and not numbers:
-        raise ProcessError(
-            f"{place.arms[side]}: measured nothing: no test of it makes calls on DTensors through the "
-            f"dtdispatch fixture; log: {place.log(side)}"
-        )
+        no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
+        why = next(("{}: {}".format(*one) for one in absent.items()), no_calls)
+        raise ProcessError(f"{place.arms[side]}: measured nothing: {why}; log: {place.log(side)}")
     progress.end(side, seconds)
-    return ProcessSample(stage, side, seconds, rows, numbers, details)
+    return ProcessSample(stage, side, seconds, rows, numbers, details, absent)
 
 
-def run_processes(place: Workplace, recorder: Recorder, stage: str, order: Sequence[str]) -> None:
-    """Run those processes of a stage that are not in the file yet."""
-    done = len(recorder.run.of(stage))
+def _without(found: Mapping[str, T], absent: Mapping[str, str]) -> dict[str, T]:
+    """Leave out what belongs to an absent test or row."""
+    return {
+        name: one for name, one in found.items() if not any(name.startswith(f"{less}::") for less in absent)
+    }
+
+
+def run_processes(place: Workplace, recorder: Recorder, stage: str, rounds: Sequence[Sequence[str]]) -> None:
+    """Run those rounds of a stage that are not in the file yet; one that was cut off is run again."""
+    whole = recorder.keep_whole_rounds(stage, rounds)
+    order = [side for each in rounds for side in each]
+    done = sum(map(len, rounds[:whole]))
     with closing(Progress(stage, len(order), done)) as progress:
         for side in order[done:]:
-            pair = len(recorder.run.processes) // 2
-            recorder.add(sample(_laid_out(place, pair), side, stage, progress))
+            recorder.add(sample(laid_out(place, recorder, side), side, stage, progress))
 
 
-def _laid_out(place: Workplace, pair: int) -> Workplace:
-    """Let each pair that counts instructions lie differently in memory.
+def laid_out(place: Workplace, recorder: Recorder, side: str) -> Workplace:
+    """Let each round that counts instructions lie differently in memory, by how many samples a side has.
 
     All else is the same in every process, so that one that lies badly would lie badly each time (Mytkowicz
     et al., 2009, https://doi.org/10.1145/1508244.1508275).
     """
     if place.metric != INSTRUCTIONS:
         return place
-    return replace(place, environment={**place.environment, PADDING: "x" * (STEP_BYTES * pair)})
+    taken = sum(one.side == side for one in recorder.run.processes)
+    return replace(place, environment={**place.environment, PADDING: "x" * (STEP_BYTES * taken)})
 
 
 def _failure(status: int, lines: Sequence[str]) -> str:

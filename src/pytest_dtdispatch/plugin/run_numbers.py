@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.metrics import row_key
-from pytest_dtdispatch.core.pass_rows import AnswerKind, PassRows, RunNumbers
+from pytest_dtdispatch.core.pass_rows import AnswerKind, PassRows, RunNumbers, absences
 from pytest_dtdispatch.core.results import TestResults, state_name
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.steps.model import Steps
@@ -16,7 +16,9 @@ NEVER_HITS = "never_hits"
 
 def recorder_of(asked: AnswerKind) -> PassRows | RunNumbers:
     """Make what keeps the answer."""
-    numbers = {AnswerKind.COUNTS: counts, AnswerKind.PROOFS: proofs, AnswerKind.INSTRUCTIONS: instructions}
+    if asked is AnswerKind.INSTRUCTIONS:
+        return RunNumbers(instructions, absences)
+    numbers = {AnswerKind.COUNTS: counts, AnswerKind.PROOFS: proofs}
     return RunNumbers(numbers[asked]) if asked in numbers else PassRows()
 
 
