@@ -18,6 +18,7 @@ from pytest_dtdispatch import DtDispatchError, StepWatch
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.ops import open_modes
+from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = pytest.mark.torch
 
@@ -139,13 +140,13 @@ def test_what_makes_no_sense_is_refused_in_one_line(given: dict[str, Any]) -> No
 
 
 def test_two_at_once_are_refused_and_the_first_goes_on(mesh: DeviceMesh) -> None:
-    with StepWatch([].append) as watch:
+    with StepWatch(list[str]().append) as watch:
         with pytest.raises(DtDispatchError, match="a StepWatch is open in this thread: end that first"):
-            StepWatch([].append)
+            StepWatch(list[str]().append)
         on_mesh(mesh) + 1
         watch.step()
     assert watch.steps.calls == 1
-    StepWatch([].append).close()
+    StepWatch(list[str]().append).close()
 
 
 def test_one_in_another_thread_is_refused(mesh: DeviceMesh) -> None:
@@ -162,7 +163,7 @@ def test_one_in_another_thread_is_refused(mesh: DeviceMesh) -> None:
         thread.start()
         thread.join()
 
-    with StepWatch([].append) as watch:
+    with StepWatch(list[str]().append) as watch:
         on_mesh(mesh) + 1
         in_a_thread(StepWatch)
         in_a_thread(watch.step)
@@ -187,7 +188,7 @@ def test_one_inside_of_a_count_of_steps_is_refused() -> None:
 
 
 def test_what_comes_after_the_last_step_is_kept(mesh: DeviceMesh) -> None:
-    with StepWatch([].append) as watch:
+    with StepWatch(list[str]().append) as watch:
         watch.step()
         on_mesh(mesh) + 1
     assert watch.steps.after.calls == 1
@@ -197,13 +198,13 @@ def test_what_comes_after_the_last_step_is_kept(mesh: DeviceMesh) -> None:
 def test_one_that_is_dropped_leaves_nothing_behind(mesh: DeviceMesh) -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
     before = dict(vars(propagator))
-    watch = StepWatch([].append)
+    watch = StepWatch(list[str]().append)
     assert vars(propagator) != before
     del watch
     gc.collect()
     assert vars(propagator) == before
     assert not open_modes()
-    StepWatch([].append).close()
+    StepWatch(list[str]().append).close()
 
 
 def test_a_mode_that_the_program_opens_is_left_open(mesh: DeviceMesh) -> None:
@@ -212,7 +213,7 @@ def test_a_mode_that_the_program_opens_is_left_open(mesh: DeviceMesh) -> None:
             return func(*args, **kwargs or {})
 
     a = on_mesh(mesh)
-    with StepWatch([].append, warmup=0) as watch:
+    with StepWatch(list[str]().append, warmup=0) as watch:
         with Mode() as mode:  # type: ignore[no-untyped-call]
             a + a
             watch.step()
@@ -226,6 +227,7 @@ def test_a_mode_that_the_program_opens_is_left_open(mesh: DeviceMesh) -> None:
     assert watch.steps.calls == 3
 
 
+@needs_that(compiles_once_under_a_mode)
 def test_compiled_code_stays_compiled(mesh: DeviceMesh) -> None:
     graphs: list[Any] = []
 

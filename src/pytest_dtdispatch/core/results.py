@@ -21,7 +21,9 @@ APART = frozenset({"steps", "budget"})
 class Finding(Protocol):
     """One result of any kind."""
 
-    kind: ClassVar[str]  # the name that its kind is registered under
+    @property
+    def kind(self) -> str:
+        """The name that its kind is registered under."""
 
     @property
     def name(self) -> str:

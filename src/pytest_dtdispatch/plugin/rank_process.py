@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import os
+import random
 import signal
 import socket
 import sys
@@ -52,6 +53,13 @@ def test_number(config: pytest.Config) -> int:
     return config.stash.get(_NUMBER, 0)
 
 
+def _take_one_order(config: pytest.Config, exchange: Exchange) -> None:
+    """Let all ranks shuffle tests alike, where pytest-randomly gave each of them a seed of its own."""
+    if getattr(config.option, "randomly_seed", None) == "default":
+        exchange.put("order", random.Random().getrandbits(32))
+        config.option.randomly_seed = exchange.gather("order", "choose an order of tests", among=[0])[0]
+
+
 class Rank:
     """The plugin object of a process that is one of many ranks."""
 
@@ -74,6 +82,7 @@ class Rank:
         try:
             if (settings := options.valid_settings(config)) is not None:
                 self.exchange = join(self.world, settings.timeout)
+                _take_one_order(config, self.exchange)
         except RanksError as error:
             print(f"ERROR: {error}", file=sys.stderr, flush=True)
             return int(pytest.ExitCode.TESTS_FAILED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.world import read_world
@@ -14,12 +14,22 @@ from pytest_dtdispatch.errors import WatchError
 Say = Callable[[str], object]
 
 
-def sayer(to: Any) -> Say:
+class LineFile(Protocol):
+    """A file, or what is like one to ``print``."""
+
+    def write(self, text: str, /) -> object:
+        """Write a text."""
+
+    def flush(self) -> object:
+        """Let what was written be seen."""
+
+
+def sayer(to: Say | LineFile | None) -> Say:
     """Say where lines go that a user wants there."""
     if to is None:
         return say_on_first_rank
     if callable(to):
-        return to  # type: ignore[no-any-return]
+        return to
     if callable(getattr(to, "write", None)):
         return lambda line: print(line, file=to, flush=True)
     raise WatchError(f"StepWatch(print={shown(to)}): neither a function nor a file")

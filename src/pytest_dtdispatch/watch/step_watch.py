@@ -25,7 +25,7 @@ from pytest_dtdispatch.watch.lines import calls_text, disturbed_line, steady_lin
 from pytest_dtdispatch.watch.loop_budget import LoopBudget, steps_taken
 from pytest_dtdispatch.watch.loop_trace import LoopTrace
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
-from pytest_dtdispatch.watch.saying import sayer
+from pytest_dtdispatch.watch.saying import LineFile, Say, sayer
 from pytest_dtdispatch.watch.table import document
 
 MOST_WARMUP = 10  # steps, where it is not said how many
@@ -66,7 +66,7 @@ class StepWatch:
 
     def __init__(
         self,
-        print: Any = None,  # noqa: A002 (the name says it)
+        print: Say | LineFile | None = None,  # noqa: A002 (the name says it)
         warmup: int | None = None,
         trace: str | Path | None = None,
     ) -> None:

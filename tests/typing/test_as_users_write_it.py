@@ -1,0 +1,208 @@
+"""Tests as users write them, type-checked against the installed package; they run, measured and not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import pytest_dtdispatch
+from pytest_dtdispatch import (
+    DtDispatch,
+    DtDispatchError,
+    DtDispatchWarning,
+    StepWatch,
+    TimeCaptureMode,
+    Timing,
+    assert_sharded_tensor_equal,
+    fake_mesh,
+)
+from pytest_dtdispatch.compare.claims import Compared
+from pytest_dtdispatch.compiled.model import Compiled
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.errors import GateError, UnequalError
+from pytest_dtdispatch.scaling.model import Fit, Point, Scaling
+from pytest_dtdispatch.steps.happened import Miss, Redistribution
+from pytest_dtdispatch.steps.model import StepCounts, Steps
+from pytest_dtdispatch.steps.stream import Stream
+from pytest_dtdispatch.watch.model import LoopSteps
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def weight(device_mesh: DeviceMesh) -> DTensor:
+    return distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
+
+
+def test_a_capture_gives_results(dtdispatch: DtDispatch, weight: DTensor) -> None:
+    with dtdispatch.capture() as results:
+        _ = weight + weight
+    kept: TestResults = results
+    rows: tuple[Measurement, ...] = kept.measurements()
+    for row in rows:
+        miss: float | None = row.median_ns(State.MISS)
+        hit: Samples | None = row.of(State.HIT)
+        overhead: float | None = row.overhead_ns
+        assert miss is None or miss > 0
+        assert hit is None or hit.median_ns > 0
+        assert overhead is None or row.steady_ns is not None
+        name: str = row.label
+        assert row.op in name
+    is_measured: bool = dtdispatch.enabled
+    assert bool(rows) is is_measured
+
+
+def test_a_call_gives_what_the_callable_gives(dtdispatch: DtDispatch, weight: DTensor) -> None:
+    def total(tensor: torch.Tensor) -> float:
+        return float(tensor.to_local().sum()) if isinstance(tensor, DTensor) else 0.0
+
+    given: float = dtdispatch.call(total, weight, name="total")
+    assert given >= 0
+
+
+def fresh(weight: DTensor) -> Callable[[], tuple[DTensor]]:
+    return lambda: (weight,)
+
+
+def test_a_call_takes_a_setup(dtdispatch: DtDispatch, weight: DTensor) -> None:
+    dtdispatch.call(lambda tensor: tensor + tensor, weight, name="double", setup=fresh(weight))
+
+
+def test_steps_are_counted(dtdispatch: DtDispatch, weight: DTensor) -> None:
+    steps: Steps = dtdispatch.steps(lambda: weight + weight, warmup=2, steps=3, name="add")
+    assert steps.misses_per_step == 0
+    missed: Sequence[Miss] = [miss for step in steps.steps for miss in step.missed]
+    moved: tuple[Redistribution, ...] = steps.redistributions
+    counts: Sequence[StepCounts] = steps.steps
+    assert not missed
+    assert not moved
+    assert all(step.calls == 1 for step in counts)
+    sizes: dict[str, int] = steps.collectives
+    assert not sizes
+
+
+def batches() -> Iterator[torch.Tensor]:
+    for size in (2, 4, 2, 4):
+        yield torch.rand(size, 8)
+
+
+def test_steps_take_inputs(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        return distribute_tensor(batch, device_mesh, [Replicate()]).sum()
+
+    steps = dtdispatch.steps(step, inputs=batches())
+    stream: Stream | None = steps.stream
+    assert stream is not None
+    assert bool(stream.steps) is dtdispatch.enabled
+
+
+def test_a_scaling_is_fitted(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    def make(size: int) -> Callable[[], torch.Tensor]:
+        tensor = distribute_tensor(torch.rand(size, 8), device_mesh, [Shard(0)])
+        return lambda: tensor + tensor
+
+    scaling: Scaling = dtdispatch.scaling(make, sizes=(8, 16), name="rows")
+    points: tuple[Point, ...] = scaling.points
+    fit: Fit = scaling.miss
+    assert bool(points) is dtdispatch.enabled
+    assert isinstance(fit.exponent, float)
+
+
+def test_variants_are_compared(dtdispatch: DtDispatch, weight: DTensor) -> None:
+    local = weight.to_local()
+    compared: Compared = dtdispatch.compare({"dtensor": lambda: weight + weight, "same": lambda: weight * 2})
+    assert list(compared) == ["dtensor", "same"]
+    median: float | None = compared["same"].median_ns
+    assert (median is None) is not dtdispatch.enabled
+    assert local.shape[1] == 8
+
+
+def test_a_function_is_compiled(dtdispatch: DtDispatch) -> None:
+    compiled: Compiled = dtdispatch.compile(
+        lambda tensor: tensor + 1, torch.rand(4), backend="eager", name="plus"
+    )
+    graphs: float = compiled.graphs
+    assert graphs in (0, 1)
+
+
+def test_a_budget_is_taken(dtdispatch: DtDispatch, weight: DTensor) -> None:
+    budget = dtdispatch.budget(lambda: weight + weight, steps=4, name="step")
+    shown: str = str(budget)
+    assert shown is not None
+
+
+@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))
+def test_a_marker_is_taken(device_mesh: DeviceMesh) -> None:
+    assert device_mesh.ndim == 2
+
+
+def test_a_mesh_is_made(mesh_factory: Callable[..., DeviceMesh]) -> None:
+    mesh = mesh_factory((2, 2), dim_names=("dp", "tp"))
+    assert mesh.shape == (2, 2)
+
+
+class Blocks:
+    """A result of a kind of its own."""
+
+    kind = "blocks"
+
+    def __init__(self, name: str, blocks: int) -> None:
+        self.name = name
+        self.blocks = blocks
+
+    def rows(self) -> tuple[Measurement, ...]:
+        return ()
+
+    def metrics(self) -> list[tuple[str, int]]:
+        return [("blocks", self.blocks)]
+
+
+def test_a_result_of_ones_own_is_recorded(dtdispatch: DtDispatch) -> None:
+    if not dtdispatch.enabled:  # else its kind must be registered
+        dtdispatch.record(Blocks("model", 12))
+
+
+def test_outside_of_pytest() -> None:
+    with fake_mesh((2, 2), dim_names=("dp", "tp"), device="cpu") as mesh:
+        tensor = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0), Replicate()])
+        with TimeCaptureMode(repeat_count=3, ops=["add*"]) as mode:
+            _ = tensor + tensor
+        timing: Timing = mode.op_to_time["add.Tensor"][-1]
+        miss, hit = timing
+        assert miss > 0
+        assert hit > 0
+        seconds: list[float] = mode.time_list
+        assert len(seconds) >= 3
+
+
+def test_a_loop_is_watched(tmp_path: Path) -> None:
+    said: list[str] = []
+    with fake_mesh("2x2") as mesh, StepWatch(print=said.append, warmup=1, trace=tmp_path / "t.json") as watch:
+        tensor = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0), Replicate()])
+        for _ in range(3):
+            _ = tensor + tensor
+            watch.step()
+    steps: LoopSteps = watch.steps
+    causes: Sequence[str] = steps.causes
+    assert len(steps) == 3
+    assert not causes
+    assert json.loads((tmp_path / "t.json").read_text())
+    assert "StepWatch" in watch.summary()
+
+
+def test_errors_are_told_apart() -> None:
+    with pytest.raises(DtDispatchError):
+        TimeCaptureMode(repeat_count=0)
+    assert issubclass(GateError, DtDispatchError)
+    assert issubclass(UnequalError, DtDispatchError)
+    assert issubclass(DtDispatchWarning, Warning)
+    check: Callable[[object, object], None] = assert_sharded_tensor_equal
+    assert callable(check)
+    assert "StepWatch" in pytest_dtdispatch.__all__
