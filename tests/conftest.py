@@ -106,6 +106,21 @@ def mesh(group_owner: ProcessGroupOwner) -> DeviceMesh:
 
 
 @pytest.fixture
+def computing_mesh(mesh: DeviceMesh, group_owner: ProcessGroupOwner) -> DeviceMesh:
+    """A mesh whose collectives write results: of one real rank, where those of fake groups do not."""
+    from pytest_dtdispatch.meshes.place import Place
+    from tests.probes import fake_group_writes, why_no_redistribution
+
+    if fake_group_writes():
+        return mesh
+    group_owner.close()
+    one_rank = group_owner.mesh(Place((1,), "cpu", "gloo"))
+    if reason := why_no_redistribution(one_rank):
+        pytest.skip(f"fake collectives write nothing, and {reason}")
+    return one_rank
+
+
+@pytest.fixture
 def shard(mesh: DeviceMesh) -> Shard:
     """Make DTensors of random numbers: ``shard(8, 8)`` on Shard(0), or on the placement that is given."""
     import torch

@@ -52,9 +52,11 @@ class Passing(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 """
-# Plugins that only cost time here: hypothesis is imported anew in every run.
-OTHER_PLUGINS = ("xdist", "codspeed", "cacheprovider", "hypothesispytest")
-ALONE = tuple(f"-pno:{plugin}" for plugin in OTHER_PLUGINS)
+# Plugins that only cost time, as hypothesis, which is imported anew in every run, shuffle tests, or warn.
+OTHER_PLUGINS = ("xdist", "codspeed", "cacheprovider", "hypothesispytest", "randomly", "asyncio")
+# Old versions of torch say so wherever a tensor is distributed on a CPU.
+TORCH_WARNS = "-Wignore:DTensor random operators may not have complete support:UserWarning"
+ALONE = (*(f"-pno:{plugin}" for plugin in OTHER_PLUGINS), TORCH_WARNS)
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=2", "--dtdispatch-repeat=3")
 
 
@@ -81,8 +83,8 @@ def rows(pytester: pytest.Pytester, *args: str) -> tuple[pytest.RunResult, list[
 
 
 def benchmarks_of(path: Path) -> list[dict[str, Any]]:
-    """Read the benchmarks of a file of pytest-benchmark; none where it wrote no file."""
-    if not path.exists():
+    """Read the benchmarks of a file of pytest-benchmark; none where it wrote no file, or nothing into it."""
+    if not path.exists() or not path.stat().st_size:
         return []
     found: list[dict[str, Any]] = json.loads(path.read_text())["benchmarks"]
     return found

@@ -10,6 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.plugin_runs import import_compilers, measure
+from tests.probes import (
+    FSDP_WITHOUT_CUDA,
+    fake_group_writes,
+    fused_adamw_leaks_specs,
+    has,
+    numbers_are_told_apart,
+    on_a_fake_mesh,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -24,6 +32,31 @@ BLOCKS = [
     for number, found in enumerate(PYTHON.finditer(page.read_text()), start=1)
 ]
 
+# Tests of the pages that fail where torch has the fault that they are about, and the probe of each.
+FAULTS = {
+    "test_loop": numbers_are_told_apart,
+    "test_train": numbers_are_told_apart,
+    "test_fused": fused_adamw_leaks_specs,
+}
+# What torch says itself, where a page calls for random numbers on a CPU.
+OF_TORCH = "ignore:DTensor random operators may not have complete support:UserWarning"
+
+
+def fake_group_writes_on(mesh: object) -> bool:
+    return fake_group_writes()
+
+
+def has_no(code: str) -> str:
+    """Say what an example needs that this torch lacks; empty where it has everything."""
+    if "import fully_shard" in code and not has(FSDP_WITHOUT_CUDA):
+        return f"this environment has no {FSDP_WITHOUT_CUDA}"
+    compares_what_is_sent = "dtdispatch.compare(" in code and re.search(
+        "distribute_tensor|redistribute", code
+    )
+    if compares_what_is_sent and not on_a_fake_mesh(fake_group_writes_on):
+        return "the fake group of this torch leaves undefined what its collectives write: nothing is equal"
+    return ""
+
 
 def is_test(code: str) -> bool:
     return "def test_" in code
@@ -32,22 +65,28 @@ def is_test(code: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [block for block in BLOCKS if is_test(str(block.values[0]))])
 def test_a_test_of_the_documentation_passes_and_is_measured(pytester: pytest.Pytester, code: str) -> None:
+    if missing := has_no(code):
+        pytest.skip(missing)
+    names = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
+    failing = [name for name in names if name in FAULTS and on_a_fake_mesh(FAULTS[name])]
     pytester.makepyfile(code)
     result = measure(pytester, "--benchmark-quiet")
-    result.assert_outcomes(passed=len(re.findall(r"^def test_", code, re.MULTILINE)))
+    result.assert_outcomes(passed=len(names) - len(failing), failed=len(failing))
     if "dtdispatch" in code:
         assert any(
             word in result.stdout.str()
-            for word in ("proved", "unpropagated", "steady", "Compared:", "Budget:")
+            for word in ("proved", "unpropagated", "steady", "(counts of each step)", "Compared:", "Budget:")
         )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [block for block in BLOCKS if not is_test(str(block.values[0]))])
 def test_a_script_of_the_documentation_runs(tmp_path: Path, code: str) -> None:
+    if missing := has_no(code):
+        pytest.skip(missing)
     script = tmp_path / "example.py"
     script.write_text(code)
-    subprocess.run([sys.executable, "-W", "error", str(script)], check=True, cwd=tmp_path)
+    subprocess.run([sys.executable, "-W", "error", "-W", OF_TORCH, str(script)], check=True, cwd=tmp_path)
 
 
 def test_every_flag_is_in_the_reference_and_no_other(request: pytest.FixtureRequest) -> None:

@@ -28,6 +28,7 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 from tests.plugin_runs import one_thread
+from tests.probes import needs_rule
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
@@ -119,11 +120,14 @@ def test_propagations_inside_a_propagation_are_counted(rows_of: Survey) -> None:
 @pytest.mark.parametrize(
     ("name", "outcome", "message"),
     [
-        ("index_put_.default", Outcome.UNSUPPORTED, "RuntimeError: "),
-        ("selu.default", Outcome.SPLIT, "into elu.default"),
-        ("positive.default", Outcome.SPLIT, "no op reaches DTensor"),
-        ("squeeze_.default", Outcome.NOT_REPEATED, "runs once: it changes a tensor's shape in place"),
-        ("_scaled_dot_product_flash_attention.default", Outcome.NO_KERNEL, "NotImplementedError: "),
+        pytest.param(name, outcome, message, marks=needs_rule(name), id=name)
+        for name, outcome, message in (
+            ("index_put_.default", Outcome.UNSUPPORTED, "RuntimeError: "),
+            ("selu.default", Outcome.SPLIT, "into elu.default"),
+            ("positive.default", Outcome.SPLIT, "no op reaches DTensor"),
+            ("squeeze_.default", Outcome.NOT_REPEATED, "runs once: it changes a tensor's shape in place"),
+            ("_scaled_dot_product_flash_attention.default", Outcome.NO_KERNEL, "NotImplementedError: "),
+        )
     ],
 )
 def test_an_op_without_figures_is_a_row_that_says_why(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.errors import CompareError, UnequalError
@@ -87,12 +87,17 @@ def test_what_the_first_gave_is_kept_before_a_later_variant_writes_to_it() -> No
         DtDispatch().compare({"first": lambda: x.add_(1), "other": lambda: x.add_(1)})
 
 
+def split(tensor: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:
+    """Make the DTensor that the first rank has of a tensor that is split: without a collective."""
+    return DTensor.from_local(tensor.chunk(mesh.size(), dim)[0], mesh, [Shard(dim)])
+
+
 def test_dtensors_are_held_by_their_values_and_not_by_where_they_live(mesh: DeviceMesh) -> None:
     a = torch.rand(8, 8)
-    sharded = distribute_tensor(a, mesh, [Shard(0)], src_data_rank=None)
+    sharded = split(a, mesh, 0)
     hold(sharded, a)
-    hold(distribute_tensor(a, mesh, [Replicate()], src_data_rank=None), sharded)
-    hold(distribute_tensor(a, mesh, [Shard(1)], src_data_rank=None), sharded)
+    hold(DTensor.from_local(a, mesh, [Replicate()]), sharded)
+    hold(split(a, mesh, 1), sharded)
     hold(DTensor.from_local(a, mesh, [Partial()]), a)
     with pytest.raises(UnequalError, match="16 of 16 elements differ, the largest difference is 1"):
         hold(sharded, a + 1)
@@ -115,7 +120,7 @@ def test_a_function_of_the_user_decides() -> None:
 
 def test_a_function_of_the_user_is_given_plain_tensors_of_one_shape(mesh: DeviceMesh) -> None:
     a = torch.rand(8, 8)
-    sharded = distribute_tensor(a, mesh, [Shard(0)], src_data_rank=None)
+    sharded = split(a, mesh, 0)
     hold({"a": sharded}, {"a": a}, equal=torch.testing.assert_close)
 
 

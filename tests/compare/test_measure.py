@@ -19,6 +19,7 @@ from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.plugin.call_counts import count_call
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import import_compilers
+from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -136,6 +137,7 @@ def test_what_a_variant_raises_at_first_is_the_programs() -> None:
         compare(one=lambda: None, two=failing)
 
 
+@needs_that(compiles_once_under_a_mode)
 def test_compiled_code_stays_compiled(mesh: DeviceMesh) -> None:
     import_compilers()
     a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])

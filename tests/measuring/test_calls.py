@@ -25,6 +25,7 @@ from pytest_dtdispatch.torchapi.ops import (
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
+from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = pytest.mark.torch
 
@@ -290,6 +291,7 @@ def test_a_callable_is_left_as_after_one_call_in_a_thread_of_its_own(shard: Make
     assert_same(program)
 
 
+@needs_that(compiles_once_under_a_mode)
 def test_compiled_code_is_measured_compiled(shard: Make) -> None:
     graphs: list[Any] = []
 

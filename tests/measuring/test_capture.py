@@ -15,11 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning, UnsupportedTorchError
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.proof import NO_COUNTER_MOVED, NOT_PROPAGATED, PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import open_modes
+from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, needs, needs_rule, needs_that
 
 pytestmark = pytest.mark.torch
 
@@ -65,6 +66,7 @@ def test_every_sample_of_an_op_is_proved(shard: Make, capture: Capture) -> None:
     assert add.miss_over_hit > 10
 
 
+@needs(NATIVE_CACHE)
 def test_a_miss_without_propagation_is_refused(
     shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +107,7 @@ class Forgetful:
         return counted
 
 
+@needs(NATIVE_CACHE)
 def test_a_second_call_that_misses_is_refused_as_a_hit(
     shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_second_call_that_misses_is_refused_as_a_hit(
     assert "propagation ran again" in add.proof
 
 
+@needs(NATIVE_CACHE)
 def test_an_op_that_propagates_on_every_call_never_hits(
     shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +139,7 @@ def test_an_op_that_propagates_on_every_call_never_hits(
     assert len(misses.ns) == 3
 
 
+@needs(NATIVE_CACHE)
 def test_hits_that_no_counter_shows_are_refused(
     shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,8 +169,12 @@ def convolve(a: DTensor) -> Any:
 
 @pytest.mark.parametrize(
     ("op", "shape", "body"),
-    [("argmax.default", (8, 8), lambda a: a.argmax(1)), ("convolution.default", (1, 3, 4, 4), convolve)],
-    ids=["argmax", "convolution"],
+    [
+        pytest.param(
+            "argmax.default", (8, 8), lambda a: a.argmax(1), id="argmax", marks=needs_rule("argmax.default")
+        ),
+        pytest.param("convolution.default", (1, 3, 4, 4), convolve, id="convolution"),
+    ],
 )
 def test_an_op_that_the_python_cache_answers_is_proved_on_it(
     shard: Make, capture: Capture, op: str, shape: tuple[int, ...], body: Callable[[Any], Any]
@@ -173,23 +182,27 @@ def test_an_op_that_the_python_cache_answers_is_proved_on_it(
     from torch.distributed.tensor import Replicate
 
     a = shard(*shape, placement=Replicate())
+    try:
+        body(a)
+    except RuntimeError as error:  # old rules of convolution know no call without a bias
+        pytest.skip(f"this torch refuses {op}: {error}")
     measured = capture(lambda: body(a), rounds=3, repeat=4)[op]
     counts = {s.state: len(s.ns) for s in measured.samples if s.state is not State.LOCAL}
     assert counts == {State.MISS: 3, State.HIT: 12}
     assert measured.proof == "proved"
 
 
+@needs(NATIVE_CACHE)
 def test_a_torch_without_a_native_cache_is_not_called_proved_by_the_python_one(
     shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This torch does have the native cache: with its functions hidden, no counter moves."""
+    """This torch does have the native cache: with its functions hidden, no counter would move."""
     a = shard(8, 8)
     monkeypatch.delattr(torch._C, CLEAR)
     monkeypatch.delattr(torch._C, STATS)
     a + a
-    add = capture(lambda: a + a)["add.Tensor"]
-    assert add.of(State.MISS) is None
-    assert add.of(State.HIT) is None
+    with pytest.raises(UnsupportedTorchError, match="what clears and counts the native cache"):
+        capture(lambda: a + a)
 
 
 def test_a_cold_call_is_taken_where_it_is_asked_for(shard: Make) -> None:
@@ -311,7 +324,13 @@ def debug_mode() -> Any:
     return DebugMode()
 
 
-@pytest.mark.parametrize("mode", [CommDebugMode, debug_mode], ids=["CommDebugMode", "DebugMode"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(CommDebugMode, id="CommDebugMode"),
+        pytest.param(debug_mode, id="DebugMode", marks=needs("torch.utils._debug_mode")),
+    ],
+)
 def test_a_mode_that_hides_dtensor_ops_is_named_in_a_warning(
     shard: Make, capture: Capture, mode: Callable[[], Any]
 ) -> None:
@@ -367,6 +386,7 @@ def test_a_mode_that_hid_no_dtensor_op_is_no_matter(
 # Compiled code
 
 
+@needs_that(compiles_once_under_a_mode)
 def test_compiled_code_stays_compiled_under_a_capture(shard: Make) -> None:
     a = shard(8, 8)
     compiled_graphs: list[Any] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,10 +19,10 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMod
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.report.explained import explained, explained_lines
-from pytest_dtdispatch.torchapi.conversions import conversion_hooks
 from pytest_dtdispatch.torchapi.plan_caches import PlanCaches
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
+from tests.probes import compiles_once_under_a_mode, needs_rule, needs_that
 
 pytestmark = pytest.mark.torch
 
@@ -197,9 +198,9 @@ def training_step(mesh: DeviceMesh) -> Callable[[], list[torch.Tensor]]:
     return lambda: [*work(), *work()]
 
 
-def test_the_program_does_not_notice(mesh: DeviceMesh) -> None:
-    plain = training_step(mesh)()
-    work, book = training_step(mesh), TestResults()
+def test_the_program_does_not_notice(computing_mesh: DeviceMesh) -> None:
+    plain = training_step(computing_mesh)()
+    work, book = training_step(computing_mesh), TestResults()
     with SignatureCapture(book, Plan(2, 3)):
         found = work()
     for one, other in zip(plain, found, strict=True):
@@ -208,16 +209,23 @@ def test_the_program_does_not_notice(mesh: DeviceMesh) -> None:
 
 
 def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMesh) -> None:
-    def second(is_captured: bool) -> torch.Tensor:
+    def second(is_captured: bool) -> torch.Tensor | str:
         leaf = torch.arange(32.0).reshape(4, 8).requires_grad_()
         with SignatureCapture(TestResults(), Plan(2, 3)) if is_captured else nullcontext():
             x: Any = DTensor.from_local(leaf, mesh, [S(0)])
             whole = x.redistribute(placements=[R]).to_local()
             [grad] = torch.autograd.grad((whole**3).sum(), leaf, create_graph=True)
-            [again] = torch.autograd.grad(grad.sum(), leaf)
+            try:
+                [again] = torch.autograd.grad(grad.sum(), leaf)
+            except RuntimeError as error:  # of a torch whose own backward cannot be differentiated
+                return str(error)
         return again
 
-    assert torch.equal(second(is_captured=True), second(is_captured=False))
+    plain, captured = second(is_captured=False), second(is_captured=True)
+    if isinstance(plain, str) or isinstance(captured, str):
+        assert captured == plain
+    else:
+        assert torch.equal(captured, plain)
 
 
 def test_an_error_is_the_program_s_and_leaves_no_row(mesh: DeviceMesh) -> None:
@@ -230,15 +238,21 @@ def test_an_error_is_the_program_s_and_leaves_no_row(mesh: DeviceMesh) -> None:
 def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
     split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
 
-    class Deaf:
-        def on_conversion(self, converter: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs)
+    def held() -> dict[tuple[int, str], int]:
+        """Everything that DTensor's modules and their classes hold, by its owner and name."""
+        modules = [
+            module for name, module in sys.modules.items() if name.startswith("torch.distributed.tensor")
+        ]
+        classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
+        return {
+            (id(owner), name): id(value)
+            for owner in (*modules, *classes)
+            for name, value in vars(owner).items()
+            if callable(value) or isinstance(value, staticmethod)
+        }
 
-    def held() -> Iterator[Any]:
-        return ((hook.getter(), hook.attribute, getattr(hook.getter(), hook.attribute)) for hook in hooks)
-
-    hooks: list[Any] = list(conversion_hooks(Deaf()))
-    before = list(held())
+    captured(lambda: split.redistribute(placements=[R]))  # what torch imports on the way is there now
+    before = held()
 
     def fail() -> None:
         split.redistribute(placements=[R])
@@ -246,7 +260,7 @@ def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
 
     with pytest.raises(ZeroDivisionError):
         captured(fail)
-    assert list(held()) == before
+    assert held() == before
 
 
 def test_ops_that_are_asked_for_are_globs_on_conversions_too(mesh: DeviceMesh, shard: Make) -> None:
@@ -271,14 +285,15 @@ def test_the_interface_of_the_old_class_has_ops_alone(mesh: DeviceMesh, shard: M
     assert list(mode.op_to_time) == ["add.Tensor"]
 
 
+@needs_rule("squeeze_.dim")
 def test_calls_without_a_figure_are_said_to_be_unexplained(shard: Make) -> None:
     a = shard(8, 8)
     local = a.to_local()
 
     def work() -> None:
         a + a
-        a.squeeze_()
-        a.squeeze_()
+        a.squeeze_(1)
+        a.squeeze_(1)
 
     book = captured(work)
     assert local.shape == a.to_local().shape
@@ -288,9 +303,10 @@ def test_calls_without_a_figure_are_said_to_be_unexplained(shard: Make) -> None:
     assert 0 < found.least_share < 1
     [line] = explained_lines({"t": book}, View())
     assert line.spans[0].text.startswith("rows explain at least ")
-    assert "1 of 3 calls that captures saw; without a figure: squeeze_.default (2x)" in line.spans[0].text
+    assert "1 of 3 calls that captures saw; without a figure: squeeze_.dim (2x)" in line.spans[0].text
 
 
+@needs_that(compiles_once_under_a_mode)
 def test_conversions_of_compiled_code_are_not_measured_as_it_is_traced(mesh: DeviceMesh) -> None:
     split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
     graphs: list[Any] = []

@@ -163,12 +163,12 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
     start = time.perf_counter()
     run(program)
     longest = time.perf_counter() - start
-    chance, came = random.Random(number), 0
+    chance = random.Random(number)
     filters = list(warnings.filters)
     with handling(number, handler), noting_ignored(error) as ignored:
         for _ in range(interrupts):
             program.begin()
-            before = len(ignored)
+            before, came = len(ignored), False
             after = chance.uniform(0.02, 0.9) * longest
             try:
                 interrupt(number, after)
@@ -176,10 +176,11 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
                 come_late(ignored, before)
             except (KeyboardInterrupt, LateError, RuntimeError) as raised:
                 # Propagation makes a RuntimeError of any other: that of the program's own call too.
-                came += isinstance(raised, error) or isinstance(raised.__cause__, error)
+                came = isinstance(raised, error) or isinstance(raised.__cause__, error)
             nothing_stays()
             assert program.is_whole()
-    assert came + len(ignored) == interrupts
+            # Where Python ignores it in a repetition, it reaches the program when that ends: both are right.
+            assert came or len(ignored) > before
     assert list(warnings.filters) == filters
 
 

@@ -18,6 +18,7 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register
 from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = pytest.mark.torch
 
@@ -117,6 +118,7 @@ def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseExcept
     assert torch.get_num_threads() == OWN
 
 
+@needs_that(compiles_once_under_a_mode)
 def test_code_that_the_program_compiled_is_not_compiled_again() -> None:
     graphs: list[Any] = []
 

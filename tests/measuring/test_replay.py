@@ -18,6 +18,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.sweep.observe import aliases, seen
 
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.torch
 Make = Callable[..., Any]
 Capture = Callable[..., dict[str, Measurement]]
 Body = Callable[[Any, Any], Any]
+NEVER_HITS = "never hits: propagation runs on every call"
 
 
 @dataclass
@@ -50,6 +52,12 @@ def run(body: Body, make: Callable[[], tuple[Any, Any]], captured: bool) -> Seen
     random = torch.get_rng_state()
     values = tree_leaves((args, result))
     return Seen([seen(v) for v in values], aliases(values), random, error, book.measurements())
+
+
+def skip_what_torch_refuses(error: tuple[type, str] | None) -> None:
+    """Skip a program that this torch has no sharding rule for, in its own words."""
+    if error and "does not have a sharding strategy registered" in error[1]:
+        pytest.skip(f"this torch refuses it: {error[1]}")
 
 
 def assert_same(plain: Seen, captured: Seen) -> None:
@@ -149,11 +157,25 @@ def test_a_captured_program_computes_what_it_computes_uncaptured(shard: Make, bo
         return shard(8, 8), shard(8, 8)
 
     plain, captured = run(body, make, captured=False), run(body, make, captured=True)
-    assert plain.error is None
     assert_same(plain, captured)
+    skip_what_torch_refuses(plain.error)
+    assert plain.error is None
     assert captured.measurements
-    for measurement in captured.measurements:
-        assert measurement.steady_ns is not None, (measurement.full_label, measurement.notes)
+    without = [row for row in captured.measurements if row.steady_ns is None]
+    for row in without:
+        assert NEVER_HITS in row.notes, (row.full_label, row.notes)
+    assert not without or propagates_on_every_call(body, make)
+
+
+def propagates_on_every_call(body: Body, make: Callable[[], tuple[Any, Any]]) -> bool:
+    """Whether torch asks the propagator in vain in the third call of a program that nothing captures."""
+    caches, args = ShardingCaches(), make()
+    for _ in range(2):
+        body(*args)
+    before = [read()[1] for read in caches.readers()]
+    with caches.counting_uncached() as count:
+        body(*args)
+    return count[0] > 0 or [read()[1] for read in caches.readers()] != before
 
 
 @pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
@@ -175,8 +197,9 @@ def test_running_statistics_of_batch_normalisation_are_updated_once(shard: Make)
         return F.batch_norm(a, running[0], running[1], training=True)
 
     plain, captured = run(normalise, make, captured=False), run(normalise, make, captured=True)
-    assert plain.error is None
     assert_same(plain, captured)
+    skip_what_torch_refuses(plain.error)
+    assert plain.error is None
     assert any(measurement.of(State.MISS) for measurement in captured.measurements)
 
 
@@ -245,6 +268,17 @@ def whole(shard: Make, library: None) -> Any:
     return shard(8, 8, placement=Replicate())
 
 
+@pytest.fixture
+def propagated_without_results(whole: Any) -> None:
+    """Skip where an op of our own that returns nothing cannot be propagated, as nobody captures it."""
+    try:
+        torch.ops.dtdtest.note(whole)
+    except (RuntimeError, IndexError) as error:
+        pytest.skip(f"this torch refuses an op that returns nothing: {error}")
+    LocalCalls.count = 0
+
+
+@pytest.mark.usefixtures("propagated_without_results")
 def test_an_op_with_an_effect_outside_tensors_runs_once(whole: Any, capture: Capture) -> None:
     measured = capture(lambda: torch.ops.dtdtest.note(whole))["dtdtest.note.default"]
     assert LocalCalls.count == 1
@@ -257,8 +291,9 @@ def test_an_op_that_changes_a_shape_in_place_runs_once(shard: Make) -> None:
         return shard(8, 1, 8), 1
 
     plain, captured = (run(lambda a, dim: a.squeeze_(dim), make, captured) for captured in (False, True))
-    assert plain.error is None
     assert_same(plain, captured)
+    skip_what_torch_refuses(plain.error)
+    assert plain.error is None
     [measured] = captured.measurements
     assert measured.notes == ("runs once: it changes a tensor's shape in place",)
     assert not list(measured.recorded())
@@ -288,6 +323,7 @@ def test_an_op_whose_repetition_raises_gives_its_first_result(whole: Any, captur
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.usefixtures("propagated_without_results")
 def test_a_repetition_that_raises_leaves_contents_and_random_state_of_the_first_call(
     whole: Any, capture: Capture
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -18,7 +17,9 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi.ops import tree_leaves
+from pytest_dtdispatch.torchapi.optional import fully_shard
 from pytest_dtdispatch.torchapi.tensors import local_of
+from tests.probes import FSDP_WITHOUT_CUDA, needs
 
 pytestmark = pytest.mark.torch
 
@@ -37,8 +38,8 @@ def tensor_parallel(mesh: Any) -> nn.Module:
 def fully_sharded(mesh: Any) -> nn.Module:
     model = mlp()
     for layer in (model[0], model[3]):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard()(layer, mesh=mesh)
+    fully_shard()(model, mesh=mesh)
     return model
 
 
@@ -88,17 +89,25 @@ def all_equal(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize(
     ("model", "optimizer", "op"),
     [
-        (tensor_parallel, sgd, "add_.Tensor"),
-        (tensor_parallel, adamw, "_foreach_lerp_.Scalar"),
-        (fully_sharded, adamw, "_foreach_addcdiv_.ScalarList"),
+        pytest.param(tensor_parallel, sgd, "add_.Tensor", id="tensor parallel SGD"),
+        pytest.param(tensor_parallel, adamw, "_foreach_lerp_.Scalar", id="tensor parallel AdamW"),
+        pytest.param(
+            fully_sharded,
+            adamw,
+            "_foreach_addcdiv_.ScalarList",
+            id="FSDP2 AdamW",
+            marks=needs(FSDP_WITHOUT_CUDA),
+        ),
     ],
-    ids=["tensor parallel SGD", "tensor parallel AdamW", "FSDP2 AdamW"],
 )
 def test_captured_steps_train_as_uncaptured_ones(
-    mesh: Any, model: Callable[[Any], nn.Module], optimizer: Callable[[nn.Module], Optimizer], op: str
+    computing_mesh: Any,
+    model: Callable[[Any], nn.Module],
+    optimizer: Callable[[nn.Module], Optimizer],
+    op: str,
 ) -> None:
-    plain = train(lambda: model(mesh), optimizer, captured=False)
-    captured = train(lambda: model(mesh), optimizer, captured=True)
+    plain = train(lambda: model(computing_mesh), optimizer, captured=False)
+    captured = train(lambda: model(computing_mesh), optimizer, captured=True)
     assert all(torch.isfinite(loss) for loss in plain.losses)
     assert len({loss.item() for loss in plain.losses}) == STEPS
     assert all_equal(plain.losses, captured.losses)

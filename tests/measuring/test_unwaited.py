@@ -23,8 +23,9 @@ from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
+from tests.probes import needs
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, needs("torch._C._distributed_c10d._get_work_registry_size")]
 
 Make = Callable[..., Any]
 Block = Callable[[], torch.Tensor]

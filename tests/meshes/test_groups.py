@@ -20,6 +20,7 @@ from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.torchapi.process_groups import init_fake_group
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.probes import has_rule
 
 pytestmark = pytest.mark.torch
 
@@ -114,12 +115,13 @@ def test_closing_destroys_the_group_and_empties_every_cache() -> None:
     owner = ProcessGroupOwner()
     a = sharded(owner.mesh(fake(4)))
     a @ a
-    a.argmax(1)
+    if has_rule("argmax.default"):  # of the Python cache where there is a native one
+        a.argmax(1)
     assert entries() > 0
     owner.close()
     assert not dist.is_initialized()
     assert entries() == 0
-    assert torch._C._get_DTensor_sharding_propagator_cache_stats() == (0, 0)
+    assert ShardingCaches().native_stats() == (0, 0)
 
 
 def test_opening_empties_every_cache(group_owner: ProcessGroupOwner) -> None:
@@ -161,9 +163,10 @@ def test_results_on_a_new_group_name_the_new_mesh() -> None:
         assert new == old  # equal, so that an entry of the old one would answer
         assert new is not old
         b = sharded(new)
-        before = torch._C._get_DTensor_sharding_propagator_cache_stats()
+        answered_first = ShardingCaches().readers()[0]
+        before = answered_first()
         result: Any = b.add(1.0)
-        hits, misses = torch._C._get_DTensor_sharding_propagator_cache_stats()
+        hits, misses, *_ = answered_first()
         assert (hits, misses) == (before[0], before[1] + 1)
         assert result.device_mesh is new
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.plugin_runs import IMPORTS, TEN_LINES, assert_says_once, measure, rows, run, text_of
+from tests.probes import NATIVE_CACHE, needs
 
 pytestmark = pytest.mark.torch
 
@@ -377,6 +378,7 @@ def test_a_capture_of_its_own_in_a_test_under_all(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines([">       with TimeCaptureMode():"])
 
 
+@needs(NATIVE_CACHE)
 @pytest.mark.parametrize("flags", [(), ("--dtdispatch-all",)], ids=["fixture", "all"])
 def test_a_torch_that_cannot_be_measured(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]

@@ -12,8 +12,12 @@ import torch
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
+from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, has, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+# Propagations while `x + x` is traced: some torch without a native cache asks no cache then.
+ONCE = "1" if has(NATIVE_CACHE) else r"[1-9]\d*"
 
 import_compilers()
 
@@ -89,10 +93,11 @@ def test_the_table_has_a_line_of_its_own(pytester: pytest.Pytester) -> None:
     text = text_of(measure(pytester, *FEW))
     assert re.search(r"\n  compiled +cold s +warm ms +call us +eager us +cold/call +graphs +breaks", text)
     assert "test_table.py::test_double (compiled by aot_eager)" in text
-    assert re.search(r"\n  double( +[\d.,]+){5} +1 +0 +\d+ +0 +1 .*2\+2\+6(  noisy)?\n", text)
+    assert re.search(rf"\n  double( +[\d.,]+){{5}} +1 +0 +\d+ +0 +{ONCE} .*2\+2\+6(  noisy)?\n", text)
     assert "signature " not in text
     verbose = text_of(measure(pytester, *FEW, "-v"))
-    assert "tracing: 1 propagations, 1 misses of the sharding caches" in verbose
+    misses = "1" if has(NATIVE_CACHE) else r"\d+"
+    assert re.search(rf"tracing: {ONCE} propagations, {misses} misses of the sharding caches", verbose)
 
 
 def test_two_settings_of_the_fake_tensor_cache_are_rows_and_a_ratio(pytester: pytest.Pytester) -> None:
@@ -142,7 +147,7 @@ def test_breaks_and_recompiles_are_counted_exactly_and_listed(pytester: pytest.P
     result = measure(pytester, *FEW)
     result.assert_outcomes(passed=2)
     text = text_of(result)
-    assert len(re.findall(r"graph break at \S*test_listed.py:(16|18): Call to ", text)) == 2
+    assert len(re.findall(r"graph break at \S*test_listed.py:(16|18): ", text)) == 2
     assert len(re.findall(r"recompiled <lambda> \(\S*test_listed.py:\d+\): ", text)) == 1
 
 
@@ -150,7 +155,7 @@ def test_a_failed_assertion_on_a_count_lists_it(pytester: pytest.Pytester) -> No
     pytester.makepyfile(test_listed=BREAKS.replace("breaks == 2", "breaks == 0"))
     result = measure(pytester, *FEW)
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["E*assert 2 == 0", "E*test_listed.py:18: Call to *"])
+    result.stdout.fnmatch_lines(["E*assert 2 == 0", "E*test_listed.py:1[68]: *"])
 
 
 # Gates
@@ -214,6 +219,7 @@ def test_counts_are_held_against_expected_results(pytester: pytest.Pytester) -> 
 # Captures
 
 
+@needs_that(compiles_once_under_a_mode)
 def test_ops_of_a_compiled_region_have_no_rows_and_those_outside_have(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         DOUBLE.replace(
@@ -340,7 +346,8 @@ def test_instructions_of_a_compile_are_a_result_under_pytorch_s_name(
     flags = ("--dtdispatch", "--dtdispatch-metric=clock-counts", "--dtdispatch-csv=results.csv")
     result = run(pytester, *flags, *few, "--benchmark-quiet")
     result.assert_outcomes(passed=1)
-    assert re.search(r"\n  double( +[\d,]+){4} +1 +0 +\d+ +0 +1 .*1\+0\+10(  noisy)?\n", text_of(result))
+    numbers = rf"( +[\d,]+){{4}} +1 +0 +\d+ +0 +{ONCE} .*1\+0\+10(  noisy)?"
+    assert re.search(rf"\n  double{numbers}\n", text_of(result))
     results = [line.rsplit(",", 2) for line in (pytester.path / "results.csv").read_text().splitlines()]
     found = {metric: int(value) for _, metric, value in results}
     assert found.keys() == {

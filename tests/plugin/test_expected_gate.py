@@ -14,6 +14,7 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.report.chrome_trace import chrome_trace
 from tests import pytorch_reader
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
+from tests.probes import needs_plugin
 from tests.scripted_clock import ScriptedClock
 
 pytestmark = pytest.mark.torch
@@ -381,6 +382,7 @@ def test_a_disabled_measurement_fails(pytester: pytest.Pytester, expected: Path)
     failed(result, "gate: failed against expected.csv: 1 disabled", "disabled --benchmark-disable is given")
 
 
+@needs_plugin("xdist")
 def test_under_xdist_the_gate_is_disabled_and_fails(pytester: pytest.Pytester, expected: Path) -> None:
     plugins = [f"-pno:{plugin}" for plugin in OTHER_PLUGINS if plugin != "xdist"]
     pytester.makepyfile(test_results="def test_nothing(): pass")

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
+from tests.probes import needs_plugin
 from tests.scripted_clock import ScriptedClock
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -331,6 +332,7 @@ def test_a_disabled_measurement_fails(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
+@needs_plugin("xdist")
 def test_under_xdist_the_gate_fails_as_disabled(pytester: pytest.Pytester) -> None:
     path = save(pytester)
     pytester.makepyfile(test_gate="def test_plain(): pass")

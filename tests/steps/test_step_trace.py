@@ -23,6 +23,7 @@ from pytest_dtdispatch.steps.step_calls import StepCalls
 from pytest_dtdispatch.steps.step_trace import StepTrace
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.probes import FSDP_WITHOUT_CUDA, needs
 from tests.trace_format import read_trace
 
 pytestmark = pytest.mark.torch
@@ -81,7 +82,11 @@ def square(group_owner: ProcessGroupOwner) -> DeviceMesh:
 
 @pytest.mark.parametrize(
     ("make", "on"),
-    [(training_step, "mesh"), (tensor_parallel_step, "square"), (fsdp_training_step, "mesh")],
+    [
+        (training_step, "mesh"),
+        (tensor_parallel_step, "square"),
+        pytest.param(fsdp_training_step, "mesh", marks=needs(FSDP_WITHOUT_CUDA)),
+    ],
 )
 def test_there_are_as_many_spans_as_counts_and_they_nest(
     make: Callable[..., Any], on: str, request: pytest.FixtureRequest
@@ -189,7 +194,10 @@ def test_a_step_that_was_not_timed_has_no_span() -> None:
 @pytest.mark.parametrize("is_inside", [False, True], ids=["around the steps", "in a step"])
 def test_a_profiler_that_runs_has_the_same_spans(is_inside: bool, mesh: DeviceMesh) -> None:
     step = training_step(mesh)
-    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    profiler = torch.profiler.profile(
+        activities=cpu, acc_events=True
+    )  # some torches warn where it is not said
 
     def profiled() -> None:
         with profiler:

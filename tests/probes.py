@@ -1,0 +1,235 @@
+"""What tests stand on where versions of torch differ: interfaces that are looked for, and named by a skip."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import pytest
+
+
+def has(name: str) -> bool:
+    """Whether an interface is there: ``torch._C._clear_DTensor_sharding_propagator_cache``."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        return (
+            functools.reduce(lambda value, part: getattr(value, part, None), parts[end:], found) is not None
+        )
+    return False
+
+
+def needs(*names: str) -> pytest.MarkDecorator:
+    """Skip a test where an interface is missing, and name it."""
+    missing = ", ".join(name for name in names if not has(name))
+    return pytest.mark.skipif(bool(missing), reason=f"this environment has no {missing}")
+
+
+def needs_plugin(module: str) -> pytest.MarkDecorator:
+    """Skip a test of another plugin of pytest where it is not installed."""
+    return pytest.mark.skipif(not find_spec(module), reason=f"{module} is not installed")
+
+
+def needs_that(probe: Callable[[], str]) -> pytest.MarkDecorator:
+    """Skip a test where a probe tries something and it fails: the probe says what is missing, or nothing."""
+    missing = probe()
+    return pytest.mark.skipif(bool(missing), reason=missing or "nothing is missing")
+
+
+# Where it was still part of torch.distributed._composable, it needed the streams of CUDA.
+FSDP_WITHOUT_CUDA = "torch.distributed.fsdp.fully_shard"
+NATIVE_CACHE = "torch._C._get_DTensor_sharding_propagator_cache_stats"
+SLOW_PATH_NAME = "torch.distributed.tensor.DTensor._op_dispatcher._propagate_op_sharding_dispatch_slow_path"
+
+
+def has_rule(op: str) -> bool:
+    """Whether DTensor has a sharding rule of an op: ``argmax.default``."""
+    from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
+
+    return op in ops_with_a_rule()
+
+
+def needs_rule(op: str) -> pytest.MarkDecorator:
+    """Skip a test of an op that DTensor has no sharding rule of."""
+    return needs_that(lambda: "" if has_rule(op) else f"DTensor has no sharding rule of {op}")
+
+
+def fake_group_writes() -> bool:
+    """Whether what collectives of the open group write is defined: old fake groups leave memory as it was."""
+    import torch
+    import torch.distributed as dist
+
+    written = torch.full((2,), 7.0)
+    dist.scatter(written, [torch.ones(2) for _ in range(dist.get_world_size())])
+    return bool((written == 1).all())
+
+
+def why_no_redistribution(mesh: Any) -> str:
+    """Say why ops on a mesh cannot redistribute their arguments, in torch's words; empty where they can."""
+    import torch
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    rows: Any = distribute_tensor(torch.ones(2, 2), mesh, [Shard(0)])
+    try:
+        rows @ rows
+    except (IndexError, RuntimeError) as error:
+        return f"this torch redistributes nothing on {mesh}: {type(error).__name__}: {error}"
+    return ""
+
+
+@functools.cache
+def compiles_once_under_a_mode() -> str:
+    """Probe whether compiled code is compiled again under a mode of infrastructure that does nothing."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Nothing(TorchDispatchMode):
+        @classmethod
+        def is_infra_mode(cls) -> bool:
+            return True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    double, ones = torch.compile(lambda x: x + x, backend=backend), torch.ones(4)
+    double(ones)
+    for _ in range(2):
+        with Nothing():  # type: ignore[no-untyped-call]
+            double(ones)
+    torch._dynamo.reset()
+    return "" if len(graphs) == 1 else "this torch compiles code again wherever a TorchDispatchMode is open"
+
+
+LOCAL_TENSOR = "torch.distributed._local_tensor"  # ranks that are simulated in one process
+# Finds a rule for an op by the rules of those that it is made of.
+DECOMPOSING = "torch.distributed.tensor._decompositions.DecompShardingStrategy"
+
+
+def scalar_types_are_told_apart(mesh: Any) -> bool:
+    """Probe whether an op that was called with an int is planned anew when it is called with a float."""
+    return plans_again(mesh, lambda rows: rows + 1, lambda rows: rows + 1.5)
+
+
+def numbers_are_told_apart(mesh: Any) -> bool:
+    """Probe whether ``addcdiv_`` is planned anew for another value, as each step of AdamW's loop has one."""
+    return plans_again(
+        mesh,
+        lambda rows: rows.addcdiv_(rows, rows, value=0.5),
+        lambda rows: rows.addcdiv_(rows, rows, value=0.25),
+    )
+
+
+def plans_again(mesh: Any, *calls: Callable[[Any], Any]) -> bool:
+    """Probe whether the last of some calls on a DTensor is planned, where those before it were called."""
+    from unittest.mock import patch
+
+    import torch
+    from torch.distributed.tensor import DTensor, Shard
+
+    from pytest_dtdispatch.torchapi.dispatcher import TENSOR_META
+    from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    name = next(name for name in TENSOR_META if hasattr(propagator, name))
+    rows = DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)])
+    *before, last = calls
+    ShardingCaches().clear_all()
+    for call in before:
+        call(rows)
+    with patch.object(propagator, name, wraps=getattr(propagator, name)) as planned:
+        last(rows)
+    return bool(planned.called)
+
+
+def why_no_product_of_heads(mesh: Any) -> str:
+    """Say why matrices of attention cannot be multiplied where heads are split; empty where they can."""
+    import torch
+    from torch.distributed.tensor import DTensor, Shard
+
+    heads = DTensor.from_local(torch.ones(2, 1, 2, 2), mesh, [Shard(1)])
+    try:
+        heads @ heads
+    except RuntimeError as error:
+        return f"this torch multiplies no batches of matrices that are split by heads: {error}"
+    return ""
+
+
+@functools.cache
+def modes_add_detaches() -> bool:
+    """Whether each TorchDispatchMode that is open lets autograd detach a gradient once more."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Naming(TorchDispatchMode):
+        ops: ClassVar[list[str]] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.ops.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    leaf = torch.ones(2, requires_grad=True)
+    with Naming():  # type: ignore[no-untyped-call]
+        (leaf * 2).sum().backward()
+    return Naming.ops.count("aten.detach.default") > 1
+
+
+def why_no_dynamic_compile(rows: Any) -> str:
+    """Say why no function on DTensors compiles with dynamic shapes; empty where one does."""
+    import torch
+
+    torch._dynamo.reset()
+    try:
+        torch.compile(lambda x: x + x, backend="eager", dynamic=True)(rows)
+    except torch._dynamo.exc.TorchRuntimeError as error:
+        return f"this torch compiles nothing on DTensors with dynamic shapes: {str(error).splitlines()[0]}"
+    finally:
+        torch._dynamo.reset()
+    return ""
+
+
+def fused_adamw_leaks_specs(mesh: Any) -> bool:
+    """Probe whether a step of AdamW's fused implementation leaves a spec behind that nobody holds."""
+    import gc
+
+    import torch
+    from torch.distributed.tensor import DTensor, Shard
+
+    from pytest_dtdispatch.torchapi.tensors import spec_type
+
+    def specs() -> int:
+        gc.collect()
+        return sum(type(each) is spec_type() for each in gc.get_objects())
+
+    parameter: Any = torch.nn.Parameter(DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)]))
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.AdamW([parameter], fused=True)
+    for _ in range(3):
+        optimizer.step()
+    before = specs()
+    optimizer.step()
+    return specs() > before
+
+
+@functools.cache
+def on_a_fake_mesh(probe: Callable[[Any], Any]) -> Any:
+    """Ask a probe on a mesh of four ranks of a fake group, which is open meanwhile."""
+    from contextlib import closing
+
+    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+    from pytest_dtdispatch.meshes.place import Place
+
+    with closing(ProcessGroupOwner()) as owner:
+        return probe(owner.mesh(Place((4,), "cpu", "fake")))
