@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
 EXPECTED := benchmarks/instructions_torch-2.13.0-cpu_python-3.11.csv
 
-.PHONY: bench count test test-unit test-long test-sweep fuzz lint docs clean
+.PHONY: bench count test test-unit test-long test-sweep test-torch test-matrix fuzz lint docs clean
 
 # One thread: what is measured is dispatch, and a local op must not wait for a core that is busy.
 bench: export OMP_NUM_THREADS ?= 1
@@ -30,9 +30,18 @@ test-unit: $(VENV)/ready
 test-long: $(VENV)/ready
 	$(BIN)/python -m pytest -m "long and not sweep" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# The whole of torch's op database takes about half an hour: `SWEEP_SHARD=1/2 make test-sweep` takes half of it.
+# The whole of torch's op database, and of the private names that are used, takes over half an hour: `SWEEP_SHARD=1/2 make test-sweep` takes half of it.
 test-sweep: $(VENV)/ready
 	$(BIN)/python -m pytest -m sweep -s $(ARGS)
+
+# The wheel on another torch: `make test-torch V=2.9.1`; on each that is supported, with lowest and newest pytest,
+# and beside other plugins, one environment after another: `make test-matrix`, some two hours.
+test-torch: $(VENV)/ready
+	$(if $(V),,$(error which torch? make test-torch V=2.9.1))$(BIN)/nox -s torch-$(V) $(ARGS)
+
+test-matrix: $(VENV)/ready
+	rm -rf .nox/lines
+	$(BIN)/nox $(ARGS)
 
 # Some 35,000 flags, ini values, markers, files and command lines, of which `test` tries a sample: two minutes.
 fuzz: $(VENV)/ready
@@ -55,4 +64,4 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache docs/_build
+	rm -rf $(VENV) .benchmarks .hypothesis .mypy_cache .nox .pytest_cache .ruff_cache docs/_build

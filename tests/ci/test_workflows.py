@@ -60,6 +60,7 @@ def test_a_workflow_asks_for_little(path: Path) -> None:
             "comment": {"actions": "read", "contents": "read", "pull-requests": "write"}
         },
         "tests.yml": {"tests": READ_ONLY},
+        "versions.yml": {"sessions": READ_ONLY},
         "release.yml": {"build": READ_ONLY, "publish": {"id-token": "write"}},
     }
     assert asked == allowed[path.name]
