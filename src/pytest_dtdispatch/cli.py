@@ -15,8 +15,17 @@ from pytest_dtdispatch.ab.command_flags import told_by
 from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
 from pytest_dtdispatch.ab.commands import add_parsers, obey
 from pytest_dtdispatch.ab.matrix_commands import MATRIX, add_matrix_parser, obey_matrix
+from pytest_dtdispatch.atlas.outputs import checked_outputs
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.forms import ATLAS, ATLAS_PAGE, REPORT
+from pytest_dtdispatch.core.forms import (
+    ATLAS,
+    ATLAS_DATA,
+    ATLAS_PAGE,
+    ATLASES,
+    ATLASES_DATA,
+    ATLASES_PAGE,
+    REPORT,
+)
 from pytest_dtdispatch.core.parsing import read_exports, read_file
 from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
@@ -62,7 +71,7 @@ def _obey(words: list[str]) -> int:
         print("dtdispatch", version("pytest-dtdispatch"))
         return 0
     if given.command is None:
-        names = "ab, matrix, bisect, aa, selftest, atlas, watch, expected, export, report"
+        names = "ab, matrix, bisect, aa, selftest, atlas, atlas-versions, watch, expected, export, report"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
     if given.command in AB_COMMANDS:
         return obey(given, arguments)
@@ -70,23 +79,32 @@ def _obey(words: list[str]) -> int:
         return SEVERAL[given.command](given, arguments)
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
-    others = {"expected": _update_expected, "export": _export, "report": _report}
+    others = {
+        "expected": _update_expected,
+        "export": _export,
+        "report": _report,
+        "atlas-versions": _atlas_versions,
+    }
     if given.command in others:
         return others[given.command](given)
     return _atlas(given, shlex.join(["dtdispatch", *words]))
 
 
 def _atlas(given: argparse.Namespace, command: str) -> int:
-    short, whole = given.output, given.output.with_suffix(".html")
-    if short == whole:
-        short = whole.with_suffix(".md")
-    checked_target(short, ATLAS)
-    checked_target(whole, ATLAS_PAGE)
+    outputs = checked_outputs(given.output, ATLAS, ATLAS_PAGE, ATLAS_DATA)
     from pytest_dtdispatch.atlas.survey import write_atlas
 
     with shown_progress():
-        atlas = write_atlas(short, whole, given.ops, command)
-    say(f"{short}, {whole}: {many(len(atlas.rows), 'row')} of {many(atlas.ops, 'op')}", Tone.GOOD)
+        atlas = write_atlas(outputs, given.ops, command)
+    say(f"{outputs}: {many(len(atlas.rows), 'row')} of {many(atlas.ops, 'op')}", Tone.GOOD)
+    return 0
+
+
+def _atlas_versions(given: argparse.Namespace) -> int:
+    from pytest_dtdispatch.atlas.written_versions import write_versions
+
+    outputs = checked_outputs(given.output, ATLASES, ATLASES_PAGE, ATLASES_DATA)
+    say(f"{outputs}: {write_versions(given.atlases, outputs)}", Tone.GOOD)
     return 0
 
 
@@ -148,11 +166,7 @@ def _parser() -> Parser:
     parser = Parser("dtdispatch", description=about)
     parser.add_argument("--version", action="store_true", help="print the version of this package")
     commands = parser.add_subparsers(dest="command", title="subcommands")
-    atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
-    what = "a short page in Markdown; every row goes into FILE.html beside it"
-    atlas.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
-    what = "only these ops, as mm.* or add.Tensor; may be repeated"
-    atlas.add_argument("--ops", action="append", default=[], metavar="GLOB", help=what)
+    _add_atlas(commands)
     watch = commands.add_parser("watch", help="run a script, and say where its steps miss the caches")
     what = "a Python file, run as Python runs it; the steps of its optimizer end the steps"
     watch.add_argument("script", metavar="SCRIPT.py", help=what)
@@ -164,6 +178,19 @@ def _parser() -> Parser:
     _add_export(commands)
     _add_report(commands)
     return parser
+
+
+def _add_atlas(commands: Any) -> None:
+    atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
+    what = "a short page in Markdown; every row goes into FILE.html beside it, and as data into FILE.json"
+    atlas.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
+    what = "only these ops, as mm.* or add.Tensor; may be repeated"
+    atlas.add_argument("--ops", action="append", default=[], metavar="GLOB", help=what)
+    versions = commands.add_parser("atlas-versions", help="compare atlases of several versions of torch")
+    what = "two or more that dtdispatch atlas wrote; they are put into the order of their versions"
+    versions.add_argument("atlases", type=told_by(read_file), nargs="+", metavar="ATLAS.json", help=what)
+    what = "a short page of what changed; every row goes into FILE.html beside it, and as data into FILE.json"
+    versions.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
 
 
 def _add_export(commands: Any) -> None:

@@ -116,6 +116,10 @@ def test_an_op_that_no_arguments_are_known_for_says_what_torch_says() -> None:
     assert "\n" not in said
 
 
+def test_an_op_that_takes_numbers_alone_has_no_signature() -> None:
+    assert find_arguments(torch.ops.aten.ldexp.default) == "it takes numbers alone"
+
+
 def test_tensors_are_placed_one_by_one_and_lists_too(mesh: DeviceMesh) -> None:
     call = found(ADD).placed(mesh, Layout((4,), ("S0", "R")))
     assert [tensor.placements for tensor in call.args] == [(Shard(0),), (Replicate(),)]

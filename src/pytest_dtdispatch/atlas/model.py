@@ -25,6 +25,7 @@ class Outcome(str, Enum):
     NOT_REPEATED = "ran once, and is not measured"
     SPLIT = "torch takes the op apart before DTensor is asked"
     UNSUPPORTED = "torch does not support it"
+    UNDEFINED = "raised after a fake collective that wrote nothing"
     NO_KERNEL = "torch has no kernel for this device"
     NO_ARGUMENTS = "no arguments made"
 
@@ -69,20 +70,21 @@ class AtlasRow:
 
     def spread(self, state: State) -> float | None:
         """Highest over lowest median of one state in the visits; None where fewer than two have it."""
-        medians = self._medians(state)
+        medians = self.medians(state)
         return medians[-1] / medians[0] if len(medians) > 1 and medians[0] else None
 
     @property
     def unconfirmed(self) -> tuple[State, ...]:
         """States of which no second visit found about what the quietest found."""
-        by_state = {state: self._medians(state) for state in State}
+        by_state = {state: self.medians(state) for state in State}
         return tuple(
             state
             for state, medians in by_state.items()
             if medians and sum(median <= medians[0] * (1 + AGREEMENT) for median in medians) < 2
         )
 
-    def _medians(self, state: State) -> list[float]:
+    def medians(self, state: State) -> list[float]:
+        """Median of one state in each visit that has it, the lowest first."""
         return sorted(median for visit in self.visits if (median := visit.median_ns(state)) is not None)
 
     @property

@@ -182,7 +182,8 @@ def _unsupported(atlas: Atlas) -> Iterator[Block]:
 
 
 def _other(atlas: Atlas) -> Iterator[Block]:
-    rows = atlas.of(Outcome.NOT_REPEATED, Outcome.SPLIT, Outcome.NO_KERNEL, Outcome.NO_ARGUMENTS)
+    others = (Outcome.NOT_REPEATED, Outcome.SPLIT, Outcome.UNDEFINED, Outcome.NO_KERNEL, Outcome.NO_ARGUMENTS)
+    rows = atlas.of(*others)
     yield paragraph(
         "An op that torch takes apart has no dispatch of its own: DTensor is asked for those it is made of. "
         "No arguments made: on none of those that were tried does the op run on plain tensors, which says "

@@ -11,17 +11,18 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.atlas.arguments import Arguments, find_arguments
+from pytest_dtdispatch.atlas.atlas_file import record_of, record_text
 from pytest_dtdispatch.atlas.inputs import GRID, Layout, layouts_of
 from pytest_dtdispatch.atlas.model import MAX_VISITS, REPEAT, ROUNDS, VISITS, Atlas, AtlasRow, Counts, Outcome
+from pytest_dtdispatch.atlas.outputs import Outputs
 from pytest_dtdispatch.atlas.page import atlas_document
 from pytest_dtdispatch.atlas.whole_page import whole_page
 from pytest_dtdispatch.core.environment import cpu_model, load_text
@@ -39,6 +40,7 @@ from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.happened import Redistribution
 from pytest_dtdispatch.torchapi.ops import arguments_of, ops_with_a_rule, tree_leaves
+from pytest_dtdispatch.torchapi.process_groups import collectives_write
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
@@ -49,12 +51,14 @@ MAX_MESSAGE = 240  # characters
 BATCH = 100
 # Where a tensor that is only written to may lie, as long as torch refuses; first as the op's other tensors.
 OUTPUTS = ("", "R", "S1")
+# Collectives whose output the fake group of any torch defines.
+WRITING = ("all_gather", "all_reduce", "broadcast")
 
 MeshOf = Callable[[tuple[int, ...]], DeviceMesh]
 
 
-def write_atlas(output: Path, whole: Path, globs: Sequence[str], command: str) -> Atlas:
-    """Measure ops, and write a short page in Markdown and one of HTML with every row."""
+def write_atlas(outputs: Outputs, globs: Sequence[str], command: str) -> Atlas:
+    """Measure ops, and write a short page in Markdown, one of HTML with every row, and the data."""
     with _quiet_torch():
         atlas = Atlas(
             rows=_rows(globs),
@@ -66,8 +70,9 @@ def write_atlas(output: Path, whole: Path, globs: Sequence[str], command: str) -
             command=command,
             load=load_text(),
         )
-    write_whole(output, document_text(atlas_document(atlas, whole.name)))
-    write_whole(whole, whole_page(atlas))
+    write_whole(outputs.data, record_text(record_of(atlas)))
+    write_whole(outputs.page, document_text(atlas_document(atlas, outputs.whole.name)))
+    write_whole(outputs.whole, whole_page(atlas))
     return atlas
 
 
@@ -111,12 +116,14 @@ class Case:
         layout: where its tensors lie.
         output: where those lie that it only writes to; where empty, as the layout says.
         refusal: what torch says where it does not support this, by the name of the exception and in one line.
+        outcome: what came of it, where torch refuses it.
     """
 
     arguments: Arguments
     layout: Layout
     output: str = ""
     refusal: str = ""
+    outcome: Outcome = Outcome.UNSUPPORTED
 
     def on(self, mesh_of: MeshOf) -> OpCall:
         """Make the tensors, and the call."""
@@ -165,18 +172,33 @@ def surveyed_often(
 def cases_of(name: str, arguments: Arguments, mesh_of: MeshOf) -> Iterator[Case]:
     """Try an op in each of its layouts, and give what runs, and what torch refuses."""
     for layout in layouts_of(name):
-        refusals = []
+        refused = []
         for output in OUTPUTS if arguments.outputs else OUTPUTS[:1]:
-            case = Case(arguments, layout, output)
+            case = Case(arguments, layout, output and output + "R" * (len(layout.mesh) - 1))
             try:
                 case.on(mesh_of).run()
             except Exception as error:  # whatever torch says: these are arguments that plain tensors run on
-                refusals.append(replace(case, refusal=shortened(first_line(error))))
+                refused.append((case, error))
             else:
                 yield case
                 break
         else:
-            yield refusals[0]
+            yield _refused(*refused[0], mesh_of)
+
+
+def _refused(case: Case, error: Exception, mesh_of: MeshOf) -> Case:
+    """Say what torch refuses: where a collective left its output as it was, perhaps what lay in memory."""
+    unknown = not collectives_write() and _leaves_output(case.on(mesh_of))
+    outcome = Outcome.UNDEFINED if unknown else Outcome.UNSUPPORTED
+    return replace(case, refusal=shortened(first_line(error)), outcome=outcome)
+
+
+def _leaves_output(call: OpCall) -> bool:
+    """Tell whether a call starts a collective that has an output of its own, all_gather excepted."""
+    with StepCounter() as counter:
+        with suppress(Exception):  # as it did before
+            call.run()
+        return any(name not in WRITING for name, _ in counter.lap().collectives)
 
 
 def shortened(message: str) -> str:
@@ -189,10 +211,14 @@ def _measured(name: str, case: Case, mesh_of: MeshOf, plan: Plan) -> AtlasRow:
     label = signature_of(call.func, call.args, call.kwargs).full
     row = functools.partial(AtlasRow, name, label, label.rpartition("@")[2])
     if case.refusal:
-        return row(Outcome.UNSUPPORTED, case.refusal)
+        return row(case.outcome, case.refusal)
     results = TestResults()
-    with SignatureCapture(results, plan):
-        call.run()
+    try:
+        with SignatureCapture(results, plan):
+            call.run()
+    except Exception as error:  # it ran before: what a collective leaves undefined differs from call to call
+        outcome = Outcome.NOT_REPEATED if collectives_write() else Outcome.UNDEFINED
+        return row(outcome, shortened(first_line(error)))
     measurements = {measurement.full_label: measurement for measurement in results.measurements()}
     if label not in measurements:
         parts = dict.fromkeys(each.op for each in measurements.values())
@@ -216,8 +242,13 @@ def counted(surveyed: Sequence[Surveyed], mesh_of: MeshOf) -> Iterator[AtlasRow]
                     continue
                 call = one.case.on(mesh_of)
                 caches.clear()
-                call.run()
-                step = counter.lap()
+                try:
+                    call.run()
+                except Exception:  # as in a visit
+                    yield one.row
+                    continue
+                finally:
+                    step = counter.lap()
                 propagations = sum(1 + miss.nested for miss in step.missed)
                 moves = tuple(_move_text(moved, call) for moved in step.redistributions)
                 yield replace(one.row, counts=Counts(propagations, moves, step.collectives))

@@ -1,4 +1,4 @@
-"""Files that pytest-benchmark saved, which may come from anywhere."""
+"""Saved files of JSON, which may come from anywhere."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ LONGEST_S = 1e9
 T = TypeVar("T")
 
 
-def read_saved(path: Path, read: Callable[[Any], T]) -> T:
+def read_saved(path: Path, read: Callable[[Any], T], what: str = "saved run") -> T:
     """Read a saved run by what reads its members.
+
+    Args:
+        path: of the file.
+        read: makes a value of the members; a ValueError says what is wrong with them.
+        what: what the file should be.
 
     Raises:
         ValueError: in one line, which file it is and what is wrong with it.
@@ -27,9 +32,9 @@ def read_saved(path: Path, read: Callable[[Any], T]) -> T:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is no saved run: it is no text") from None
+        raise ValueError(f"{path} is no {what}: it is no text") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no saved run: {error}") from None
+        raise ValueError(f"{path} is no {what}: {error}") from None
 
 
 def members_of(text: str) -> Any:

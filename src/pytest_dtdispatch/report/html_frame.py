@@ -29,16 +29,20 @@ class Section:
         return bool(self.inner)
 
 
-def framed(title: str, header: Iterable[Html], sections: Iterable[Section]) -> str:
+def framed(
+    title: str, header: Iterable[Html], sections: Iterable[Section], script: str = "", style: str = ""
+) -> str:
     """Write a page.
 
     Args:
         title: of the page, by which a later run knows it too.
         header: what stands above the links to its sections.
         sections: those without anything in them are left out.
+        script: in place of the one that sorts and filters the rows that are in the page.
+        style: of this page, beside that of all.
     """
     shown = [section for section in sections if section]
-    style, script = _own_file("page.css"), _own_file("page.js")
+    style, script = _own_file("page.css") + style, script or _own_file("page.js")
     head = element(
         "head",
         element("meta", charset="utf-8"),

@@ -51,6 +51,15 @@ def is_group_fake() -> bool:
     return dist.is_initialized() and str(dist.get_backend()) == "fake" and not is_local_mode_open()
 
 
+def collectives_write() -> bool:
+    """Tell whether every collective of the open group writes its output: older fake ones leave it."""
+    dist = torch.distributed
+    ranks = dist.get_world_size()
+    written = torch.full((ranks,), 7.0)
+    dist.all_to_all_single(written, torch.ones(ranks))
+    return bool((written == 1).all())
+
+
 @contextmanager
 def innermost_in_local_mode(mode: TorchDispatchMode) -> Iterator[None]:
     """Keep a mode the innermost where a program simulates all ranks inside of it, which would hide DTensors.
