@@ -33,13 +33,26 @@ def put_drawings_into_the_page(app: Any, doctree: Any, docname: str) -> None:
             image.replace_self(nodes.raw("", box, format="html"))
 
 
-def link_the_whole_atlas(app: Any, docname: str, source: list[str]) -> None:
-    """Make the name of the page with every row a link: ``dtdispatch atlas`` cannot know where it will lie."""
-    if docname == "atlas":
-        source[0] = source[0].replace("`atlas.html`", '<a href="_static/atlas.html">atlas.html</a>', 1)
+# What pages of atlases name, and where it lies here, which the command that writes them cannot know.
+OF_ATLASES = {
+    "atlas": {
+        "`atlas.html`": '<a href="_static/atlas.html">atlas.html</a>',
+        "`dtdispatch atlas-versions`": "[`dtdispatch atlas-versions`](atlas_versions.md)",
+    },
+    "atlas_versions": {
+        f"`atlas_versions.{form}`": f'<a href="_static/atlas_versions.{form}">atlas_versions.{form}</a>'
+        for form in ("html", "json")
+    },
+}
+
+
+def link_what_atlases_name(app: Any, docname: str, source: list[str]) -> None:
+    """Make links of the names of other pages and files."""
+    for name, link in OF_ATLASES.get(docname, {}).items():
+        source[0] = source[0].replace(name, link, 1)
 
 
 def setup(app: Any) -> None:
     """Tell Sphinx what this file adds to it."""
-    app.connect("source-read", link_the_whole_atlas)
+    app.connect("source-read", link_what_atlases_name)
     app.connect("doctree-resolved", put_drawings_into_the_page)

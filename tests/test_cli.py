@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtdispatch.atlas.atlas_file import read_atlas
 from pytest_dtdispatch.cli import main
 
 EARLIER = "# Atlas of ops\n\nkept"
@@ -121,9 +122,11 @@ def test_the_atlas_of_an_op_is_written_as_a_page(tmp_path: Path, capsys: pytest.
     text = page.read_text(encoding="utf-8")
     whole = page.with_suffix(".html")
     assert "<bdi>atan2.default(f32[8,8]S0, f32[8,8]S0)@4</bdi>" in whole.read_text(encoding="utf-8")
+    data = page.with_suffix(".json")
+    assert read_atlas(data).environment.threads == 1
     assert "torch on 1 thread" in text
     assert f"`dtdispatch atlas --output {page} --ops atan2.default --ops 'is_same_size.*'`" in text
-    assert capsys.readouterr().out == f"{page}, {whole}: 4 rows of 2 ops\n"
+    assert capsys.readouterr().out == f"{page}, {whole}, {data}: 4 rows of 2 ops\n"
     assert not dist.is_initialized()
     assert torch.get_num_threads() == threads
     assert logging.root.manager.disable == logging.NOTSET

@@ -34,6 +34,7 @@ FLAGS = {
     "aa": ["python", "processes", "pairs", "floor", "control", "pool"],
     "selftest": ["python", "processes", "passes", "pool"],
     "atlas": ["output", "ops"],
+    "atlas-versions": ["output", "ops"],
     "expected": ["results", "reason", "new-margin"],
     "export": ["format"],
     "": ["help", "version", "base"],
@@ -46,6 +47,7 @@ SAFE = {
     "aa": [f"--python={NOWHERE}"],
     "selftest": [f"--python={NOWHERE}"],
     "atlas": ["--output=/nowhere/atlas.md"],
+    "atlas-versions": ["/nowhere/atlas.json", "--output=/nowhere/versions.md"],
     "export": ["/nowhere/saved.json", "csv:/nowhere/out.csv"],
 }
 EXPECTED = "# hits\nt.py::test_a::a,dispatch_hit_ns,6940,0.25\nt.py::test_b::b,collectives,4,0,why\n"

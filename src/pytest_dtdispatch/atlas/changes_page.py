@@ -122,6 +122,8 @@ def _median(rows: Iterable[JoinedRow], place: int, times: Times) -> float | None
 def _changes(both: Neighbors) -> Iterator[Block]:
     if both.why_no_times:
         yield paragraph(f"Times are not compared: {both.why_no_times}.")
+    else:
+        yield paragraph(f"Plain tensors, the control of all times, shifted by {both.control:.2f}x.")
     by_kind = {
         kind: found
         for kind in ChangeKind

@@ -90,7 +90,13 @@ def _head(atlas: Atlas, measured: Sequence[AtlasRow], whole: str) -> Iterator[Bl
     yield definitions()
     command = Span("dtdispatch atlas --output atlas.md", Tone.CODE)
     yield Paragraph(
-        spans("The figures are of one machine and one day. ", command, " takes yours, and writes both pages.")
+        spans(
+            "The figures are of one machine and one day. ",
+            command,
+            " takes yours, and writes both pages and the data; ",
+            Span("dtdispatch atlas-versions", Tone.CODE),
+            " compares those of several versions of torch.",
+        )
     )
 
 

@@ -87,7 +87,7 @@ def _cell(entry: AtlasEntry, signature: str) -> Iterator[tuple[str, Any]]:
         yield "outcome", entry.outcome
     for name, ns in (("miss", entry.miss_ns), ("hit", entry.steady_ns)):
         if ns:
-            yield f"{name}_ns", round(_rounded(min(ns)))
+            yield f"{name}_ns", round(_rounded(min(ns), 4))
             if len(ns) > 1:
                 yield f"{name}_spread", _rounded(max(ns) / min(ns))
     if entry.propagations is not None and entry.propagations != 1:
@@ -100,6 +100,6 @@ def _cell(entry: AtlasEntry, signature: str) -> Iterator[tuple[str, Any]]:
         yield "signature", entry.signature
 
 
-def _rounded(number: float) -> float:
-    """Round to three digits, which is more than any of these times holds."""
-    return float(f"{number:.3g}")
+def _rounded(number: float, digits: int = 3) -> float:
+    """Round to as many digits as these numbers hold."""
+    return float(f"{number:.{digits}g}")
