@@ -18,6 +18,7 @@ from pytest_dtdispatch.atlas.survey import (
     PLAN,
     VISITING_S,
     MeshOf,
+    Surveyed,
     counted,
     shortened,
     survey,
@@ -66,6 +67,24 @@ def rows_of(mesh_of: MeshOf) -> Iterator[Survey]:
     with one_thread():
         yield rows
     logging.disable(logging.NOTSET)
+
+
+class Failing:
+    """Stands for an op call that raises, as on an index that a collective left undefined."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def on(self, mesh_of: MeshOf) -> Failing:
+        return self
+
+    def run(self) -> None:
+        raise IndexError("index 7 is out of range")
+
+    __enter__ = run
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def by_signature(rows: list[AtlasRow]) -> dict[str, AtlasRow]:
@@ -196,3 +215,34 @@ def test_every_op_has_a_row_and_few_lack_arguments(rows_of: Survey) -> None:
     lacking = [row.signature for row in rows if row.outcome is Outcome.NO_ARGUMENTS]
     assert len(measured) >= 250
     assert len(lacking) <= len(OPS) // 50, lacking
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_an_op_that_raises_while_it_is_measured_has_a_row(
+    is_written: bool, rows_of: Survey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_dtdispatch.atlas.survey.SignatureCapture", Failing)
+    monkeypatch.setattr("pytest_dtdispatch.atlas.survey.collectives_write", lambda: is_written)
+    outcome = Outcome.NOT_REPEATED if is_written else Outcome.UNDEFINED
+    rows = rows_of("atan2.default")
+    assert {(row.outcome, row.message) for row in rows} == {(outcome, "IndexError: index 7 is out of range")}
+
+
+def test_an_op_that_raises_while_it_is_counted_keeps_its_row(mesh_of: MeshOf) -> None:
+    row = AtlasRow("mm.default", "mm.default(f32[8,8]S0)@4", "4", Outcome.MEASURED)
+    case: Any = Failing()
+    assert list(counted([Surveyed(row, case)], mesh_of)) == [row]
+
+
+def test_what_raises_after_a_collective_that_writes_nothing_is_not_called_unsupported(
+    rows_of: Survey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outcomes(is_written: bool) -> list[Outcome]:
+        monkeypatch.setattr("pytest_dtdispatch.atlas.survey.collectives_write", lambda: is_written)
+        return [row.outcome for row in rows_of("convolution_backward.default")]
+
+    written, unwritten = outcomes(is_written=True), outcomes(is_written=False)
+    differing = [both for both in zip(written, unwritten, strict=True) if both[0] is not both[1]]
+    if Outcome.UNSUPPORTED not in written:
+        pytest.skip("this torch supports every layout of convolution_backward")
+    assert set(differing) == {(Outcome.UNSUPPORTED, Outcome.UNDEFINED)}
