@@ -64,7 +64,7 @@ def test_a_call_gives_what_the_callable_gives(dtdispatch: DtDispatch, weight: DT
         return float(tensor.to_local().sum()) if isinstance(tensor, DTensor) else 0.0
 
     given: float = dtdispatch.call(total, weight, name="total")
-    assert given >= 0
+    assert isinstance(given, float)
 
 
 def fresh(weight: DTensor) -> Callable[[], tuple[DTensor]]:
