@@ -67,7 +67,7 @@ def test_the_page_names_the_versions_and_what_they_have() -> None:
     assert "| 2.10.0 | 4 | 5 | 5 | 1 | 0 | 0 | 1.000 | 14.00 |" in versions
 
 
-def test_the_page_says_what_changed_between_neighbors() -> None:
+def test_the_page_says_what_changed_between_neighbours() -> None:
     text = section(page(EXAMPLE), "2.9.1 to 2.10.0")
     for line in ("has a rule now", "has no rule any more", "supported now", "redistributes now"):
         assert f"| {line} | 1 | 1 |" in text
@@ -77,7 +77,7 @@ def test_the_page_says_what_changed_between_neighbors() -> None:
     assert "* has a rule now: `new.op`" in text
 
 
-def test_nothing_is_said_of_neighbors_that_are_equal() -> None:
+def test_nothing_is_said_of_neighbours_that_are_equal() -> None:
     same = compare_atlases((OLD, record("2.9.2", *OLD.rows)))
     assert section(page(same), "2.9.1 to 2.9.2").endswith("shifted by 1.00x.\n\nNothing changed.")
 

@@ -62,7 +62,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Neighbors:
+class Neighbours:
     """Two versions, one after the other, and their rows.
 
     Args:
@@ -145,14 +145,14 @@ class AtlasComparison:
 
     versions: tuple[Version, ...]
     rows: tuple[JoinedRow, ...]
-    neighbors: tuple[Neighbors, ...]
+    neighbours: tuple[Neighbours, ...]
 
 
 def compare_atlases(records: Iterable[AtlasRecord]) -> AtlasComparison:
     """Join atlases in the order of their versions, and find what changed."""
     versions = in_order(records)
     rows = joined(versions)
-    pairs = (Neighbors(place, *both, rows) for place, both in enumerate(pairwise(versions), 1))
+    pairs = (Neighbours(place, *both, rows) for place, both in enumerate(pairwise(versions), 1))
     return AtlasComparison(versions, rows, tuple(pairs))
 
 

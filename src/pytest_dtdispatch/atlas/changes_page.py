@@ -13,7 +13,7 @@ from pytest_dtdispatch.atlas.changes import (
     AtlasComparison,
     Change,
     ChangeKind,
-    Neighbors,
+    Neighbours,
 )
 from pytest_dtdispatch.atlas.joining import JoinedRow, Version
 from pytest_dtdispatch.atlas.model import Outcome
@@ -58,7 +58,7 @@ def changes_document(compared: AtlasComparison, whole: str, data: str) -> Docume
         data: name of the file of JSON that has them all.
     """
     blocks = [*_head(compared, whole, data), Heading("The versions"), *_versions(compared)]
-    for both in compared.neighbors:
+    for both in compared.neighbours:
         blocks += [Heading(f"{both.before.heading} to {both.after.heading}"), *_changes(both)]
     blocks += [Heading("Where each op has a rule"), *_rules(compared)]
     blocks += [Heading("What is called a change"), *definitions_of_changes()]
@@ -119,7 +119,7 @@ def _median(rows: Iterable[JoinedRow], place: int, times: Times) -> float | None
     return statistics.median(lowest) if lowest else None
 
 
-def _changes(both: Neighbors) -> Iterator[Block]:
+def _changes(both: Neighbours) -> Iterator[Block]:
     if both.why_no_times:
         yield paragraph(f"Times are not compared: {both.why_no_times}.")
     else:
@@ -145,7 +145,7 @@ def _changes(both: Neighbors) -> Iterator[Block]:
         yield Folded("Which ops", (Bullets(tuple(_named(*each) for each in named.items())),))
 
 
-def _largest(both: Neighbors, kind: ChangeKind, found: Sequence[Change]) -> Table:
+def _largest(both: Neighbours, kind: ChangeKind, found: Sequence[Change]) -> Table:
     times, scale = TIMED[kind]
     first: dict[str, Change] = {}
     for change in sorted(found, key=lambda each: -max(each.factor, 1 / each.factor)):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_dtdispatch.atlas.atlas_file import AtlasEntry
-from pytest_dtdispatch.atlas.changes import AtlasComparison, Change, ChangeKind, Neighbors
+from pytest_dtdispatch.atlas.changes import AtlasComparison, Change, ChangeKind, Neighbours
 from pytest_dtdispatch.atlas.joining import JoinedRow, Version
 from pytest_dtdispatch.atlas.model import Outcome
 from pytest_dtdispatch.atlas.op_kinds import kind_of
@@ -26,7 +26,7 @@ def versions_text(compared: AtlasComparison) -> str:
     ``spread`` over the visits; and ``changes``, each with the place of the newer version.
     """
     changes: dict[JoinedRow, list[list[Any]]] = defaultdict(list)
-    for both in compared.neighbors:
+    for both in compared.neighbours:
         for change in both.changes:
             changes[change.row].append(_change(both.place, change))
     head = {
@@ -35,7 +35,7 @@ def versions_text(compared: AtlasComparison) -> str:
         "outcomes": [*Outcome, NOT_TRIED],
         "change_kinds": list(ChangeKind),
         "versions": [_version(version) for version in compared.versions],
-        "neighbors": [_neighbors(both) for both in compared.neighbors],
+        "neighbours": [_neighbours(both) for both in compared.neighbours],
     }
     rows = [_packed(_row(row, compared.versions, changes[row])) for row in compared.rows]
     start = json.dumps(head, indent=1).removesuffix("\n}")
@@ -46,7 +46,7 @@ def _packed(row: Mapping[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"))
 
 
-def _neighbors(both: Neighbors) -> dict[str, Any]:
+def _neighbours(both: Neighbours) -> dict[str, Any]:
     control = _rounded(both.control or 0)
     return {"newer": both.place, "plain_tensors": control, "why_no_times": both.why_no_times}
 

@@ -78,9 +78,9 @@ def _block(data: str) -> Html:
 def _controls(compared: AtlasComparison) -> Html:
     kinds = sorted({kind_of(row.op) for row in compared.rows})
     meshes = sorted({row.mesh for row in compared.rows if row.mesh}, key=lambda mesh: (mesh.count("x"), mesh))
-    there = {change.kind for both in compared.neighbors for change in both.changes}
+    there = {change.kind for both in compared.neighbours for change in both.changes}
     pairs = [
-        (str(both.place), f"{both.before.heading} to {both.after.heading}") for both in compared.neighbors
+        (str(both.place), f"{both.before.heading} to {both.after.heading}") for both in compared.neighbours
     ]
     search = element("input", type="search", name="text", autocomplete="off", placeholder="add.Tensor S0")
     return element(
