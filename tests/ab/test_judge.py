@@ -54,6 +54,16 @@ def run(noise: float = 0.01, **factor: float) -> dict[str, Verdict]:
     return verdicts(screen, confirmation)
 
 
+def test_too_few_processes_say_how_many_would_confirm() -> None:
+    def remedies(pairs: int) -> set[str]:
+        screen = compare_sides(processes(5, 1), processes(5, 2, hit=2.0, miss=2.0), ASKED)
+        sides = processes(pairs, 3), processes(pairs, 4, hit=2.0, miss=2.0)
+        return {one.remedy for one in judge(screen, compare_sides(*sides, ASKED, 0.005, screen.tripped()))}
+
+    assert remedies(4) == {"so few processes cannot confirm 2 rows: --confirm 6"}
+    assert all("commit by commit" in remedy for remedy in remedies(6))
+
+
 def test_equal_sides_pass_without_a_confirmation() -> None:
     assert run() == {HIT: Verdict.PASSED, MISS: Verdict.PASSED}
 

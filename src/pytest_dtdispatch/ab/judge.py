@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Request, state_of
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
     hochberg,
@@ -90,6 +92,7 @@ class Stage:
         partial: rows that some processes did not measure, and how many did.
         control: shift of plain tensors, in logarithms, if any were measured.
         is_contaminated: whether it is past its floor.
+        processes: of the side that has fewer.
     """
 
     comparisons: Mapping[str, Comparison]
@@ -98,6 +101,7 @@ class Stage:
     partial: Mapping[str, str] = field(default_factory=dict)
     control: float | None = None
     is_contaminated: bool = False
+    processes: int = 0
 
     def tripped(self) -> list[str]:
         """Rows that fresh processes must look at: past the floor in either direction, or undecided.
@@ -167,6 +171,7 @@ def compare_sides(
         partial=partial,
         control=control,
         is_contaminated=0 < math.log1p(asked.control) < abs(control or 0.0),
+        processes=min(len(base), len(head)),
     )
 
 
@@ -200,22 +205,35 @@ def judge(screen: Stage, confirm: Stage | None = None) -> list[RowVerdict]:
     tripped = screen.tripped()
     found = [row for row in tripped if row in confirmed]
     if confirm:
+        remedy = _told_apart_by(len(found), confirm.processes)
         for row, p in zip(found, hochberg([confirmed[row].p for row in found]), strict=True):
-            verdicts[row] = _confirmed(row, p, confirm)
+            verdicts[row] = _confirmed(row, p, confirm, remedy)
     for row in set(tripped) - set(found):
         unconfirmed, figures = "it tripped, and was not confirmed", screen.comparisons[row].figures
         verdicts[row] = RowVerdict(row, Verdict.INCONCLUSIVE, figures, unconfirmed)
     return list(verdicts.values())
 
 
-def _confirmed(row: str, adjusted_p: float, stage: Stage) -> RowVerdict:
+def _told_apart_by(rows: int, processes: int) -> str:
+    """Say what would decide what these processes leave open: more of them, where chance could do as much.
+
+    The least p that a rank test can give is one way of all ways to choose one side of both; Hochberg's method
+    multiplies it by at most the number of rows.
+    """
+    needed = next(n for n in itertools.count(1) if rows / math.comb(2 * n, n) <= CONFIRM_LEVEL)
+    if processes >= needed:
+        return QUIETER
+    return f"so few processes cannot confirm {many(rows, 'row')}: --confirm {needed}"
+
+
+def _confirmed(row: str, adjusted_p: float, stage: Stage, remedy: str) -> RowVerdict:
     comparison = stage.comparisons[row]
     if comparison.is_past_floor and adjusted_p <= CONFIRM_LEVEL:
         if comparison.shift > 0:
             return _judged(row, stage, Verdict.REGRESSED, FIND_IT)
         return _judged(row, stage, Verdict.IMPROVED)
     if comparison.is_undecided:
-        return _judged(row, stage, Verdict.INCONCLUSIVE, QUIETER)
+        return _judged(row, stage, Verdict.INCONCLUSIVE, remedy)
     return _judged(row, stage, Verdict.PASSED)
 
 
