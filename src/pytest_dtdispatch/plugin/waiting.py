@@ -85,7 +85,7 @@ def remember(config: pytest.Config, test: str, seconds: float) -> None:
     remembered = _remembered(cache)
     was_long = remembered.pop(test, None) is not None
     if seconds >= LONG_S:
-        remembered[test] = round(seconds, 1)
+        remembered[test] = round(seconds, 3)
     if cache is not None and (was_long or seconds >= LONG_S):
         cache.set(CACHE_KEY, remembered)
 
