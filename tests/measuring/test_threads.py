@@ -46,10 +46,11 @@ def hooked() -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
     before = hooked()
+    frozen = gc.get_freeze_count()  # Python 3.12 begins with some
     yield
     assert hooked() == before
     assert open_modes() == []
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= frozen
 
 
 def capture(book: TestResults | None = None) -> SignatureCapture:

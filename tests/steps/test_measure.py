@@ -579,9 +579,10 @@ def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> Non
 @pytest.fixture(autouse=True)
 def _nothing_is_left_in_torchs_place() -> Iterator[None]:
     before = hooked_state()
+    frozen = gc.get_freeze_count()  # Python 3.12 begins with some
     yield
     assert hooked_state() == before
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= frozen
 
 
 def hooked_state() -> list[Any]:
