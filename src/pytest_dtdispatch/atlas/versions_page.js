@@ -63,6 +63,9 @@
       words.every((word) => texts[n].includes(word)));
     if (sorted.column >= 0) shown = inOrder(shown);
     else if (sorted.sign < 0) shown.reverse();
+    // mm.default before addmm.default, where mm.default is looked for
+    const isNamed = (row) => words.some((word) => row.signature.toLowerCase().startsWith(word));
+    if (sorted.column < 0) shown.sort((one, other) => isNamed(other) - isNamed(one));
     drawHead();
     table.tBodies[0].replaceChildren();
     drawn = 0;
