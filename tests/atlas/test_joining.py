@@ -15,7 +15,7 @@ from pytest_dtdispatch.atlas.changes import (
     HIT_FACTOR,
     MISS_FACTOR,
     ChangeKind,
-    Neighbours,
+    VersionPair,
     changed_factor,
     compare_atlases,
 )
@@ -52,7 +52,7 @@ def record(version: str, *rows: AtlasEntry, **others: Any) -> AtlasRecord:
     return replace(known, **others)
 
 
-def between(before: Iterable[AtlasEntry], after: Iterable[AtlasEntry], **others: Any) -> Neighbours:
+def between(before: Iterable[AtlasEntry], after: Iterable[AtlasEntry], **others: Any) -> VersionPair:
     compared = compare_atlases((record("2.9.1", *before), record("2.10.0", *after, **others)))
     return compared.neighbours[0]
 

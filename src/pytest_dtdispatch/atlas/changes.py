@@ -62,7 +62,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class VersionPair:
     """Two versions, one after the other, and their rows.
 
     Args:
@@ -145,14 +145,14 @@ class AtlasComparison:
 
     versions: tuple[Version, ...]
     rows: tuple[JoinedRow, ...]
-    neighbours: tuple[Neighbours, ...]
+    neighbours: tuple[VersionPair, ...]
 
 
 def compare_atlases(records: Iterable[AtlasRecord]) -> AtlasComparison:
     """Join atlases in the order of their versions, and find what changed."""
     versions = in_order(records)
     rows = joined(versions)
-    pairs = (Neighbours(place, *both, rows) for place, both in enumerate(pairwise(versions), 1))
+    pairs = (VersionPair(place, *both, rows) for place, both in enumerate(pairwise(versions), 1))
     return AtlasComparison(versions, rows, tuple(pairs))
 
 

@@ -13,7 +13,7 @@ from pytest_dtdispatch.atlas.changes import (
     AtlasComparison,
     Change,
     ChangeKind,
-    Neighbours,
+    VersionPair,
 )
 from pytest_dtdispatch.atlas.joining import JoinedRow, Version
 from pytest_dtdispatch.atlas.model import Outcome
@@ -119,7 +119,7 @@ def _median(rows: Iterable[JoinedRow], place: int, times: Times) -> float | None
     return statistics.median(lowest) if lowest else None
 
 
-def _changes(both: Neighbours) -> Iterator[Block]:
+def _changes(both: VersionPair) -> Iterator[Block]:
     if both.why_no_times:
         yield paragraph(f"Times are not compared: {both.why_no_times}.")
     else:
@@ -145,7 +145,7 @@ def _changes(both: Neighbours) -> Iterator[Block]:
         yield Folded("Which ops", (Bullets(tuple(_named(*each) for each in named.items())),))
 
 
-def _largest(both: Neighbours, kind: ChangeKind, found: Sequence[Change]) -> Table:
+def _largest(both: VersionPair, kind: ChangeKind, found: Sequence[Change]) -> Table:
     times, scale = TIMED[kind]
     first: dict[str, Change] = {}
     for change in sorted(found, key=lambda each: -max(each.factor, 1 / each.factor)):

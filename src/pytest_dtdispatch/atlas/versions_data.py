@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_dtdispatch.atlas.atlas_file import AtlasEntry
-from pytest_dtdispatch.atlas.changes import AtlasComparison, Change, ChangeKind, Neighbours
+from pytest_dtdispatch.atlas.changes import AtlasComparison, Change, ChangeKind, VersionPair
 from pytest_dtdispatch.atlas.joining import JoinedRow, Version
 from pytest_dtdispatch.atlas.model import Outcome
 from pytest_dtdispatch.atlas.op_kinds import kind_of
@@ -46,7 +46,7 @@ def _packed(row: Mapping[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"))
 
 
-def _neighbours(both: Neighbours) -> dict[str, Any]:
+def _neighbours(both: VersionPair) -> dict[str, Any]:
     control = _rounded(both.control or 0)
     return {"newer": both.place, "plain_tensors": control, "why_no_times": both.why_no_times}
 
