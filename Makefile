@@ -35,7 +35,7 @@ test-sweep: $(VENV)/ready
 	$(BIN)/python -m pytest -m sweep -s $(ARGS)
 
 # The wheel on another torch: `make test-torch V=2.9.1`; on each that is supported, with lowest and newest pytest,
-# and beside other plugins, one environment after another: `make test-matrix`, some two hours.
+# and beside other plugins, one environment after another: `make test-matrix`, some three hours.
 test-torch: $(VENV)/ready
 	$(if $(V),,$(error which torch? make test-torch V=2.9.1))$(BIN)/nox -s torch-$(V) $(ARGS)
 
