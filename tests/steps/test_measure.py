@@ -623,6 +623,16 @@ def test_a_counted_step_computes_what_it_computes_uncounted(grid: DeviceMesh) ->
     assert len(set(counted)) == 8
 
 
+def test_what_a_program_froze_stays_frozen(mesh: DeviceMesh) -> None:
+    a = on_mesh(mesh)
+    gc.freeze()
+    try:
+        count(lambda: a + a)
+        assert gc.get_freeze_count() > 0  # some of it was freed
+    finally:
+        gc.unfreeze()
+
+
 def test_a_step_that_raises_raises_and_leaves_nothing_behind(mesh: DeviceMesh) -> None:
     calls = itertools.count()
 

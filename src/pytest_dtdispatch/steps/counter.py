@@ -31,6 +31,7 @@ from pytest_dtdispatch.torchapi.dispatcher import watching_ops, watching_transfe
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Function = Callable[..., Any]
+FROZEN_AT_START = gc.get_freeze_count()  # Python 3.12 begins with some
 
 
 class _Propagated(NamedTuple):
@@ -83,8 +84,9 @@ class StepCounter:
 
     def _put_in(self, held: ExitStack) -> None:
         """Put everything in place that counting needs."""
-        gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
-        held.callback(gc.unfreeze)
+        if gc.get_freeze_count() <= FROZEN_AT_START:  # what the program froze itself stays frozen
+            gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
+            held.callback(gc.unfreeze)
         held.enter_context(self._places)
         held.enter_context(watching_ops(self))
         held.enter_context(watching_transfers(self._transfers))
