@@ -239,7 +239,8 @@ def test_ops_of_a_compiled_region_have_no_rows_and_those_outside_have(pytester: 
     assert [measurement.op for measurement in book.measurements()] == ["mul.Tensor"]
     assert len(graphs) == 1
     for result in (results[0], *results[2:]):
-        assert torch.equal(result.to_local(), a.to_local() * 2)
+        # an old fake group leaves its outputs as they lie in memory, where NaN may be
+        torch.testing.assert_close(result.to_local(), a.to_local() * 2, rtol=0, atol=0, equal_nan=True)
 """,
         )
     )

@@ -22,7 +22,7 @@ from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.steps.causes import by_cause
-from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
 from pytest_dtdispatch.steps.happened import Asked
 from pytest_dtdispatch.steps.held import resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
@@ -579,10 +579,9 @@ def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> Non
 @pytest.fixture(autouse=True)
 def _nothing_is_left_in_torchs_place() -> Iterator[None]:
     before = hooked_state()
-    frozen = gc.get_freeze_count()  # Python 3.12 begins with some
     yield
     assert hooked_state() == before
-    assert gc.get_freeze_count() <= frozen
+    assert gc.get_freeze_count() < LEAST_FROZEN
 
 
 def hooked_state() -> list[Any]:
@@ -628,7 +627,7 @@ def test_what_a_program_froze_stays_frozen(mesh: DeviceMesh) -> None:
     gc.freeze()
     try:
         count(lambda: a + a)
-        assert gc.get_freeze_count() > 0  # some of it was freed
+        assert gc.get_freeze_count() >= LEAST_FROZEN
     finally:
         gc.unfreeze()
 

@@ -31,7 +31,8 @@ from pytest_dtdispatch.torchapi.dispatcher import watching_ops, watching_transfe
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Function = Callable[..., Any]
-FROZEN_AT_START = gc.get_freeze_count()  # Python 3.12 begins with some
+# Python 3.12 puts its immortal objects, some 400, beside what is frozen; who freezes has thousands.
+LEAST_FROZEN = 1_000
 
 
 class _Propagated(NamedTuple):
@@ -84,7 +85,7 @@ class StepCounter:
 
     def _put_in(self, held: ExitStack) -> None:
         """Put everything in place that counting needs."""
-        if gc.get_freeze_count() <= FROZEN_AT_START:  # what the program froze itself stays frozen
+        if gc.get_freeze_count() < LEAST_FROZEN:  # what the program froze itself stays frozen
             gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
             held.callback(gc.unfreeze)
         held.enter_context(self._places)
