@@ -30,7 +30,8 @@ test-unit: $(VENV)/ready
 test-long: $(VENV)/ready
 	$(BIN)/python -m pytest -m "long and not sweep" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# The whole of torch's op database, and of the private names that are used, takes over half an hour: `SWEEP_SHARD=1/2 make test-sweep` takes half of it.
+# The whole of torch's op database, of the atlas, and of the private names that are used, and what takes minutes each: over half an hour.
+# `SWEEP_SHARD=1/2 make test-sweep` takes half of the database.
 test-sweep: $(VENV)/ready
 	$(BIN)/python -m pytest -m sweep -s $(ARGS)
 

@@ -207,7 +207,7 @@ def test_an_op_has_a_row(rows_of: Survey, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.sweep
 def test_every_op_has_a_row_and_few_lack_arguments(rows_of: Survey) -> None:
     rows = rows_of(*OPS)
     assert {row.op for row in rows} == set(OPS)

@@ -89,6 +89,7 @@ def test_a_pull_request_that_slows_a_sharding_rule_fails_by_the_miss_and_is_only
     assert run_job(project, "very-slow-rule", **told, DTDISPATCH_STRICT="true").returncode == 1
 
 
+@pytest.mark.sweep  # three minutes of callgrind
 def test_a_slow_sharding_rule_is_found_by_its_instructions_too(project: Path, tmp_path: Path) -> None:
     told = {"DTDISPATCH_FOLDER": str(tmp_path), "DTDISPATCH_STRICT": "true"}
     told["DTDISPATCH_AB_INSTRUCTIONS"] = "--confirm 1"
