@@ -63,8 +63,6 @@ def _matrix(given: argparse.Namespace, typed: dict[str, Any]) -> int:
 
 
 def matrix_status(found: Found) -> int:
-    """Give 1 where a version regressed against the one before it; nothing compared is no success."""
-    verdicts = {one.verdict for each in found.values() for one in each.verdicts}
-    if Verdict.REGRESSED in verdicts:
-        return runs.REGRESSED
-    return runs.PASSED if any(each.has_compared for each in found.values()) else runs.INCONCLUSIVE
+    """Give the status of the worst verdict; what a version does not have is told, and fails nothing."""
+    verdicts = [one for each in found.values() for one in each.verdicts if one.verdict is not Verdict.MISSING]
+    return runs.exit_status(any(each.has_compared for each in found.values()), verdicts)
