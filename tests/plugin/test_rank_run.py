@@ -140,6 +140,21 @@ def test_it_is_over(device_mesh):
 """
 SAME = 2 * (20 if has_rule("argmax.default") else 19) + 1  # each program both ways, and one more
 GOOD_HIT = re.compile(r"test_good\.py::.*::hit")
+LATE = """
+import contextlib, threading, time
+
+def come_late(group):
+    time.sleep(0.5)
+    with contextlib.suppress(RuntimeError):  # where this rank's group has been closed
+        group.allreduce([torch.ones(8)]).wait()
+
+@pytest.mark.dtdispatch(backend="gloo")
+def test_late(process_group):
+    if RANK:
+        threading.Thread(target=come_late, args=(dist.group.WORLD,)).start()
+    else:
+        dist.all_reduce(torch.ones(8), async_op=True)
+"""
 NEEDS_NCCL = """
 @pytest.mark.dtdispatch(backend="nccl")
 def test_nccl(device_mesh):
@@ -220,7 +235,8 @@ class TwoRanks:
 def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> TwoRanks:
     """One run: it is torch's import on each rank that takes the time."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    for name, source in (("good", GOOD), ("same", COLLECTIVES), ("rpc", RPC), ("nccl", NEEDS_NCCL)):
+    files = {"good": GOOD, "late": LATE, "same": COLLECTIVES, "rpc": RPC, "nccl": NEEDS_NCCL}
+    for name, source in files.items():
         (folder / f"test_{name}.py").write_text(IMPORTS + source)
     written = (
         "--benchmark-autosave",
@@ -248,8 +264,13 @@ def test_rpc_starts_and_stops_with_a_group_again_and_again(on_two_ranks: TwoRank
     assert len(re.findall(r"^PASSED test_rpc\.py::", on_two_ranks.text, re.MULTILINE)) == 3
 
 
+def test_a_group_ends_while_a_collective_of_it_is_under_way(on_two_ranks: TwoRanks) -> None:
+    """Up to torch 2.7 the program hung: gloo's thread wanted the GIL to free the tensor."""
+    assert "PASSED test_late.py::test_late" in on_two_ranks.text
+
+
 def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(on_two_ranks: TwoRanks) -> None:
-    folder, tests = on_two_ranks.folder, SAME + 5
+    folder, tests = on_two_ranks.folder, SAME + 6
     assert "2 ranks on 1 machine" in on_two_ranks.text
     assert len(list((folder / ".benchmarks").rglob("*.json"))) == 1
     assert f'tests="{tests}"' in (folder / "junit.xml").read_text()

@@ -22,6 +22,7 @@ from pytest_dtdispatch.ranks.exchange import Exchange, join
 from pytest_dtdispatch.torchapi.process_groups import (
     forget_group_that_failed,
     init_fake_group,
+    keep_backends_while_groups_end,
     local_mode,
     start_rpc,
     stop_rpc,
@@ -122,6 +123,7 @@ class ProcessGroupOwner:
             self._all_come_to_close(" rpc")  # its file is needed until all have stopped
             self._rpc_file.unlink(missing_ok=True)
             self._rpc_file = None
+        keep_backends_while_groups_end()
         dist.destroy_process_group()
 
     def _open(self, backend: str, world_size: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -26,6 +27,19 @@ def forget_group_that_failed() -> None:
     world = getattr(torch.distributed.distributed_c10d, "_world", None)
     if not torch.distributed.is_initialized() and hasattr(world, "group_count"):
         setattr(world, "group_count", 0)  # noqa: B010 (no stub of torch has it)
+
+
+def keep_backends_while_groups_end() -> None:
+    """Let the backends of all process groups live a moment longer than their groups, whoever holds these.
+
+    Up to torch 2.7 a gloo group ends with the GIL held and waits for its threads, one of which may need the
+    GIL to free a tensor: both wait for ever. A backend that Python holds longer ends without the GIL.
+    """
+    world = getattr(torch.distributed.distributed_c10d, "_world", None)
+    for group in getattr(world, "pg_map", ()):
+        if hasattr(group, "_get_backend"):
+            backends = [group._get_backend(device) for device in getattr(group, "_device_types", ())]
+            weakref.finalize(group, backends.clear).atexit = False
 
 
 def has_local_mode() -> bool:
