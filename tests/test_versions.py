@@ -21,7 +21,8 @@ MATRIX = {
     },
     "processes": [
         {"side": f"python-{side}", "rows": {f"{ROW}::hit": {"quietest_ns": ns}}}
-        for side, ns in ((1, 20_000), (2, 10_000), (2, 12_000), (1, 22_000))
+        for quiet, side in ((20_000, 1), (10_000, 2))
+        for ns in (quiet, quiet * 1.8, quiet + 1000, quiet * 1.7, quiet * 1.9)
     ],
     "verdicts": [
         {
@@ -60,7 +61,7 @@ def found() -> dict[str, Any]:
     }
 
 
-def test_a_figure_is_the_median_of_its_processes_and_stands_under_its_version(found: dict[str, Any]) -> None:
+def test_a_figure_is_that_of_the_quiet_processes_and_stands_under_its_version(found: dict[str, Any]) -> None:
     assert found["time"]["rows"] == {"add": {"hit": {"2.9.1": 21.0, "2.10.0": 11.0}}}
     assert versions_of(found) == ["2.9.1", "2.10.0"]
     assert mean_ratio(found, "hit", "2.9.1", "2.10.0") == pytest.approx(11 / 21)
