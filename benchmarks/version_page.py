@@ -122,7 +122,10 @@ def _figure_lines(data: Data, base: str, head: str) -> Iterator[str]:
         ]
         if of_state:
             plural = "misses" if state == "miss" else "hits"
-            yield f"{plural}, of {len(of_state)} ops: {'; '.join(parts) or 'no change is confirmed'}"
+            text = "; ".join(parts) or "no change is confirmed"
+            unclear = sum(one[2] == "inconclusive" for one in of_state)
+            noisy = f"; {unclear} too noisy to tell" if unclear else ""
+            yield f"{plural}, of {len(of_state)} ops: {text}{noisy}"
 
 
 def _changed_text(change: str, rows: Sequence[tuple[float, str]]) -> str:

@@ -114,6 +114,11 @@ def test_no_change_is_explained_that_was_not_seen(found: dict[str, Any]) -> None
     assert not any("#167051" in line for line in steps(found))
 
 
+def test_what_was_too_noisy_to_judge_is_not_told_as_unchanged(found: dict[str, Any]) -> None:
+    found["time"]["verdicts"]["2.9.1 2.10.0"][0][2] = "inconclusive"
+    assert "* hits, of 1 ops: no change is confirmed; 1 too noisy to tell" in list(steps(found))
+
+
 def test_a_page_without_a_mark_is_refused(found: dict[str, Any]) -> None:
     with pytest.raises(SystemExit, match="the page has no <!-- versions: upgrade -->"):
         with_tables("# Versions", found)
