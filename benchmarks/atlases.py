@@ -1,10 +1,11 @@
 """Take the atlas of each interpreter's torch, and write the pages of ``docs/`` from them.
 
-``python benchmarks/atlases.py FOLDER --python OLD --python NEW ...`` takes what FOLDER lacks, a folder for
-each version, in some minutes each. Then it writes ``docs/atlas_versions.md`` of all atlases in FOLDER, and
-its page of every row and the data into ``docs/_static``. ``--page 2.13.0`` makes that version's own atlas the
-one of ``docs/atlas.md``. Without ``--python`` the pages alone are written. Run it under ``taskset``, with a
-core for itself, on a quiet machine.
+``python benchmarks/atlases.py FOLDER --python OLD --python NEW ...`` takes what FOLDER lacks, each version
+twice, in some minutes each: ``FOLDER/1/2.13.0``, and in a second round, the newest first,
+``FOLDER/2/2.13.0``. Then it writes ``docs/atlas_versions.md`` of all atlases in FOLDER, and its page of every
+row and the data into ``docs/_static``. ``--page 2.13.0`` makes that version's own atlas of the second round
+the one of ``docs/atlas.md``. Without ``--python`` the pages alone are written. Run it under ``taskset``, with
+a core for itself, on a quiet machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent.parent / "docs"
 STATIC = DOCS / "_static"
 NAME = "atlas.md"
+FIRST, SECOND = "1", "2"
 
 
 def take(python: str, folder: Path) -> None:
@@ -37,7 +39,7 @@ def take(python: str, folder: Path) -> None:
 
 def write_versions(folder: Path) -> None:
     """Write the pages of all versions."""
-    atlases = sorted(map(str, folder.glob("*/atlas.json")))
+    atlases = sorted(map(str, folder.glob("*/*/atlas.json")))
     with tempfile.TemporaryDirectory() as made:
         page = Path(made) / "atlas_versions.md"
         command = [
@@ -45,6 +47,7 @@ def write_versions(folder: Path) -> None:
             "-m",
             "pytest_dtdispatch",
             "atlas-versions",
+            "--merge",
             *atlases,
             "--output",
             str(page),
@@ -64,15 +67,16 @@ def write_one(place: Path) -> None:
 def main() -> None:
     """Take and write what the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, help="of all atlases, a folder for each version")
+    parser.add_argument("folder", type=Path, help="of all atlases, a folder for each round and version")
     parser.add_argument("--python", action="append", default=[], help="an interpreter; may be given often")
     parser.add_argument("--page", help="the version whose own atlas goes into docs/atlas.md")
     asked = parser.parse_args()
-    for python in asked.python:
-        take(python, asked.folder)
+    for number, pythons in ((FIRST, asked.python), (SECOND, reversed(asked.python))):
+        for python in pythons:
+            take(python, asked.folder / number)
     write_versions(asked.folder)
     if asked.page:
-        write_one(asked.folder / asked.page)
+        write_one(asked.folder / SECOND / asked.page)
 
 
 if __name__ == "__main__":

@@ -101,10 +101,12 @@ def _atlas(given: argparse.Namespace, command: str) -> int:
 
 
 def _atlas_versions(given: argparse.Namespace) -> int:
-    from pytest_dtdispatch.atlas.written_versions import write_versions
+    from pytest_dtdispatch.atlas.joining import merged
+    from pytest_dtdispatch.atlas.written_versions import read_records, write_versions
 
     outputs = checked_outputs(given.output, ATLASES, ATLASES_PAGE, ATLASES_DATA)
-    say(f"{outputs}: {write_versions(given.atlases, outputs)}", Tone.GOOD)
+    records = read_records(given.atlases)
+    say(f"{outputs}: {write_versions(merged(records) if given.merge else records, outputs)}", Tone.GOOD)
     return 0
 
 
@@ -189,6 +191,8 @@ def _add_atlas(commands: Any) -> None:
     versions = commands.add_parser("atlas-versions", help="compare atlases of several versions of torch")
     what = "two or more that dtdispatch atlas wrote; they are put into the order of their versions"
     versions.add_argument("atlases", type=told_by(read_file), nargs="+", metavar="ATLAS.json", help=what)
+    what = "atlases of one torch and Python on one machine are one version, with the visits of all"
+    versions.add_argument("--merge", action="store_true", help=what)
     what = "a short page of what changed; every row goes into FILE.html beside it, and as data into FILE.json"
     versions.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
 

@@ -19,7 +19,7 @@ from pytest_dtdispatch.atlas.changes import (
     changed_factor,
     compare_atlases,
 )
-from pytest_dtdispatch.atlas.joining import in_order, joined
+from pytest_dtdispatch.atlas.joining import in_order, joined, merged
 from pytest_dtdispatch.atlas.model import Outcome
 from pytest_dtdispatch.core.measurement import State
 from tests.atlas.test_page import ENVIRONMENT
@@ -202,30 +202,80 @@ def test_times_are_not_compared_where_plain_tensors_shifted() -> None:
     assert both.why_no_times.startswith("plain tensors differ by a factor of 1.50")
 
 
+def test_a_row_whose_plain_tensors_were_as_much_slower_is_unchanged() -> None:
+    slowed = [
+        replace(
+            row, visits_ns={state: tuple(1.7 * ns for ns in row.visits_ns[state]) for state in row.visits_ns}
+        )
+        for row in both_meshes()
+    ]
+    quiet = [
+        entry("add.Tensor"),
+        entry("mul.Tensor"),
+        entry("sub.Tensor"),
+        entry("neg.default"),
+        entry("t.default"),
+    ]
+    both = between([*both_meshes(), *quiet], [*slowed, *quiet])
+    assert both.control == 1.0
+    assert both.changes == ()
+
+
+def test_a_quiet_visit_of_another_atlas_takes_a_change_back() -> None:
+    slow = [replace(row, visits_ns={**row.visits_ns, State.HIT: (9.5e3, 9.6e3)}) for row in both_meshes()]
+    before, slowed, quiet = (
+        record("2.9.1", *both_meshes()),
+        record("2.10.0", *slow),
+        record("2.10.0", *both_meshes()),
+    )
+    assert {change.kind for change in compare_atlases((before, slowed)).neighbours[0].changes} == {
+        ChangeKind.SLOWER_HIT
+    }
+    [old, new] = merged((before, slowed, quiet))
+    assert new.rows[0].steady_ns == (*HIT, 9.5e3, 9.6e3)
+    assert not compare_atlases((old, new)).neighbours[0].changes
+
+
+def test_merged_atlases_have_the_rows_of_each_and_figures_where_one_has_some() -> None:
+    first = record("2.9.1", refused(), entry("t.default"), date="2026-11-21", load="load 1.0")
+    second = record("2.9.1", entry(), entry("neg.default"), date="2026-11-22", load="load 2.0")
+    [both] = merged((first, second))
+    assert [(row.op, row.outcome) for row in both.rows] == [
+        (op, Outcome.MEASURED) for op in ("mm.default", "t.default", "neg.default")
+    ]
+    assert (both.date, both.load) == ("2026-11-21, 2026-11-22", "load 1.0, then load 2.0")
+    assert merged((first, record("2.9.1", entry(), python="3.12.1"))) == (
+        first,
+        record("2.9.1", entry(), python="3.12.1"),
+    )
+
+
 def test_times_are_not_compared_without_plain_tensors() -> None:
     alone = [replace(entry(), visits_ns={State.HIT: HIT})]
     assert between(alone, alone).why_no_times == "no op was measured on plain tensors on both"
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "control", "factor"),
+    ("before", "after", "controls", "factor"),
     [
-        ((100, 110), (150, 160), 1.0, 1.5),
-        ((150, 160), (100, 110), 1.0, 100 / 150),
-        ((100, 110), (120, 121), 1.0, 0.0),  # too little
-        ((100, 110, 155), (150, 160), 1.0, 0.0),  # one visit saw it before
-        ((100,), (150, 160), 1.0, 0.0),  # no second visit
-        ((100, 130), (150, 160), 1.0, 0.0),  # of which none found the same
-        ((), (150, 160), 1.0, 0.0),
-        ((100, 110), (135, 140), 1.1, 0.0),  # plain tensors take their part of it
-        ((135, 140), (100, 110), 0.9, 0.0),
-        ((100, 110), (150, 160), 0.9, 1.5),
+        ((100, 110), (150, 160), (), 1.5),
+        ((150, 160), (100, 110), (), 100 / 150),
+        ((100, 110), (120, 121), (), 0.0),  # too little
+        ((100, 110, 155), (150, 160), (), 0.0),  # one visit saw it before
+        ((100,), (150, 160), (), 0.0),  # no second visit
+        ((100, 130), (150, 160), (), 0.0),  # of which none found the same
+        ((), (150, 160), (), 0.0),
+        ((100, 110), (135, 140), (1.1, 1.0), 0.0),  # plain tensors take their part of it
+        ((135, 140), (100, 110), (0.9, 1.0), 0.0),
+        ((100, 110), (150, 160), (0.9, 1.0), 1.5),
+        ((100, 110), (150, 160), (1.0, 1.4), 0.0),  # and so do those of the op itself
+        ((150, 160), (100, 110), (1.0, 0.7), 0.0),
     ],
 )
 def test_a_factor_of_noise_is_none(
-    before: tuple[float, ...], after: tuple[float, ...], control: float, factor: float
+    before: tuple[float, ...], after: tuple[float, ...], controls: tuple[float, ...], factor: float
 ) -> None:
-    assert changed_factor(before, after, HIT_FACTOR, control) == pytest.approx(factor)
+    assert changed_factor(before, after, HIT_FACTOR, controls) == pytest.approx(factor)
 
 
 @given(

@@ -174,12 +174,27 @@ def test_the_command_writes_three_files_and_writes_over_its_own(
     assert "versions.json" in output.with_suffix(".html").read_text()
 
 
+def test_atlases_of_one_version_are_one_or_several_as_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = written(tmp_path, OLD, NEW, OLD)
+    output = ["--output", str(tmp_path / "versions.md")]
+    assert main(["atlas-versions", *paths, *output, "--merge"]) == 0
+    assert capsys.readouterr().out.endswith(": 6 rows of torch 2.9.1, 2.10.0\n")
+    assert main(["atlas-versions", *paths, *output]) == 0
+    assert "2.9.1" in capsys.readouterr().out.partition(", 2.10.0")[0].partition("2.9.1")[2]
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (
             lambda folder: written(folder, OLD),
-            "compares two atlases or more, and was given one",
+            "compares atlases of two versions or more, and was given one",
+        ),
+        (
+            lambda folder: [*written(folder, OLD, OLD), "--merge"],
+            "compares atlases of two versions or more, and was given one",
         ),
         (lambda folder: [*written(folder, OLD), str(folder / "no.json")], "cannot be read: No such file"),
         (lambda folder: [*written(folder, OLD), __file__], "is no data of dtdispatch atlas: line 1: "),

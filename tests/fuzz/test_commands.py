@@ -34,7 +34,7 @@ FLAGS = {
     "aa": ["python", "processes", "pairs", "floor", "control", "pool"],
     "selftest": ["python", "processes", "passes", "pool"],
     "atlas": ["output", "ops"],
-    "atlas-versions": ["output", "ops"],
+    "atlas-versions": ["output", "merge"],
     "expected": ["results", "reason", "new-margin"],
     "export": ["format"],
     "": ["help", "version", "base"],

@@ -85,9 +85,9 @@ class VersionPair:
     def control(self) -> float | None:
         """Median factor of the same ops on plain tensors; None where none was measured."""
         factors = [
-            after.visits_ns[State.LOCAL][0] / before.visits_ns[State.LOCAL][0]
+            factor
             for before, after in map(self.both, self.rows)
-            if before and after and State.LOCAL in before.visits_ns and State.LOCAL in after.visits_ns
+            if before and after and (factor := _own_control(before, after))
         ]
         return statistics.median(factors) if factors else None
 
@@ -128,10 +128,10 @@ class VersionPair:
             yield Change(row, ChangeKind.NO_RULE)
 
     def _times(self, row: JoinedRow, before: AtlasEntry, after: AtlasEntry) -> Iterator[Change]:
-        control = self.control or 1.0
+        controls = (self.control or 1.0, _own_control(before, after) or 1.0)
         hit, miss = (
-            changed_factor(before.steady_ns, after.steady_ns, HIT_FACTOR, control),
-            changed_factor(before.miss_ns, after.miss_ns, MISS_FACTOR, control),
+            changed_factor(before.steady_ns, after.steady_ns, HIT_FACTOR, controls),
+            changed_factor(before.miss_ns, after.miss_ns, MISS_FACTOR, controls),
         )
         if hit:
             yield Change(row, ChangeKind.SLOWER_HIT if hit > 1 else ChangeKind.FASTER_HIT, hit)
@@ -156,20 +156,27 @@ def compare_atlases(records: Iterable[AtlasRecord]) -> AtlasComparison:
     return AtlasComparison(versions, rows, tuple(pairs))
 
 
+def _own_control(before: AtlasEntry, after: AtlasEntry) -> float | None:
+    """Give the factor of an op on plain tensors; None where it was not measured on both."""
+    both = (before.visits_ns.get(State.LOCAL), after.visits_ns.get(State.LOCAL))
+    return both[1][0] / both[0][0] if both[0] and both[1] else None
+
+
 def changed_factor(
-    before: Sequence[float], after: Sequence[float], least: float, control: float = 1.0
+    before: Sequence[float], after: Sequence[float], least: float, controls: Sequence[float] = ()
 ) -> float:
     """Give the factor between two times, where it is no noise; else 0.
 
     It is none where every visit of one lies above every visit of the other, where a second visit of each
     found about its lowest, and where the lowest differ by a factor past the least one, also after what plain
-    tensors shifted is taken off.
+    tensors shifted is taken off: those of all ops, and those of this one. A neighbour on the machine that
+    stayed for all visits of a signature slowed them as well.
 
     Args:
         before: medians of the visits, the lowest first.
         after: those of the newer version.
         least: factor that is asked for.
-        control: what the same ops on plain tensors shifted by.
+        controls: what plain tensors shifted by.
 
     Example:
         >>> changed_factor((100, 110), (150, 160), 1.25), changed_factor((100, 155), (150, 160), 1.25)
@@ -178,10 +185,11 @@ def changed_factor(
     if not (_confirmed(before) and _confirmed(after)):
         return 0.0
     factor = after[0] / before[0]
+    corrected = (factor, *(factor / control for control in controls))
     if factor > 1:
-        is_apart, beyond = min(after) > max(before), min(factor, factor / control) > least
+        is_apart, beyond = min(after) > max(before), min(corrected) > least
     else:
-        is_apart, beyond = max(after) < min(before), max(factor, factor / control) < 1 / least
+        is_apart, beyond = max(after) < min(before), max(corrected) < 1 / least
     return factor if is_apart and beyond else 0.0
 
 

@@ -217,9 +217,10 @@ def definitions_of_changes() -> tuple[Block, ...]:
                 "a change. A signature that the atlas of one version alone has is none.",
                 "A time changed where every visit of one version lies above every visit of the other, a "
                 "second visit of each found about its lowest, the lowest differ by more than "
-                f"{HIT_FACTOR:g}x (hits) or {MISS_FACTOR:g}x (misses), also after what the same ops on plain "
-                "tensors shifted by is taken off, and the same holds of another signature of the op, or the "
-                "counts of this one changed too. What is less is noise, and not listed.",
+                f"{HIT_FACTOR:g}x (hits) or {MISS_FACTOR:g}x (misses), also after what plain tensors shifted "
+                "by is taken off, those of all ops and those of this one, and the same holds of another "
+                "signature of the op, or the counts of this one changed too. What is less is noise, and not "
+                "listed.",
                 "No time is compared where CPU, threads, Python or device differ, or where plain tensors "
                 f"shifted by more than {MOST_CONTROL:g}x.",
                 "A miss and a hit are what they are in the atlas of one version; an op that never asks the "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -53,6 +53,39 @@ class JoinedRow:
     def signature(self) -> str:
         """The signature, as the newest version writes it that has it."""
         return next(entry.signature for entry in reversed(self.entries) if entry)
+
+
+def merged(records: Iterable[AtlasRecord]) -> tuple[AtlasRecord, ...]:
+    """Make one atlas of those of the same torch and Python on the same machine, with the visits of all.
+
+    A neighbour on the machine that slows every visit of one seldom slows those of another, taken later.
+    """
+    alike: dict[tuple[object, ...], list[AtlasRecord]] = defaultdict(list)
+    for record in records:
+        alike[record.environment, record.cpu, record.python].append(record)
+    return tuple(_merge(takings) if len(takings) > 1 else takings[0] for takings in alike.values())
+
+
+def _merge(takings: Sequence[AtlasRecord]) -> AtlasRecord:
+    rows: dict[tuple[str, ...], AtlasEntry] = {}
+    for entry in (entry for taking in takings for entry in taking.rows):
+        known = rows.setdefault(_key(entry), entry)
+        if known is not entry:
+            rows[_key(entry)] = _with_visits_of(known, entry)
+    dates = dict.fromkeys(taking.date for taking in takings)
+    loads = [taking.load for taking in takings]
+    return replace(takings[0], date=", ".join(dates), load=", then ".join(loads), rows=tuple(rows.values()))
+
+
+def _with_visits_of(known: AtlasEntry, other: AtlasEntry) -> AtlasEntry:
+    """Give a row the visits of both; where only one has figures, it is that one."""
+    if not (known.visits_ns and other.visits_ns):
+        return known if known.visits_ns else other
+    visits = {
+        state: tuple(sorted((*known.visits_ns.get(state, ()), *other.visits_ns.get(state, ()))))
+        for state in (*known.visits_ns, *other.visits_ns)
+    }
+    return replace(known, visits_ns=visits)
 
 
 def in_order(records: Iterable[AtlasRecord]) -> tuple[Version, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_dtdispatch.atlas.atlas_file import read_atlas
+from pytest_dtdispatch.atlas.atlas_file import AtlasRecord, read_atlas
 from pytest_dtdispatch.atlas.changes import compare_atlases
 from pytest_dtdispatch.atlas.changes_page import changes_document
 from pytest_dtdispatch.atlas.outputs import Outputs
@@ -17,25 +17,37 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.markdown import document_text
 
 
-def write_versions(paths: Sequence[Path], outputs: Outputs) -> str:
-    """Compare atlases, and write the three files.
+def read_records(paths: Sequence[Path]) -> list[AtlasRecord]:
+    """Read atlases.
 
     Args:
         paths: files that ``dtdispatch atlas`` wrote.
+
+    Raises:
+        DtDispatchError: a file that is none of an atlas.
+    """
+    try:
+        return [read_atlas(path) for path in paths]
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None
+
+
+def write_versions(records: Sequence[AtlasRecord], outputs: Outputs) -> str:
+    """Compare atlases, and write the three files.
+
+    Args:
+        records: the atlases.
         outputs: what is written.
 
     Returns:
         What was compared, in one line.
 
     Raises:
-        DtDispatchError: fewer than two, or a file that is none of an atlas.
+        DtDispatchError: fewer than two.
     """
-    if len(paths) < 2:
-        raise DtDispatchError("atlas-versions compares two atlases or more, and was given one")
-    try:
-        compared = compare_atlases(map(read_atlas, paths))
-    except ValueError as error:
-        raise DtDispatchError(str(error)) from None
+    if len(records) < 2:
+        raise DtDispatchError("atlas-versions compares atlases of two versions or more, and was given one")
+    compared = compare_atlases(records)
     data = versions_text(compared)
     write_whole(outputs.data, data)
     document = changes_document(compared, outputs.whole.name, outputs.data.name)
