@@ -182,7 +182,7 @@ def test_atlases_of_one_version_are_one_or_several_as_is_asked_for(
     assert main(["atlas-versions", *paths, *output, "--merge"]) == 0
     assert capsys.readouterr().out.endswith(": 6 rows of torch 2.9.1, 2.10.0\n")
     assert main(["atlas-versions", *paths, *output]) == 0
-    assert "2.9.1" in capsys.readouterr().out.partition(", 2.10.0")[0].partition("2.9.1")[2]
+    assert capsys.readouterr().out.count(" 2.9.1") == 2
 
 
 @pytest.mark.parametrize(

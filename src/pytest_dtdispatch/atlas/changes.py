@@ -128,7 +128,7 @@ class VersionPair:
             yield Change(row, ChangeKind.NO_RULE)
 
     def _times(self, row: JoinedRow, before: AtlasEntry, after: AtlasEntry) -> Iterator[Change]:
-        controls = (self.control or 1.0, _own_control(before, after) or 1.0)
+        controls = [factor for factor in (self.control, _own_control(before, after)) if factor]
         hit, miss = (
             changed_factor(before.steady_ns, after.steady_ns, HIT_FACTOR, controls),
             changed_factor(before.miss_ns, after.miss_ns, MISS_FACTOR, controls),
