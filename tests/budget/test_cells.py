@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_dtdispatch.budget.cells import cells_of
@@ -58,9 +60,11 @@ def test_several_steps_are_averaged_and_timing_is_taken_off() -> None:
     assert (cell.ns, cell.calls, cell.timing_ns) == ((18 + 34) / 2, 1, 2)
 
 
-def test_no_cell_is_negative() -> None:
+def test_a_cell_of_which_too_much_was_taken_off_is_shown_as_it_is() -> None:
     [cell] = cells_of([(MADE._replace(timing_ns=99.0),)], [], [])
-    assert cell.ns == 0
+    assert cell.ns == 18 - 99
+    text = plain_text(document({"t": [Budget("x", 1e6, (cell,), steps=5)]}, View()), 100)
+    assert "dispatch      -0.1" in text
 
 
 def test_a_span_before_the_first_moment_is_at_that() -> None:
@@ -101,15 +105,23 @@ def test_the_table_adds_up_and_says_how_each_part_is_known() -> None:
     assert "dispatch               60.0   50.0%     1.0  timed" in text
     assert "unexplained             5.0    4.2%       -" in text
     assert "measured                120  100.0%       -  +-2%" in text
-    assert "a timed one takes 1.25 times as" in text
+    assert "Profiling made the step 1.25x slower; 30 events x 600 ns were subtracted." in text
     assert "dispatch 75%, local 25%" in text
     assert "(Python)" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_noisy_step_says_so() -> None:
-    assert "noisy: the machine did" in plain_text(document({"t": [budget(scatter=0.4)]}, View()), 100)
+    assert "noisy: steps scatter" in plain_text(document({"t": [budget(noise=0.4)]}, View()), 100)
     assert "noisy" not in plain_text(document({"t": [budget()]}, View()), 100)
+
+
+def test_what_is_unexplained_is_called_noise_only_where_steps_scatter() -> None:
+    missed = plain_text(document({"t": [replace(budget(), measured_ns=150_000.0)]}, View()), 100)
+    assert "unexplained: steps scatter less" in missed
+    assert "noisy" not in missed
+    scattered = plain_text(document({"t": [replace(budget(noise=0.4), measured_ns=150_000.0)]}, View()), 100)
+    assert "unexplained: steps" not in scattered
 
 
 def test_ten_dearest_and_the_rest_in_one_line() -> None:

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.budget.measure import BudgetedRegion, run_and_measure_budget
+from pytest_dtdispatch.budget.measure import BudgetedRegion, run_and_measure_budget, steps_taken
 from pytest_dtdispatch.budget.model import Budget, Spent
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.conversions import API
@@ -92,7 +92,6 @@ def test_the_parts_of_a_training_step(budget: Budget) -> None:
     assert {"local", "dispatch", "wrapping", "autograd", "other"} <= set(budget.parts)
     assert any(part.startswith("redistribution") for part in budget.parts)
     assert "propagation" not in budget.parts
-    assert min(budget.parts.values()) >= 0
     assert sum(budget.parts.values()) + budget.unexplained_ns == pytest.approx(budget.measured_ns)
     assert budget.steps == 8
     assert budget.events > 50
@@ -176,7 +175,7 @@ def test_the_program_does_not_notice(mesh: DeviceMesh) -> None:
     random = torch.get_rng_state()
     run_and_measure_budget(step, 2, 4, "train")
     assert torch.equal(torch.get_rng_state(), random)
-    for _ in range(2 + 3 + 2 * (4 + 4)):
+    for _ in range(2 + steps_taken(4)):
         again()
     for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(ours.to_local(), theirs.to_local())  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.budget.parts import DISPATCH, ENGINE, OURS, STEP, SUBCLASS, Node, Part
-from pytest_dtdispatch.budget.timeline import Cost, Slice, same_course, slices, trees, typical
+from pytest_dtdispatch.budget.timeline import Slice, same_course, slices, trees, typical
 from pytest_dtdispatch.core.events import Event
 
 MM = [
@@ -18,7 +18,6 @@ MM = [
     Event("aten::mm", 20, 30),
     Event("resolve", 21, 22),
 ]
-NO_COST = Cost()
 
 
 def step_of(*events: Event, end_ns: int = 100) -> Node:
@@ -26,11 +25,11 @@ def step_of(*events: Event, end_ns: int = 100) -> Node:
     return node
 
 
-def spent(node: Node, cost: Cost = NO_COST) -> dict[Part, float]:
-    """Add up the slices of a step by part, the cost of timing taken off."""
+def spent(node: Node) -> dict[Part, int]:
+    """Add up the slices of a step by part."""
     sums: Counter[Part] = Counter()
-    for one in slices(node, cost):
-        sums[one.part] += one.end_ns - one.begin_ns - one.timing_ns  # type: ignore[assignment]
+    for one in slices(node):
+        sums[one.part] += one.end_ns - one.begin_ns
     return dict(sums)
 
 
@@ -40,13 +39,20 @@ def test_an_op_on_dtensors_is_autograd_dispatch_and_the_local_op() -> None:
 
 def test_a_range_of_ours_around_a_dispatch_in_python_is_what_the_event_of_torch_is() -> None:
     in_python = [MM[0], Event(DISPATCH, 14, 38, is_range=True), *MM[2:]]
-    assert list(slices(step_of(*in_python), NO_COST)) == list(slices(step_of(*MM), NO_COST))
+    ours, theirs = (slices(step_of(*events)) for events in (in_python, MM))
+    assert [one._replace(events=0) for one in ours] == [one._replace(events=0) for one in theirs]
 
 
-def test_the_cost_of_timing_is_taken_off_what_surrounds_an_event() -> None:
-    parts = spent(step_of(*MM), Cost(event_ns=2, range_ns=5))
-    assert parts == {Part.OTHER: 68, Part.AUTOGRAD: 4, Part.DISPATCH: 12, Part.LOCAL: 8}
-    assert sum(parts.values()) == 100 - 4 * 2
+def test_an_event_makes_longer_what_surrounds_it() -> None:
+    events: Counter[Part] = Counter()
+    for one in slices(step_of(*MM)):
+        events[one.part] += one.events  # type: ignore[assignment]
+    assert events == {Part.OTHER: 1, Part.AUTOGRAD: 1, Part.DISPATCH: 1, Part.LOCAL: 1}
+
+
+def test_a_range_of_ours_counts_as_several_events() -> None:
+    course = list(slices(step_of(*MM[:2], Event(f"{OURS}redistribution a", 16, 36))))
+    assert sum(one.events for one in course) == 1 + 1 + 3
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_parts(events: list[Event], part: Part, ns: int) -> None:
 
 def test_what_an_op_redistributes_is_redistribution_and_keeps_the_name_of_the_op() -> None:
     moved = [Event(f"{OURS}redistribution a", 16, 36), Event("c10d::allgather", 20, 30)]
-    course = list(slices(step_of(*MM[:2], *moved), NO_COST))
+    course = list(slices(step_of(*MM[:2], *moved)))
     assert {(one.part, one.op) for one in course if one.part in (Part.MOVING, Part.SENDING)} == {
         (Part.MOVING, "mm"),
         (Part.SENDING, "mm"),
@@ -90,14 +96,14 @@ def test_what_an_op_redistributes_is_redistribution_and_keeps_the_name_of_the_op
 def test_calls_are_counted_where_an_op_begins() -> None:
     engine = [Event(f"{OURS}backward", 50, 95), Event(f"{ENGINE}: MmBackward0", 52, 90, 7)]
     again = [one._replace(begin_ns=one.begin_ns + 45, end_ns=one.end_ns + 45, sequence=-1) for one in MM]
-    course = list(slices(step_of(*MM, *engine, *again), NO_COST))
+    course = list(slices(step_of(*MM, *engine, *again)))
     assert sum(one.calls for one in course if one.op == "mm") == 2
     assert {one.running for one in course if one.in_engine and one.op == "mm"} == {7}
     assert {one.made for one in course if not one.in_engine and one.op == "mm"} == {7}
 
 
 def test_a_part_of_an_op_belongs_to_where_the_op_was_called() -> None:
-    course = list(slices(step_of(*MM), NO_COST))
+    course = list(slices(step_of(*MM)))
     assert {one.since_ns for one in course if one.part in (Part.DISPATCH, Part.LOCAL)} == {14}
 
 
@@ -131,7 +137,7 @@ def test_slices_add_up_whatever_ran(spans: list[tuple[int, int, str]]) -> None:
         (Event(name, begin, begin + length) for begin, length, name in spans),
         key=lambda event: (event.begin_ns, -event.end_ns),
     )
-    course = list(slices(step_of(*events), NO_COST))
+    course = list(slices(step_of(*events)))
     assert sum(one.end_ns - one.begin_ns for one in course) == 100
     assert all(one.end_ns >= one.begin_ns for one in course)
     assert [one.begin_ns for one in course[1:]] == [one.end_ns for one in course[:-1]]

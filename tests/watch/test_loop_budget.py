@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from pytest_dtdispatch import DtDispatchError, StepWatch
+from pytest_dtdispatch.budget.measure import steps_taken
 from pytest_dtdispatch.errors import WatchError
-from pytest_dtdispatch.watch.loop_budget import steps_taken
 
 pytestmark = pytest.mark.torch
 

@@ -16,18 +16,19 @@ class Budgeting:
     ) -> Budget:
         """Say where the wall time of a step goes: into which parts, phases, modules, lines and ops.
 
-        Undisturbed steps and steps that torch's profiler times take turns, block by block. The parts are
-        those of the timed steps, less what it costs to time an event, which is measured beside them; they are
-        held against the undisturbed ones, and what is left is *unexplained*. Some steps more are followed
-        line by line, to learn where in the program the time is spent. Nothing is cleared, repeated or put
-        back: each step is a step of the program. Where nothing is measured the step runs once, and the budget
-        is empty.
+        Undisturbed steps and steps that torch's profiler times run alternately, block by block. The parts are
+        those of the timed steps, less what timing cost. Two more kinds of steps find that cost on the step
+        itself: their ranges are timed by the clock of Python alone, put in once and twice. Undisturbed steps
+        are used for nothing but ``measured_ns``: what the parts miss of it is *unexplained*. Three steps are
+        followed line by line, to learn where in the program the time is spent. Nothing is cleared,
+        repeated or put back: each step is a step of the program. Where nothing is measured the step runs
+        once, and the budget is empty.
 
         Args:
             step_fn: one step; takes no arguments. What it returns is dropped.
             warmup: steps that run first.
-            steps: steps that are measured undisturbed, and as many that are timed. Blocks begin with one step
-                more, and three are run to find lines: with 20 steps the program makes 51, and the warm-up.
+            steps: steps that are measured undisturbed, and as many of each other kind. Blocks begin with one
+                step more, and three are run to find lines: with 20 the program makes 99, and the warm-up.
             name: names the budget; by default the function's own name.
 
         Returns:

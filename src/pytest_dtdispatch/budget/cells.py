@@ -37,8 +37,7 @@ def cells_of(
                 calls[key] += one.calls if number == 0 else 0
     count = len(courses)
     return tuple(
-        Cell(*key, max(spent, 0.0) / count, calls[key] / count, timing[key] / count)
-        for key, spent in ns.items()
+        Cell(*key, spent / count, calls[key] / count, timing[key] / count) for key, spent in ns.items()
     )
 
 

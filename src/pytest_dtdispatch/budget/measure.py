@@ -1,90 +1,178 @@
-"""Take the budget of a step: undisturbed steps and timed ones by turns, and where the program was."""
+"""Take the budget of a step: undisturbed, marked and timed steps in turn, and where the program was."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from pytest_dtdispatch.budget.cells import cells_of
 from pytest_dtdispatch.budget.located import PlaceLog
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.moments import noting_ns
 from pytest_dtdispatch.budget.parts import Node
-from pytest_dtdispatch.budget.stepping import (
-    DISCARDED,
-    Step,
-    length_ns,
-    marked_step,
-    steps_among,
-    timed_steps,
-    undisturbed_steps,
+from pytest_dtdispatch.budget.regions import (
+    ClockedRange,
+    Mark,
+    event_costs,
+    in_regions,
+    length_of,
+    marks_of,
+    quieter_half,
+    unmarked,
 )
-from pytest_dtdispatch.budget.timeline import Cost, Course, slices, typical
-from pytest_dtdispatch.budget.timing_cost import CostOfTiming
+from pytest_dtdispatch.budget.stepping import length_ns, steps_among
+from pytest_dtdispatch.budget.timeline import Course, slices, typical
 from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.measuring.preconditions import Measuring
-from pytest_dtdispatch.measuring.proof import gc_paused
+from pytest_dtdispatch.measuring.proof import gc_paused, nothing_to_do
 from pytest_dtdispatch.stats.medians import median_interval
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
-from pytest_dtdispatch.torchapi.marking import marked, marking
+from pytest_dtdispatch.torchapi.marking import marking
 from pytest_dtdispatch.torchapi.profiling import profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.tensors import wait_for
 
 BLOCKS = 4
+DISCARDED = 1  # at the begin of each block: the step after a change of tools is slower
 LOCATED = 2  # steps that are followed line by line, after one that is not looked at
+LEVELS = 4  # undisturbed, marked, marked twice, timed
+EVENT_ROUNDS, EVENT_CALLS = 9, 10
 ONCE = "ran once, as it was timed: measured is what it took less the cost of timing and of following lines"
 TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
 
+Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
+Following = Callable[[PlaceLog], AbstractContextManager[None]]
 
-def run_and_measure_budget(step: Step, warmup: int, steps: int, name: str) -> Budget:
-    """Run a step, first to warm up, then by turns undisturbed and timed."""
+
+@dataclass
+class Taken:
+    """Steps that were run for a budget: each list has as many, level by level."""
+
+    undisturbed: list[int] = field(default_factory=list)
+    once: list[list[Mark]] = field(default_factory=list)
+    twice: list[list[Mark]] = field(default_factory=list)
+    timed: list[Node] = field(default_factory=list)
+    log: PlaceLog = field(default_factory=PlaceLog)
+    located: list[Course] = field(default_factory=list)
+
+
+def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
+    """Run a step, first to warm up, then as often as its budget takes."""
     __tracebackhide__ = True
     refuse_another_profiler()
     with Measuring("a budget is taken"), gc_paused() as collect:
         for _ in range(warmup):
             wait_for(step())
-        _leave_ours_uncompiled()
-        log, located = _located(step)
-        undisturbed: list[int] = []
-        timed: list[Node] = []
-        costs = CostOfTiming()
-        for block in range(min(BLOCKS, steps)):
-            tell("timing {}: block {} of {}", name, block + 1, min(BLOCKS, steps))
-            count = len(range(block, steps, BLOCKS))
-            undisturbed += undisturbed_steps(step, count)
-            timed += timed_steps(step, count)
-            costs.measure()
-            collect()
-    return budget_of(name, undisturbed, timed, costs.found(), log, located)
+        with closing(take_budget(steps, name, PlaceLog.noting, collect)) as taking:
+            while True:
+                try:
+                    next(taking)
+                except StopIteration as done:
+                    return done.value  # type: ignore[no-any-return]
+                result = step()
+                next(taking)
+                wait_for(result)
+                del result
 
 
-def budget_of(
-    name: str,
-    undisturbed: Sequence[int],
-    timed: Sequence[Node],
-    cost: Cost,
-    log: PlaceLog,
-    located: Sequence[Course],
-) -> Budget:
-    """Make a budget of steps that were measured undisturbed, timed, and followed line by line."""
-    courses = typical([tuple(slices(node, cost)) for node in timed])
-    measured_ns = statistics.median(undisturbed)
-    low, high = median_interval(undisturbed) or (min(undisturbed), max(undisturbed))
-    return Budget(
-        name,
-        measured_ns,
-        cells_of(courses, log.moments, located),
-        statistics.median(map(length_ns, timed)),
-        max(high - measured_ns, measured_ns - low) / measured_ns,
-        len(undisturbed),
-        statistics.median(sum(1 for _ in node.inner()) for node in timed),
-        cost.event_ns,
-        "" if located else TRACED,
-    )
+def steps_taken(steps: int) -> int:
+    """Say how many steps a budget runs."""
+    return DISCARDED + LOCATED + LEVELS * (min(BLOCKS, steps) * DISCARDED + steps)
+
+
+def take_budget(
+    steps: int, name: str, following: Following, collect: Callable[[], object] = nothing_to_do
+) -> Generator[None, None, Budget]:
+    """Follow some steps line by line, then run undisturbed, marked and timed ones in turn, block by block.
+
+    Yields where a step is to begin, and again where it has ended.
+
+    Args:
+        steps: of each level.
+        name: of the budget.
+        following: how the log of places follows a step.
+        collect: is called after each block.
+    """
+    _leave_ours_uncompiled()
+    taken = Taken()
+    yield from _follow(taken, following)
+    blocks = min(BLOCKS, steps)
+    for block in range(blocks):
+        tell("timing {}: block {} of {}", name, block + 1, blocks)
+        count = DISCARDED + len(range(block, steps, BLOCKS))
+        taken.undisturbed += (yield from _undisturbed(count))[DISCARDED:]
+        taken.once += (yield from _marked(count, 1))[DISCARDED:]
+        taken.twice += (yield from _marked(count, 2))[DISCARDED:]
+        taken.timed += (yield from _timed(count))[DISCARDED:]
+        collect()
+    return budget_of(name, taken)
+
+
+def _undisturbed(count: int) -> Steps:
+    times = []
+    for _ in range(count):
+        began = time.perf_counter_ns()
+        yield
+        times.append(time.perf_counter_ns() - began)
+        yield
+    return times
+
+
+def _marked(count: int, ranges: int) -> Steps:
+    """Note on the clock of Python when ranges begin and end, each of which is put in so many times."""
+    marks: list[Mark] = []
+    steps = []
+    with ExitStack() as stack:
+        for _ in range(ranges):
+            stack.enter_context(marking(lambda name: ClockedRange(marks)))
+        for _ in range(count):
+            marks.clear()
+            with ClockedRange(marks):
+                yield
+            steps.append(marks.copy())
+            yield
+    return steps
+
+
+def _timed(count: int) -> Steps:
+    refuse_another_profiler()
+    with profiling() as profiled, marking() as marks:
+        for _ in range(count):
+            with marks.marked("step"):
+                yield
+            yield
+    return steps_among(profiled.events, marks)
+
+
+def _follow(taken: Taken, following: Following) -> Steps:
+    """Follow steps line by line, where no other tracer does; give them on the clock of the log."""
+    if sys.gettrace() is not None:
+        return
+    refuse_another_profiler()
+    anchors = []
+    with profiling() as profiled, marking() as marks:
+        with marks.marked("step"):
+            yield
+        yield
+        for _ in range(LOCATED):
+            with following(taken.log):
+                anchors.append(time.perf_counter_ns())
+                with marks.marked("step"):
+                    yield
+            yield
+    nodes = steps_among(profiled.events, marks)[DISCARDED:]
+    taken.located += [_on_clock(node, began) for node, began in zip(nodes, anchors, strict=True)]
+
+
+def _on_clock(node: Node, began_ns: int) -> Course:
+    """Give the slices of a step on the clock of Python, by when it began on that."""
+    return tuple(each.moved(began_ns - node.event.begin_ns) for each in slices(node))
 
 
 def _leave_ours_uncompiled() -> None:
@@ -93,27 +181,36 @@ def _leave_ours_uncompiled() -> None:
         leave_uncompiled(f"pytest_dtdispatch.{room}")
 
 
-def _located(step: Step) -> tuple[PlaceLog, list[Course]]:
-    """Follow steps line by line, where no other tracer does; give them on the clock of the log."""
-    __tracebackhide__ = True
-    log, anchors = PlaceLog(), []
-    if sys.gettrace() is not None:
-        return log, []
-    with profiling() as profiled, marking() as marks:
-        marked_step(step)
-        for _ in range(LOCATED):
-            with log.noting():
-                anchors.append(marked_step(step))
-    return log, courses_of(anchors, steps_among(profiled.events, marks)[DISCARDED:])
+def budget_of(name: str, taken: Taken) -> Budget:
+    """Make a budget of steps of all levels."""
+    regions = unmarked(taken.once, taken.twice)
+    courses = [in_regions(tuple(slices(node)), marks_of(node), regions) for node in taken.timed]
+    quiet = typical(quieter_half(courses, lambda course: course[-1].end_ns - course[0].begin_ns))
+    costs = event_costs(quiet, regions)
+    courses = [
+        tuple(one.less(one.events * costs[one.regions[0]]) for one in course) for course in typical(courses)
+    ]
+    events = statistics.median(sum(1 for _ in node.inner()) for node in taken.timed)
+    timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
+    return Budget(
+        name,
+        statistics.median(taken.undisturbed),
+        cells_of(courses, taken.log.moments, taken.located),
+        statistics.median(map(length_ns, taken.timed)),
+        _scatter(taken.undisturbed),
+        len(taken.undisturbed),
+        events,
+        timing_ns / events if events else 0.0,
+        "" if taken.located else TRACED,
+        max(_scatter(taken.undisturbed), _scatter([*map(length_of, taken.once)])),
+    )
 
 
-def courses_of(began_ns: Sequence[int], steps: Sequence[Node]) -> list[Course]:
-    """Give the courses of steps on the clock of Python, by when each began on it."""
-    courses = []
-    for began, node in zip(began_ns, steps, strict=True):
-        shift = began - node.event.begin_ns
-        courses.append(tuple(each.moved(shift) for each in slices(node, Cost())))
-    return courses
+def _scatter(steps: Sequence[int]) -> float:
+    """Say how far the true median may lie from that of some steps, as a share of it."""
+    middle = statistics.median(steps)
+    low, high = median_interval(steps) or (min(steps), max(steps))
+    return max(high - middle, middle - low) / middle
 
 
 class BudgetedRegion(ExitStack):
@@ -142,7 +239,7 @@ class BudgetedRegion(ExitStack):
         self._profiled, self._marks = self.enter_context(profiling()), self.enter_context(marking())
         self._is_traced = sys.gettrace() is not None
         self._began = time.perf_counter_ns()
-        self.enter_context(marked("step"))
+        self.enter_context(self._marks.marked("step"))
         if not self._is_traced:
             self.enter_context(self._log.noting())
         return self
@@ -153,17 +250,40 @@ class BudgetedRegion(ExitStack):
         if exception[0] is not None:
             return
         [node] = steps_among(self._profiled.events, self._marks)
-        costs = CostOfTiming()
-        for _ in range(BLOCKS):
-            costs.measure()
-        self._enter(self._budget(node, costs.found()))
+        self._enter(self._budget(node, least_event_ns()))
 
-    def _budget(self, node: Node, cost: Cost) -> Budget:
-        shift, moments = self._began - node.event.begin_ns, self._log.moments
-        course = tuple(each.moved(shift) for each in slices(node, cost))
-        noted = [each.less(noting_ns(moments, each.begin_ns, each.end_ns)) for each in course]
+    def _budget(self, node: Node, event_ns: float) -> Budget:
+        moments, course = self._log.moments, _on_clock(node, self._began)
+        less = (each.less(each.events * event_ns) for each in course)
+        noted = [each.less(noting_ns(moments, each.begin_ns, each.end_ns)) for each in less]
         cells = cells_of([tuple(noted)], moments, [] if self._is_traced else [course])
         note = f"{ONCE}; {TRACED}" if self._is_traced else ONCE
         events = sum(1 for _ in node.inner())
         took = sum(cell.ns for cell in cells)
-        return Budget(self._name, took, cells, length_ns(node), 0.0, 0, events, cost.event_ns, note)
+        return Budget(self._name, took, cells, length_ns(node), 0.0, 0, events, event_ns, note)
+
+
+def least_event_ns() -> float:
+    """Measure what timing an event costs at least: of ops that an op calls, one right after the other.
+
+    A step that ran once leaves nothing to compare with. Elsewhere an event costs up to three times as much:
+    what is taken off such a step is never more than timing cost.
+    """
+    tensors = [torch.ones(2, device="cpu")] * 100
+
+    def shortest_ns() -> int:
+        times = []
+        for _ in range(EVENT_CALLS):
+            began = time.perf_counter_ns()
+            torch.broadcast_tensors(*tensors)
+            times.append(time.perf_counter_ns() - began)
+        return min(times)
+
+    found = []
+    shortest_ns()
+    for _ in range(EVENT_ROUNDS):
+        bare_ns = shortest_ns()
+        with profiling() as profiled:
+            timed_ns = shortest_ns()
+        found.append((timed_ns - bare_ns) * EVENT_CALLS / len(profiled.events))
+    return max(statistics.median(found), 0.0)

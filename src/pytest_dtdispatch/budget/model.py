@@ -12,6 +12,7 @@ from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.places import CodePlace
 
 NOISY = 0.15  # share of the step
+UNEXPLAINED = 0.1  # likewise
 MODELLED = 0.1  # share of a part that is taken off it, from which on it stands on a model
 
 
@@ -64,11 +65,12 @@ class Budget:
         measured_ns: wall time of an undisturbed step, in nanoseconds: the median of them.
         cells: what the time went to.
         timed_ns: wall time of a step while it is timed, likewise.
-        scatter: how far the true median may lie from that, as a share of it.
+        scatter: how far the true median of ``measured_ns`` may lie from it, as a share of it.
         steps: how many steps were measured undisturbed, and as many timed; 0 where it ran once, timed.
         events: how many events were timed in a step.
-        event_ns: what it costs to time one, measured beside.
+        event_ns: what it cost to time one, on average.
         note: what every reader must know.
+        noise: the largest scatter of the steps that the figures stand on.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -87,6 +89,7 @@ class Budget:
     events: float = 0.0
     event_ns: float = 0.0
     note: str = ""
+    noise: float = 0.0
 
     def rows(self) -> tuple[Measurement, ...]:
         """None: a budget is no row of a benchmark."""
@@ -104,15 +107,22 @@ class Budget:
 
     @property
     def unexplained_ns(self) -> float:
-        """What is measured and in no part; less than 0 where the parts come to more than the step."""
+        """What undisturbed steps took and the parts do not: less than 0 where the parts come to more."""
         return self.measured_ns - sum(self.parts.values())
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the step scatters so far, or so much is unexplained, that its parts say little."""
-        if not self.steps:
-            return False
-        return self.scatter > NOISY or abs(self.unexplained_ns) > NOISY * self.measured_ns
+        """Whether steps scatter so far that the parts say little."""
+        return self.noise > NOISY
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether the parts miss the step by more than a tenth, though its steps scatter less."""
+        return (
+            bool(self.steps)
+            and abs(self.unexplained_ns) > UNEXPLAINED * self.measured_ns
+            and not self.is_noisy
+        )
 
     @property
     def timed_over_undisturbed(self) -> float:

@@ -1,64 +1,16 @@
-"""Run a step: undisturbed, and timed event by event."""
+"""Steps that are timed, as events of torch's profiler with the ranges of ours among them."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from pytest_dtdispatch.budget.parts import LOOK_UP, PROPAGATION, REDISTRIBUTION, STEP, WRAPPING, Node
 from pytest_dtdispatch.budget.timeline import trees
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.measuring.op_call import placements_text, tensor_text
-from pytest_dtdispatch.torchapi.marking import Marks, marked, marking
-from pytest_dtdispatch.torchapi.profiling import profiling
-from pytest_dtdispatch.torchapi.tensors import tensor_traits, wait_for
-
-Step = Callable[[], object]
-T = TypeVar("T")
-DISCARDED = 1  # at the begin of each block: the step after a change of tools is slower
-
-
-def quieter_half(steps: Sequence[T], key: Callable[[T], Any] = lambda step: step) -> list[T]:
-    """Choose the shorter half of steps: what else runs on a machine only adds to a time.
-
-    Example:
-        >>> quieter_half([5, 9, 4, 8, 6])
-        [4, 5, 6]
-    """
-    return sorted(steps, key=key)[: (len(steps) + 1) // 2]
-
-
-def undisturbed_steps(step: Step, count: int) -> list[int]:
-    """Time whole steps."""
-    __tracebackhide__ = True
-    times = []
-    for _ in range(DISCARDED + count):
-        began = time.perf_counter_ns()
-        result = step()
-        times.append(time.perf_counter_ns() - began)
-        wait_for(result)
-        del result
-    return times[DISCARDED:]
-
-
-def timed_steps(step: Step, count: int) -> list[Node]:
-    """Time steps event by event."""
-    __tracebackhide__ = True
-    with profiling() as profiled, marking() as marks:
-        for _ in range(DISCARDED + count):
-            marked_step(step)
-    return steps_among(profiled.events, marks)[DISCARDED:]
-
-
-def marked_step(step: Step) -> int:
-    """Run a step in a range of its own; return when it began, by the clock of Python."""
-    __tracebackhide__ = True
-    began = time.perf_counter_ns()
-    with marked("step"):
-        result = step()
-    wait_for(result)
-    return began
+from pytest_dtdispatch.torchapi.marking import Marks
+from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
 
 def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:

@@ -34,11 +34,12 @@ MEANINGS = {
     "off": "the cost of timing that was taken off",
     "mostly": "its largest parts",
 }
-NOISY = "noisy: the machine did something else meanwhile; take it again where less runs"
+NOISY = "noisy: steps scatter by more than 15 %; take it again where less runs"
+UNEXPLAINED = "unexplained: steps scatter less than the parts miss the step; a timed step runs other code"
 LEGEND = (
-    "Budget: the median wall time of undisturbed steps, and what it consists of by steps that torch's "
-    "profiler timed by turns with them, each piece by its median. modelled: more than a tenth of it was "
-    "taken off as the cost of timing. unexplained: measured less all parts; below 0 where timing slowed it."
+    "Budget: measured is the median of undisturbed steps. Parts come from profiled steps, run alternately "
+    "with them. off: what profiling cost, measured on the step itself, and subtracted. modelled: more than a "
+    "tenth of the part was. unexplained: measured less all parts."
 )
 
 
@@ -57,6 +58,8 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     yield paragraph(_how_taken(budget), indent=1)
     if budget.is_noisy:
         yield paragraph(NOISY, Tone.NOTICE, indent=1)
+    if budget.is_unexplained:
+        yield paragraph(UNEXPLAINED, Tone.NOTICE, indent=1)
     if budget.note:
         yield paragraph(budget.note, Tone.NOTICE, indent=1)
     for title, shares_of, nameless in BREAKDOWNS:
@@ -74,7 +77,7 @@ def _bar(title: str, budget: Budget) -> StackedBar:
     if rest_ns > 0:
         parts.append(replace(_bar_part("unexplained", rest_ns, whole_ns, budget), is_rest=True))
     over = f"timed parts come to {us(-rest_ns)} us more than the step that was not timed"
-    notes = [NOISY] * budget.is_noisy + [over] * (rest_ns < 0)
+    notes = [NOISY] * budget.is_noisy + [UNEXPLAINED] * budget.is_unexplained + [over] * (rest_ns < 0)
     return StackedBar(title, f"{us(budget.measured_ns)} us", tuple(parts), "; ".join(notes))
 
 
@@ -102,11 +105,11 @@ def _parts(title: str, budget: Budget) -> Table:
 
 
 def _how_taken(budget: Budget) -> str:
-    cost = f"{budget.events:,.0f} events at {budget.event_ns:,.0f} ns each"
-    if not budget.steps:
-        return f"it took {budget.timed_over_undisturbed:.2f} times as long to time it: {cost}"
-    how_long = f"a timed one takes {budget.timed_over_undisturbed:.2f} times as long"
-    return f"{budget.steps} steps undisturbed and {budget.steps} timed, by turns; {how_long}: {cost}"
+    cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
+    how_long = f"Profiling made the step {budget.timed_over_undisturbed:.2f}x slower; {cost}"
+    return (
+        f"{how_long}. {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else how_long
+    )
 
 
 def _breakdown(title: str, shares: Sequence[Spent], nameless: str, budget: Budget, most: int) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_dtdispatch.budget.parts import DISPATCHES, OURS, WHOLE, Node, Part, Within, placed
@@ -21,11 +20,13 @@ class Slice(NamedTuple):
         begin_ns: when it began.
         end_ns: when it ended.
         since_ns: when the op began that it is part of: where the program called it; negative outside.
-        timing_ns: what it cost to time the events inside of it, which made it longer.
+        events: how many events were timed in it, where half of the cost is before an event and half after.
         calls: 1 where the op begins with it.
         running: number of the node of autograd that ran; negative outside of backward.
         made: number of the node that the op made, if it made one.
         in_engine: whether autograd's engine ran it.
+        regions: the first and the last region of the step that it lies in.
+        timing_ns: what it cost to time its events, which made it longer.
     """
 
     part: Part
@@ -33,11 +34,13 @@ class Slice(NamedTuple):
     begin_ns: int
     end_ns: int
     since_ns: int = -1
-    timing_ns: float = 0.0
+    events: float = 0.0
     calls: int = 0
     running: int = -1
     made: int = -1
     in_engine: bool = False
+    regions: tuple[int, int] = (0, 0)
+    timing_ns: float = 0.0
 
     def moved(self, by_ns: int) -> Slice:
         """Give it on another clock."""
@@ -51,7 +54,11 @@ class Slice(NamedTuple):
         """Give it another length."""
         return self._replace(end_ns=self.begin_ns + length_ns)
 
-    def less(self, ns: int) -> Slice:
+    def across(self, first: int, last: int) -> Slice:
+        """Say from which region to which it lies."""
+        return self._replace(regions=(first, last))
+
+    def less(self, ns: float) -> Slice:
         """Give it more cost of timing, which is taken off it."""
         return self._replace(timing_ns=self.timing_ns + ns)
 
@@ -59,21 +66,11 @@ class Slice(NamedTuple):
 Course = tuple[Slice, ...]  # what a step consists of, in the order of time
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What it costs to time an event, in nanoseconds; half of it comes before the event, half after.
+RANGE_EVENTS = 3  # a range of ours is entered from Python: to time it costs about as much as three events
 
-    Args:
-        event_ns: of torch's own.
-        range_ns: of a range that we put around a function.
-    """
 
-    event_ns: float = 0.0
-    range_ns: float = 0.0
-
-    def of(self, node: Node) -> float:
-        """Give what it cost to time an event, less those inside."""
-        return self.range_ns if node.event.name.startswith(OURS) else self.event_ns
+def _weight(node: Node) -> float:
+    return RANGE_EVENTS if node.event.name.startswith(OURS) else 1.0
 
 
 def trees(events: Iterable[Event]) -> list[Node]:
@@ -94,19 +91,19 @@ def trees(events: Iterable[Event]) -> list[Node]:
     return roots
 
 
-def slices(node: Node, cost: Cost, within: Within | None = None) -> Iterator[Slice]:
+def slices(node: Node, within: Within | None = None) -> Iterator[Slice]:
     """Cut an event into slices, in the order of time; together they are as long as the event."""
     here = placed(node, within or Within())
     begin_ns, end_ns = node.event[1:3]
     calls = int(_begins(node, here, within))
     if here.part in WHOLE:
-        yield _slice(here, begin_ns, end_ns, sum(map(cost.of, node.inner())), calls)
+        yield _slice(here, begin_ns, end_ns, sum(map(_weight, node.inner())), calls)
         return
     before = 0.0
     for child in node.children:
-        half = cost.of(child) / 2
+        half = _weight(child) / 2
         yield _slice(here, begin_ns, child.event.begin_ns, before + half, calls)
-        yield from slices(child, cost, here)
+        yield from slices(child, here)
         begin_ns, calls, before = child.event.end_ns, 0, half
     yield _slice(here, begin_ns, end_ns, before, calls)
 
@@ -118,9 +115,9 @@ def _begins(node: Node, here: Within, within: Within | None) -> bool:
     return bool(here.op) and (within is None or here.op != within.op)
 
 
-def _slice(here: Within, begin_ns: int, end_ns: int, timing_ns: float, calls: int) -> Slice:
+def _slice(here: Within, begin_ns: int, end_ns: int, events: float, calls: int) -> Slice:
     where = here.running, here.made, here.in_engine
-    return Slice(here.part, here.op, begin_ns, end_ns, here.since_ns, timing_ns, calls, *where)
+    return Slice(here.part, here.op, begin_ns, end_ns, here.since_ns, events, calls, *where)
 
 
 def same_course(one: Sequence[Slice], other: Sequence[Slice]) -> bool:

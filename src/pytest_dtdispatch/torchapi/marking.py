@@ -23,19 +23,37 @@ Function = Callable[..., Any]
 class Marks:
     """Puts ranges around functions of torch: ``dtdispatch::redistribution 3``, with the number of its note.
 
+    Args:
+        new_range: makes a range of a name, to be entered: by default one that a profiler of torch shows.
+
     Attributes:
         notes: of each range that has a number, what is known of it: of a redistribution the specs before and
             after, of other conversions their name, of a look-up in the Python cache whether it missed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, new_range: Function = new_range) -> None:
         self.notes: list[Any] = []
+        self._new_range = new_range
+
+    def marked(self, name: str) -> Any:
+        """Make a range of ours, to be entered."""
+        return self._new_range(f"{OURS}{name}")
+
+    def _ranged(self, name: str, inner: Function) -> Function:
+        """Run a function in a range of a name."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            with self.marked(name):
+                return inner(*args, **kwargs)
+
+        return run
 
     def on_conversion(self, converter: Converter, function: Function, *args: Any, **kwargs: Any) -> Any:
         """Mark a wrap or an unwrap; of what is redistributed the inner function is marked."""
         __tracebackhide__ = True
         self.notes.append(converter.name)
-        with marked(f"wrapping {len(self.notes) - 1}"):
+        with self.marked(f"wrapping {len(self.notes) - 1}"):
             return function(*args, **kwargs)
 
     def hooks(self) -> Iterator[AbstractContextManager[Any]]:
@@ -43,33 +61,32 @@ class Marks:
         dispatcher, propagator = DTensor._op_dispatcher, DTensor._op_dispatcher.sharding_propagator
         yield from conversion_hooks(self, (Conversion.WRAP, Conversion.UNWRAP))
         if hasattr(dispatcher, "dispatch"):  # in Python; of what C++ dispatches the profiler has an event
-            in_python = staticmethod(ranged("dispatch", DTensor.__torch_dispatch__))
+            in_python = staticmethod(self._ranged("dispatch", DTensor.__torch_dispatch__))
             yield patch.object(DTensor, "__torch_dispatch__", in_python)
         for owner, name in ((dispatcher, SLOW_PATH), (propagator, "propagate_op_sharding_non_cached")):
             if hasattr(owner, name):
-                yield patch.object(owner, name, ranged("propagation", getattr(owner, name)))
+                yield patch.object(owner, name, self._ranged("propagation", getattr(owner, name)))
         cache = propagator.propagate_op_sharding
         yield patch.object(propagator, "propagate_op_sharding", _Stand(cache, self._look_up(cache)))
         module = redistribute_module()
         for name in PLANNERS:
             if hasattr(module, name):
                 planner = getattr(module, name)
-                yield patch.object(module, name, _Stand(planner, ranged("planning", planner)))
+                yield patch.object(module, name, _Stand(planner, self._ranged("planning", planner)))
         name = "redistribute_local_tensor"
         inner = getattr(module, name)
         yield from held_by_name(name, inner, self._redistribution(inner))
         name = "_engine_run_backward"
         if (inner := getattr(importlib.import_module("torch.autograd.graph"), name, None)) is not None:
-            yield from held_by_name(name, inner, ranged("backward", inner))
+            yield from held_by_name(name, inner, self._ranged("backward", inner))
 
     def _redistribution(self, inner: Function) -> Function:
         """Mark a redistribution, and keep its specs, of which a text is made later."""
-        notes = self.notes
 
         def run(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            notes.append(args[1:3])
-            with marked(f"redistribution {len(notes) - 1}"):
+            self.notes.append(args[1:3])
+            with self.marked(f"redistribution {len(self.notes) - 1}"):
                 return inner(*args, **kwargs)
 
         return run
@@ -83,7 +100,7 @@ class Marks:
             self.notes.append(False)
             before = info().misses
             try:
-                with marked(f"look-up {number}"):
+                with self.marked(f"look-up {number}"):
                     return cache(schema)
             finally:
                 self.notes[number] = info().misses > before
@@ -92,30 +109,13 @@ class Marks:
 
 
 @contextmanager
-def marking() -> Iterator[Marks]:
+def marking(new_range: Function = new_range) -> Iterator[Marks]:
     """Put ranges in place for a while."""
-    marks = Marks()
+    marks = Marks(new_range)
     with ExitStack() as stack:
         for hook in marks.hooks():
             stack.enter_context(hook)
         yield marks
-
-
-def marked(name: str) -> Any:
-    """Make a range of ours, to be entered."""
-    return new_range(f"{OURS}{name}")
-
-
-def ranged(name: str, inner: Function) -> Function:
-    """Run a function in a range of a name."""
-    whole = f"{OURS}{name}"
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        with new_range(whole):
-            return inner(*args, **kwargs)
-
-    return run
 
 
 class _Stand:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.budget.measure import steps_taken
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.shown import printable, shown
@@ -22,7 +23,7 @@ from pytest_dtdispatch.steps.loop_counter import LoopCounter
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.growth import Allowance, Growth
 from pytest_dtdispatch.watch.lines import calls_text, disturbed_line, steady_line, warmup_line
-from pytest_dtdispatch.watch.loop_budget import LoopBudget, steps_taken
+from pytest_dtdispatch.watch.loop_budget import LoopBudget
 from pytest_dtdispatch.watch.loop_trace import LoopTrace
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
 from pytest_dtdispatch.watch.saying import LineFile, Say, sayer
@@ -146,7 +147,7 @@ class StepWatch:
         ``budgets``.
 
         Args:
-            steps: that are measured undisturbed, and as many that are timed. With 20 the budget takes 51.
+            steps: that are measured undisturbed, and as many of each other kind. With 20 the budget takes 99.
 
         Raises:
             DtDispatchError: a budget is being taken, or a profiler of torch runs.
