@@ -31,7 +31,7 @@ from pytest_dtdispatch.suite import llama, models
 
 Step = Callable[[], Any]
 TURNS = 5
-ADDED_NS = 8_000_000
+ADDED_NS = 1_000_000
 # Code that is nobody's: what it takes belongs to the line that calls it.
 SPIN = """
 import time
@@ -78,6 +78,28 @@ def print_sum(name: str, step: Step, plain: Step) -> None:
     )
 
 
+@torch.library.custom_op("dtdispatch_bench::spin", mutates_args=())
+def spin_in_op(local: torch.Tensor) -> torch.Tensor:
+    """Take longer when asked to, as an op on local tensors."""
+    spin(slow["local op"])
+    return local.clone()
+
+
+class SlowBackward(torch.autograd.Function):
+    """Takes longer in backward when it is asked to."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Hand it on."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        """Hand it on, later."""
+        spin(slow["backward node"])
+        return gradient
+
+
 class Inner(torch.nn.Module):
     """Multiplies, wraps and redistributes."""
 
@@ -85,12 +107,16 @@ class Inner(torch.nn.Module):
         super().__init__()
         self.mesh = mesh
         self.weight = torch.nn.Parameter(torch.rand(WIDTH, WIDTH))
+        self.local = torch.ones(2)
 
     def forward(self, x: torch.Tensor) -> Any:
         """Run each of them on a line of its own."""
         spin(slow["python line"])
         y: Any = x @ self.weight
         z = DTensor.from_local(torch.ones(8, WIDTH), self.mesh, [Replicate(), Replicate()], run_check=False)
+        spin_in_op(self.local)
+        y.is_same_size(z)
+        y = SlowBackward.apply(y)
         return (y + z).redistribute(placements=[Shard(0), Replicate()])
 
 
@@ -113,6 +139,9 @@ PLACES: Mapping[str, tuple[str, str, str, str]] = {
     "propagation": ("propagation", "forward", "", "x.narrow(0, 0, next(rows))"),
     "redistribution": ("redistribution", "forward", "inner", "return (y + z).redistribute"),
     "wrap": ("wrapping", "forward", "inner", "z = DTensor.from_local"),
+    "local op": ("local", "forward", "inner", "spin_in_op(self.local)"),
+    "dispatch": ("dispatch", "forward", "inner", "y.is_same_size(z)"),
+    "backward node": ("autograd", "backward", "inner", 'spin(slow["backward node"])'),
     "optimizer": ("other", "optimizer", "", 'spin(slow["optimizer"])'),
     "python line": ("other", "forward", "inner", 'spin(slow["python line"])'),
 }
@@ -156,12 +185,14 @@ def training_step(mesh: DeviceMesh) -> Step:
 
 @contextmanager
 def slowed() -> Iterator[None]:
-    """Slow what torch does: the propagation of one op, redistributions forward, wraps."""
+    """Slow what torch does: propagation and dispatch of one op each, redistributions forward, wraps."""
     api = sys.modules["torch.distributed.tensor._api"]
     redistribute = sys.modules["torch.distributed.tensor._redistribute"]
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
     propagate = propagator.propagate_op_sharding_non_cached
     forward, wrap = redistribute.Redistribute.forward, api._FromTorchTensor.forward
+    handlers: Any = DTensor._op_dispatcher._custom_op_handlers
+    is_same_size = handlers[torch.ops.aten.is_same_size.default]
 
     def slow_propagate(schema: Any) -> Any:
         spin(slow["propagation"] if schema.op is torch.ops.aten.slice.Tensor else 0)
@@ -175,7 +206,12 @@ def slowed() -> Iterator[None]:
         spin(slow["wrap"])
         return wrap(*args)
 
+    def slow_dispatch(*args: Any) -> Any:
+        spin(slow["dispatch"])
+        return is_same_size(*args)
+
     with ExitStack() as stack:
+        stack.enter_context(patch.dict(handlers, {torch.ops.aten.is_same_size.default: slow_dispatch}))
         stack.enter_context(patch.object(propagator, "propagate_op_sharding_non_cached", slow_propagate))
         stack.enter_context(patch.object(redistribute.Redistribute, "forward", staticmethod(slow_forward)))
         stack.enter_context(patch.object(api._FromTorchTensor, "forward", staticmethod(slow_wrap)))

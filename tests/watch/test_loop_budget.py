@@ -11,7 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from pytest_dtdispatch import DtDispatchError, StepWatch
-from pytest_dtdispatch.budget.measure import steps_taken
 from pytest_dtdispatch.errors import WatchError
 
 pytestmark = pytest.mark.torch
@@ -24,14 +23,15 @@ def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(mesh: DeviceMesh) -> Non
     with StepWatch(lines.append) as watch:
         watch.step()
         watch.budget(steps=6)
-        for _ in range(1 + steps_taken(6)):
+        while not watch.budgets:
             x @ weight
-            time.sleep(0.005)
+            time.sleep(0.006)
             watch.step()
         [budget] = watch.budgets
         text = lines[-1]
-        assert len(watch.steps) == 2 + steps_taken(6)
-    assert budget.name == f"steps 3 to {2 + steps_taken(6)}"
+        # Three find lines; each of four levels takes six, in four blocks that begin with one more.
+        assert len(watch.steps) == 2 + 3 + 4 * (6 + 4)
+    assert budget.name == f"steps 3 to {len(watch.steps)}"
     assert budget.measured_ns > 5_000_000
     assert sum(budget.parts.values()) + budget.unexplained_ns == pytest.approx(budget.measured_ns)
     dearest = budget.by_line()[0]

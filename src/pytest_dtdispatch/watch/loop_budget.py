@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from pytest_dtdispatch.budget.located import PlaceLog
 from pytest_dtdispatch.budget.measure import take_budget
@@ -15,11 +16,12 @@ class LoopBudget:
 
     Args:
         steps: that are measured undisturbed, and as many of each other level.
-        name: of the budget.
+        first: number of the first step that it takes.
     """
 
-    def __init__(self, steps: int, name: str) -> None:
-        self._taking = take_budget(steps, name, _following)
+    def __init__(self, steps: int, first: int) -> None:
+        self._taking = take_budget(steps, f"steps from {first:,} on", _following)
+        self._first = self._next = first
         self._is_in_step = False
 
     def begin_step(self) -> Budget | None:
@@ -28,13 +30,14 @@ class LoopBudget:
         try:
             next(self._taking)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            return replace(done.value, name=f"steps {self._first:,} to {self._next - 1:,}")
         return None
 
     def end_step(self) -> None:
         """Be told that a step has ended; the first began before this was asked for."""
         if self._is_in_step:
             next(self._taking)
+            self._next += 1
 
     def close(self) -> None:
         """Leave it where it is, and take everything out."""

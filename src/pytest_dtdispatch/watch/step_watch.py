@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.budget.measure import steps_taken
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.shown import printable, shown
@@ -147,7 +146,8 @@ class StepWatch:
         ``budgets``.
 
         Args:
-            steps: that are measured undisturbed, and as many of each other kind. With 20 the budget takes 99.
+            steps: that are measured undisturbed, and as many of each other kind. With 20 the budget takes 99
+                of 5 ms and more, and some more of shorter ones.
 
         Raises:
             DtDispatchError: a budget is being taken, or a profiler of torch runs.
@@ -160,8 +160,7 @@ class StepWatch:
         refuse_another_profiler()
         self._counter.look_away()
         self._counter.end_notes()
-        first = len(self.steps) + 2
-        self._budget = LoopBudget(steps, f"steps {first:,} to {first + steps_taken(steps) - 1:,}")
+        self._budget = LoopBudget(steps, first=len(self.steps) + 2)
 
     def summary(self) -> str:
         """Lay out what the loop did so far, as a table."""
