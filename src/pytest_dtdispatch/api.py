@@ -247,7 +247,7 @@ class DtDispatch(Budgeting, Comparing):
         Raises:
             CompileError: the backend cannot be had, or there is a graph break with ``fullgraph``.
             CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
-            GateError: ``max_recompiles`` or ``max_graph_breaks`` is exceeded.
+            GateError: the limit ``recompiles`` or ``graph_breaks`` is exceeded.
 
         Example:
             >>> DtDispatch().compile(pow, 2, 5, name="power").result

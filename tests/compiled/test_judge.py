@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.compiled.judge import LIMITS, cache_effects, complaint, document
+from pytest_dtdispatch.compiled.judge import LIMITS, cache_effects, document, judge
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
@@ -22,6 +22,7 @@ from pytest_dtdispatch.core.measurement import (
     Samples,
     State,
 )
+from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.report.document import View, plain
 from tests.rendered import line_of, lines_of, table_of, titles_of
 
@@ -43,21 +44,21 @@ def breaks(count: int) -> CompiledVariant:
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_a_limit_holds_up_to_its_value(count: int, limit: int) -> None:
     for name in LIMITS:
-        assert bool(complaint(breaks(count), {name: limit})) == (count > limit)
-    assert not complaint(breaks(count), dict.fromkeys(LIMITS))
+        assert bool(complaint(judge(breaks(count), {name: limit}))) == (count > limit)
+    assert not complaint(judge(breaks(count), {}))
 
 
 def test_what_is_over_its_limit_is_listed() -> None:
-    title, first, *listed = complaint(breaks(22), {"max_graph_breaks": 1}).splitlines()
-    assert (title, first) == ("f None: over its limits", "max_graph_breaks=1, and there are 22")
+    title, first, *listed = complaint(judge(breaks(22), {"graph_breaks": 1})).splitlines()
+    assert (title, first) == ("f None: over its limits", "graph_breaks=1, and there are 22")
     assert listed[0] == "    t.py:0: print"
     assert listed[-1] == "    and 2 more"
     assert len(listed) == 21
 
 
 def test_what_is_not_counted_cannot_pass() -> None:
-    _, *cannot = complaint(variant(None, []), dict.fromkeys(LIMITS, 9)).splitlines()
-    assert cannot == [f"{limit}=9 cannot be judged: this torch does not count them" for limit in LIMITS]
+    _, *cannot = complaint(judge(variant(None, []), dict.fromkeys(LIMITS, 9))).splitlines()
+    assert cannot == [f"{limit}=9 judged nothing: this torch does not count them" for limit in LIMITS]
 
 
 @given(NS, st.integers(2, 50))

@@ -165,8 +165,8 @@ def test_a_limit_fails_a_test_that_has_more(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(BREAKS)
     result = measure(pytester, *FEW, "--dtdispatch-max-graph-breaks=0", "--dtdispatch-max-recompiles=0")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["E*max_graph_breaks=0, and there are 2"])
-    result.stdout.fnmatch_lines(["E*max_recompiles=0, and there are 1"])
+    result.stdout.fnmatch_lines(["E*graph_breaks=0, and there are 2"])
+    result.stdout.fnmatch_lines(["E*recompiles=0, and there are 1"])
     result = measure(pytester, *FEW, "--dtdispatch-max-graph-breaks=2", "--dtdispatch-max-recompiles=0")
     result.assert_outcomes(failed=1, passed=1)
 
@@ -181,19 +181,19 @@ def test_a_limit_that_judges_nothing_does_not_pass(pytester: pytest.Pytester) ->
     pytester.makepyfile("def test_plain(dtdispatch): pass")
     result = measure(pytester, "--dtdispatch-max-recompiles=0")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["failed: --dtdispatch-max-recompiles judged nothing: nothing was compiled*"])
+    result.stdout.fnmatch_lines(["*--dtdispatch-max-recompiles judged nothing: nothing was compiled*"])
     pytester.makepyfile(
         "import pytest\n@pytest.mark.dtdispatch(max_graph_breaks=0)\ndef test_plain(dtdispatch): pass"
     )
     result = measure(pytester)
-    result.stdout.fnmatch_lines(["gate max_graph_breaks=0 judged nothing: nothing was compiled*"])
+    result.stdout.fnmatch_lines(["graph_breaks=0 judged nothing: nothing was compiled*"])
 
 
 def test_steps_are_no_compiled_functions(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(DOUBLE)
     result = measure(pytester, *FEW, "--dtdispatch-max-collectives=0")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["failed: --dtdispatch-max-collectives judged nothing: no steps *"])
+    result.stdout.fnmatch_lines(["*--dtdispatch-max-collectives judged nothing: no steps *"])
 
 
 def test_thresholds_of_saved_runs_hold_for_compiles(pytester: pytest.Pytester) -> None:

@@ -165,6 +165,7 @@ KIND = """
     from dataclasses import dataclass
     from typing import ClassVar
 
+    from pytest_dtdispatch.gates.limits import judge_count
     from pytest_dtdispatch.plugin.kinds import register
     from pytest_dtdispatch.report.document import Document, one_line
     from pytest_dtdispatch.report.document import Kind
@@ -187,11 +188,11 @@ KIND = """
         lines = (one_line(f"{test}: {number.name} has {number.value} blocks") for test, number in every)
         return Document(tuple(lines), legend="Blocks: what a model is made of.")
 
-    def complaint(number, limits):
-        is_over = number.value > number.most
-        return f"{number.name}: {number.value} blocks, at most {number.most}" if is_over else ""
+    def judge(number, limits):
+        what = f"there are {number.value}"
+        yield judge_count(number.name, "blocks", number.most, number.value, what)
 
-    register(Kind("number", document, ("blocks",), complaint))
+    register(Kind("number", document, ("blocks",), judge))
 """
 NUMBER = "test_own.py::test_number::model"
 
@@ -233,7 +234,8 @@ def test_a_kind_of_result_is_judged_by_its_own_limit_and_kept(pytester: pytest.P
     with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
     result = measure(pytester, "--dtdispatch-csv=results.csv")
     result.assert_outcomes(failed=1)
-    assert "GateError: model: 12 blocks, at most 11" in text_of(result)
+    result.stdout.fnmatch_lines(["E *GateError: model: over its limits", "E *blocks=11, and there are 12"])
+    result.stdout.fnmatch_lines(["gate: failed against limits: 1 passed, 1 regressed"])
     assert "test_own.py::test_number: other has 5 blocks" in text_of(result)
     assert Path("results.csv").read_text().count(",blocks,") == 2
 

@@ -49,7 +49,7 @@ def test_a_limit_judges_each_step_of_a_stream(pytester: pytest.Pytester) -> None
     pytester.makepyfile(LIMITED)
     result = measure(pytester)
     result.assert_outcomes(failed=1)
-    assert_says_once(result, "max_misses_per_step=0, and step 1 has 1")
+    result.stdout.fnmatch_lines(["E *misses=0, and step 1 has 1"])
 
 
 def test_a_limit_holds_after_a_warm_up_with_all_shapes(pytester: pytest.Pytester) -> None:

@@ -152,7 +152,9 @@ def test_rows_that_never_miss_have_no_column_of_misses() -> None:
 
 def test_a_run_of_numbers_alone_is_a_page() -> None:
     page = page_of(ReportedRun(documents=(of_budget("steps"),)))
-    assert "No signature or call was measured." in page.text
+    assert "Counts of steps" in page.text
+    assert "No signature or call was measured." not in page.text
+    assert "No signature or call was measured." in page_of(ReportedRun()).text
 
 
 def test_the_course_follows_rows_that_come_and_go() -> None:

@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
+from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.report.document import Paragraph, Tone, View
 from pytest_dtdispatch.scaling.judge import (
     MIN_PASSES,
-    complaint,
     document,
     fit_power,
     fit_scaling,
     fit_text,
+    judge,
     merge,
 )
 from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Point, Scaling
@@ -165,7 +166,7 @@ def test_a_callable_that_never_propagates_has_its_calls_fitted_and_no_miss() -> 
     assert math.isnan(scaling.miss.exponent)
     assert scaling.miss.why_not == f"no miss was measured ({remark})"
     assert (scaling.miss.verdict, scaling.hit.verdict) == (LimitVerdict.ABSENT, LimitVerdict.PASSED)
-    assert complaint(scaling) == ""
+    assert complaint(judge(scaling)) == ""
     assert [point.hit_ns for point in scaling.points] == list(SIZES)
 
 
@@ -175,7 +176,7 @@ def test_a_callable_that_never_hits_has_its_misses_fitted() -> None:
     scaling = fit_scaling("new shapes", taken, 1.3)
     assert scaling.miss.exponent == pytest.approx(1)
     assert scaling.hit.why_not == f"no hit was measured ({note})"
-    assert complaint(scaling) == ""
+    assert complaint(judge(scaling)) == ""
 
 
 def test_misses_that_were_all_refused_are_not_taken_for_a_callable_that_has_none() -> None:
@@ -183,9 +184,10 @@ def test_misses_that_were_all_refused_are_not_taken_for_a_callable_that_has_none
     taken = {size: [Figures(1, (refused, Samples(State.HIT, (5,))))] * PASSES for size in SIZES}
     scaling = fit_scaling("memoized", taken, 1.3)
     assert (scaling.miss.verdict, scaling.hit.verdict) == (LimitVerdict.MISSING, LimitVerdict.PASSED)
-    assert complaint(scaling) == (
-        "scaling 'memoized', max_exponent=1.3: miss not fitted: only 0 of 7 passes measured a miss at every "
-        "size (propagation did not run)"
+    assert complaint(judge(scaling)) == (
+        "memoized: not judged\n"
+        "max_exponent=1.3: miss not fitted: only 0 of 7 passes measured a miss at every size "
+        "(propagation did not run)"
     )
 
 
@@ -196,7 +198,7 @@ def test_hits_and_calls_are_not_fitted_together() -> None:
     assert math.isnan(scaling.hit.exponent)
     assert scaling.hit.why_not == "only 0 of 7 passes measured a hit at every size"
     assert scaling.points[0].hit_ns is None
-    assert "only 0 of 7 passes measured a hit at every size" in complaint(scaling)
+    assert "only 0 of 7 passes measured a hit at every size" in complaint(judge(scaling))
 
 
 @pytest.mark.parametrize("complete", range(PASSES + 1))
@@ -209,12 +211,12 @@ def test_an_exponent_needs_five_passes_that_measured_every_size(complete: int) -
     if complete >= MIN_PASSES:
         assert scaling.hit.passes == complete
         assert scaling.hit.exponent == pytest.approx(1)
-        assert complaint(scaling) == ""
+        assert complaint(judge(scaling)) == ""
     else:
         why = f"only {complete} of 7 passes measured a hit at every size (it ran again)"
         assert scaling.hit.why_not == why
         assert scaling.hit.verdict is LimitVerdict.MISSING
-        assert complaint(scaling) == f"scaling 'stack', max_exponent=1.3: hit not fitted: {why}"
+        assert complaint(judge(scaling)) == f"stack: not judged\nmax_exponent=1.3: hit not fitted: {why}"
 
 
 def test_a_cost_of_nothing_is_not_fitted() -> None:
@@ -242,7 +244,7 @@ def test_a_limit_is_held_against_the_whole_interval(exponents: list[float], verd
     assert (on_miss.miss.verdict, on_miss.hit.verdict) == (verdict, LimitVerdict.PASSED)
     assert (on_hit.hit.verdict, on_hit.miss.verdict) == (verdict, LimitVerdict.PASSED)
     for scaling in (on_miss, on_hit):
-        assert bool(complaint(scaling)) == (verdict is LimitVerdict.FAILED)
+        assert bool(complaint(judge(scaling))) == (verdict is LimitVerdict.FAILED)
 
 
 @unhurried
@@ -259,14 +261,14 @@ def test_a_complaint_names_state_exponent_interval_limit_and_costs() -> None:
         16: [both(20_000, 1_000)] * PASSES,
         32: [both(40_000, 1_000)] * PASSES,
     }
-    assert complaint(fit_scaling("stack", taken, 0.5)) == (
-        "scaling 'stack', max_exponent=0.5: miss grows as size^1.00 (1.00 to 1.00 in 7 passes), "
+    assert complaint(judge(fit_scaling("stack", taken, 0.5))) == (
+        "stack: over its limits\nmax_exponent=0.5: miss grows as size^1.00 (1.00 to 1.00 in 7 passes), "
         "all of it above the limit: 8: 10.0 us, 16: 20.0 us, 32: 40.0 us"
     )
 
 
 def test_a_complaint_of_both_states_has_both_costs() -> None:
-    text = complaint(judged([2.0] * PASSES, [1.5] * PASSES, 0.5))
+    text = complaint(judge(judged([2.0] * PASSES, [1.5] * PASSES, 0.5)))
     assert "miss grows as size^2.00" in text
     assert "hit grows as size^1.50" in text
     assert text.count("8: ") == 2
@@ -274,9 +276,9 @@ def test_a_complaint_of_both_states_has_both_costs() -> None:
 
 def test_nothing_fitted_is_a_complaint_and_only_with_a_limit() -> None:
     taken = {size: [Figures(notes=("runs once",))] * PASSES for size in SIZES}
-    assert complaint(fit_scaling("t_", taken)) == ""
-    assert complaint(fit_scaling("t_", taken, 1.3)) == (
-        "scaling 't_', max_exponent=1.3: miss not fitted: no miss was measured (runs once); "
+    assert complaint(judge(fit_scaling("t_", taken))) == ""
+    assert complaint(judge(fit_scaling("t_", taken, 1.3))) == (
+        "t_: not judged\nmax_exponent=1.3: miss not fitted: no miss was measured (runs once); "
         "hit not fitted: no hit was measured (runs once)"
     )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledVariant
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.metrics import listed, repeated
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.metrics import repeated
+from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.gates.limits import judge_count, unjudged
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -30,7 +30,7 @@ from pytest_dtdispatch.stats.rank_sums import hodges_lehmann, shift_interval
 
 CONFIDENCE = 0.95  # five compiles each suffice for it
 COMPARED = (State.COMPILE_COLD, State.COMPILE_WARM)
-LIMITS = ("max_recompiles", "max_graph_breaks")  # each names what it limits
+LIMITS = ("recompiles", "graph_breaks")  # each names what it limits
 NOT_COUNTED = "?"
 SCALES = {
     "cold": Scale("s", 1e9, 3),
@@ -61,16 +61,16 @@ MEANINGS = {
 }
 
 
-def complaint(variant: CompiledVariant, limits: Mapping[str, Any]) -> str:
-    """Say which limits a compiled function exceeds, or cannot be held against; empty where none."""
-    against: list[str] = []
+def judge(variant: CompiledVariant, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
+    """Hold a compiled function against each limit."""
     for limit in LIMITS:
-        allowed, found = limits.get(limit), getattr(variant.counts, limit.removeprefix("max_"))
-        if allowed is not None and found is None:
-            against.append(f"{limit}={allowed} cannot be judged: this torch does not count them")
-        elif allowed is not None and len(found) > allowed:
-            against += [f"{limit}={allowed}, and there are {len(found):,}", *listed(found)]
-    return "\n".join([f"{printable(variant.name)}: over its limits", *against]) if against else ""
+        if limit in limits:
+            found = getattr(variant.counts, limit)
+            if found is None:
+                yield unjudged(variant.name, f"{limit}={limits[limit]}", "this torch does not count them")
+            else:
+                what = f"there are {len(found):,}"
+                yield judge_count(variant.name, limit, limits[limit], len(found), what, found)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ KIND = Kind(
     CompiledVariant.kind,
     document,
     tuple(METRICS),
-    complaint,
+    judge,
     LIMITS,
     "nothing was compiled; call dtdispatch.compile(fn, *args) in the test",
 )

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Protocol
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, row_key
 from pytest_dtdispatch.core.signatures import Signature, shorten
+from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.errors import GateError
 
 # Rows that are shown with the results they belong to, and not among signatures and calls.
 OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
@@ -110,6 +112,8 @@ class TestResults:
         is_simulated: whether figures hold the work of all ranks, simulated in one process.
         passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
         calls_passed_over: how many calls these were.
+        verdicts: what limits say of its results.
+        untold: what broke a limit, or left it without anything to judge, and has not failed the test yet.
 
     Example:
         >>> results = TestResults()
@@ -126,6 +130,8 @@ class TestResults:
         self.is_simulated = False
         self.passed_over: set[str] = set()
         self.calls_passed_over = 0
+        self.verdicts: list[RowVerdict] = []
+        self.untold: list[GateError] = []
         self._in_place: dict[Signature, InPlace] = {}
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}

@@ -56,6 +56,7 @@ class RowVerdict:
             a file, ``change_percent`` is how far the row has moved since that was set.
         remedy: what to do about it; empty where nothing is to be done.
         criterion: what it was held against, as it was typed; empty where there is one for all rows.
+        details: lines that say what was found, and what it consists of.
     """
 
     row: str
@@ -63,6 +64,7 @@ class RowVerdict:
     figures: tuple[tuple[str, float], ...] = ()
     remedy: str = ""
     criterion: str = ""
+    details: tuple[str, ...] = ()
 
     @property
     def drift(self) -> Drift | None:

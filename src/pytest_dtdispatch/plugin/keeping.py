@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtdispatch import api
@@ -10,8 +11,10 @@ from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.callables import own_name
 from pytest_dtdispatch.core.metrics import row_key
-from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
+from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, number_name
+from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import CaptureError, GateError
+from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenRegions
 from pytest_dtdispatch.plugin.waiting import Waiting
@@ -34,7 +37,7 @@ class KeepingDtDispatch(api.DtDispatch):
         self,
         plan: Plan,
         ops: tuple[str, ...],
-        limits: Mapping[str, Any],
+        limits: Mapping[str, int],
         compile_plan: CompilePlan,
         waiting: Waiting | None = None,
         test: str = "",
@@ -62,9 +65,17 @@ class KeepingDtDispatch(api.DtDispatch):
                 raise CaptureError(f"no kind of results is registered as {result.kind!r}; valid: {known}")
             self._refuse_taken(result.name, kind=result.kind)
             self.results.add(result)
-        for result in results:
-            if against := KINDS[result.kind].complaint(result, self._limits):
-                raise GateError(against)
+        self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, self._limits)])
+
+    def _hold(self, verdicts: Sequence[RowVerdict]) -> None:
+        """Keep what limits say of results; what fails the test fails it also where it catches the error."""
+        __tracebackhide__ = True
+        test = self.results.test
+        self.results.verdicts += [replace(each, row=number_name(test, each.row)) for each in verdicts]
+        if against := complaint(verdicts):
+            error = GateError(against)
+            self.results.untold.append(error)
+            raise error
 
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
         """Name what a method measures, where it may be measured now and the name is free."""

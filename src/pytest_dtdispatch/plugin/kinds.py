@@ -11,6 +11,7 @@ from pytest_dtdispatch.compiled.judge import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import UNITS, Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
 from pytest_dtdispatch.core.results import NamedCall, TestResults
+from pytest_dtdispatch.gates.limits import over
 from pytest_dtdispatch.instructions.table import document as of_instructions
 from pytest_dtdispatch.ranks.table import document as of_ranks
 from pytest_dtdispatch.report.document import Document, Kind, View, one_line, paragraph
@@ -47,7 +48,8 @@ def metric_names() -> MetricNames:
 
 def documents(found: Mapping[str, TestResults], view: View) -> dict[str, Document]:
     """Lay out every kind of result that was found, by the name of the kind."""
-    shown = {}
+    over_limits = (row.row for each in found.values() for row in over(each.verdicts))
+    view, shown = replace(view, over=frozenset(over_limits)), {}
     for kind in KINDS.values():
         if by_test := {test: those for test, each in found.items() if (those := each.of(kind.name))}:
             document = kind.document(by_test, view)

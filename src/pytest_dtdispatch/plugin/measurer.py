@@ -15,9 +15,8 @@ from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import TestResults, Unseen
-from pytest_dtdispatch.errors import GateError
+from pytest_dtdispatch.gates.limits import unjudged
 from pytest_dtdispatch.plugin.keeping import KeepingDtDispatch
-from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenCapture
 from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import fit_scaling, merge
@@ -191,7 +190,7 @@ class UntimedDtDispatch(MeasuringDtDispatch):
         __tracebackhide__ = True
         scaling = run_sizes(make, sizes, name)
         if max_exponent is not None:
-            raise GateError(f"{scaling.name!r}: max_exponent={max_exponent:g} is disabled: {NOT_TIMED}")
+            self._hold([unjudged(scaling.name, f"max_exponent={max_exponent:g}", NOT_TIMED)])
         return scaling
 
     def _compare(self, asked: Variants) -> Compared:
@@ -294,5 +293,5 @@ def make_measurer(
         kind, compile_rounds, calls = CountingDtDispatch, 1, 1
     cached = settings.fake_tensor_cache or ()
     compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler, one_thread)
-    limits = {limit: getattr(settings, limit, None) for each in KINDS.values() for limit in each.limits}
-    return kind(plan, settings.ops, limits, compile_plan, waiting, test, settings.trace is not None)
+    is_traced = settings.trace is not None
+    return kind(plan, settings.ops, settings.limits, compile_plan, waiting, test, is_traced)

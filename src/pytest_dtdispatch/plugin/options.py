@@ -92,6 +92,12 @@ class Settings:
         # A count of instructions hardly differs from call to call: few are always enough.
         return FEW["rounds"] if self.metric == "instructions" else MOST_ROUNDS
 
+    @property
+    def limits(self) -> dict[str, int]:
+        """Limits that are given, by their names."""
+        every = {name: getattr(self, field) for name, field in flags.LIMITS.items()}
+        return {name: most for name, most in every.items() if most is not None}
+
     def environment(self) -> Environment:
         """Describe what the figures stand on."""
         from pytest_dtdispatch.meshes.place import run_environment
@@ -219,9 +225,10 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
 
 
 def gate_keywords(item: pytest.Item, gates: Collection[str]) -> list[str]:
-    """Write the gates that the markers of a test have: ``max_misses_per_step=0``."""
+    """Write the limits that the markers of a test have: ``misses=0``."""
     values = marker_values(item)
-    return [f"{gate}={values[gate]}" for gate in gates if gate in values]
+    fields = {gate: flags.LIMITS.get(gate, gate) for gate in gates}
+    return [f"{gate}={values[field]}" for gate, field in fields.items() if field in values]
 
 
 def is_held_to_saved_run(item: pytest.Item) -> bool:

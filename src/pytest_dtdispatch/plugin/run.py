@@ -63,12 +63,15 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     rank = rank_of(config)
     session = None
     if settings.measure:
-        from pytest_dtdispatch.plugin.session import Session
+        from pytest_dtdispatch.plugin.limit_gate import LimitGate
+        from pytest_dtdispatch.plugin.session import LIMITS, Session
         from pytest_dtdispatch.plugin.unsupported_torch import UnsupportedTorch
 
         config.pluginmanager.register(UnsupportedTorch(), "dtdispatch-unsupported-torch")
         session = Session(config, settings)
         config.pluginmanager.register(session, "dtdispatch-session")
+        gate = LimitGate(config, session.results, session.why_not)
+        config.pluginmanager.register(gate, LIMITS)
     if rank is not None and rank.exchange is not None:
         from pytest_dtdispatch.plugin import rank_tests
 

@@ -20,9 +20,8 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.asked_ops import AskedOps
-from pytest_dtdispatch.plugin.given import gate_flags
-from pytest_dtdispatch.plugin.kinds import KINDS, documents, legends, numbers
-from pytest_dtdispatch.plugin.last_line import GATE_FAILED, add_failures, add_not_measured
+from pytest_dtdispatch.plugin.kinds import documents, legends, numbers
+from pytest_dtdispatch.plugin.last_line import add_failures, add_not_measured
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.plugin.printing import print_lines
 from pytest_dtdispatch.plugin.progress_display import shown_progress
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.expected_gate import ExpectedGate
+    from pytest_dtdispatch.plugin.limit_gate import LimitGate
     from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.rank_tests import RankSession
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.written_files import WrittenFiles
     from pytest_dtdispatch.report.reported_run import ReportedRun
 
-SAVED_RUN = "dtdispatch-saved-run"
-GATES = (SAVED_RUN, "dtdispatch-expected")
+LIMITS, SAVED_RUN, EXPECTED = "dtdispatch-limits", "dtdispatch-saved-run", "dtdispatch-expected"
+GATES = (LIMITS, SAVED_RUN, EXPECTED)
 FILES = "dtdispatch-files"
 # Plugins that have a method ``enter``, for the results of each test; those of a later run of it replace them.
-SINKS = ("dtdispatch-bridge", *GATES, FILES, "dtdispatch-annotations")
+SINKS = ("dtdispatch-bridge", SAVED_RUN, EXPECTED, FILES, "dtdispatch-annotations")
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 
@@ -153,7 +153,8 @@ class Session(PluginObject):
         else:
             with self.measuring(item) as measurer, _whole_test(measurer.whole_test()):
                 result = yield
-        self._require_results(item)
+        if self.why_not and options.is_held_to_saved_run(item):
+            raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
         return result
 
     @pytest.hookimpl(tryfirst=True)
@@ -161,21 +162,9 @@ class Session(PluginObject):
         """Take progress away before the next dot is written."""
         tell(NOTHING)
 
-    def _require_results(self, item: pytest.Item) -> None:
-        """Fail a test that passed, and has a gate that judged nothing."""
-        if self.why_not and options.is_held_to_saved_run(item):
-            raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
-        results = self.results.get(options.row_nodeid(item))
-        for kind in KINDS.values():
-            gates = ", ".join(options.gate_keywords(item, kind.limits))
-            if gates and self.why_not:
-                raise pytest.fail.Exception(f"gate {gates} is disabled: {self.why_not}", pytrace=False)
-            if gates and not (results and results.of(kind.name)):
-                raise pytest.fail.Exception(f"gate {gates} judged nothing: {kind.nothing}", pytrace=False)
-
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a run whose gates failed, or, as the command line gives them, judged nothing."""
+        """Fail a run whose gates failed."""
         for files in self._plugins(FILES):
             files.write(session.items, self._ranks.why_stopped if self._ranks else "")
         if self._failures() and session.exitstatus == pytest.ExitCode.OK:
@@ -185,14 +174,13 @@ class Session(PluginObject):
         """Find plugin objects of ours, as far as this run has them."""
         return [plugin for name in names if (plugin := self._config.pluginmanager.get_plugin(name))]
 
-    def _after_tests(self) -> list[SavedRunGate | ExpectedGate | WrittenFiles]:
+    def _after_tests(self) -> list[LimitGate | SavedRunGate | ExpectedGate | WrittenFiles]:
         """Give what judges or writes when all is measured."""
         return self._plugins(*GATES, FILES)
 
     def _failures(self) -> list[str]:
         """Name what failed beside tests."""
-        idle = [GATE_FAILED] if self._idle_gates() else []
-        return [*(failure for each in self._after_tests() for failure in each.failures), *idle]
+        return [failure for each in self._after_tests() for failure in each.failures]
 
     @functools.cached_property
     def reported(self) -> ReportedRun:
@@ -209,18 +197,6 @@ class Session(PluginObject):
     def _ranks(self) -> RankSession | None:
         ranks: RankSession | None = self._config.pluginmanager.get_plugin("dtdispatch-ranks")
         return ranks
-
-    def _idle_gates(self) -> str:
-        """Say which gates of the command line judged nothing, and why; empty where there are none."""
-        if hasattr(self._config, "workerinput"):
-            return ""
-        idle = [
-            f"{', '.join(flags)} judged nothing: {self.why_not or kind.nothing}"
-            for kind in KINDS.values()
-            if (flags := gate_flags(self._config, kind.limits))
-            and not any(results.of(kind.name) for results in self.results.values())
-        ]
-        return "; ".join(idle)
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
@@ -260,8 +236,6 @@ class Session(PluginObject):
         if self._has_thresholds and not self._plugins(SAVED_RUN):
             yield Document((one_line(Span(f"gate: {NO_SAVED_RUN}", Tone.NOTICE)),))
         yield from (each.document() for each in self._after_tests())
-        if idle := self._idle_gates():
-            yield Document((one_line(Span(f"failed: {idle}", Tone.BAD)),))
         yield noise([row for results in self.results.values() for row in results.measurements()])
 
     def _view(self) -> View:

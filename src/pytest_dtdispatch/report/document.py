@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.report.bars import Bars, Ends, StackedBar
 
 MOST_NOTES = 5
@@ -39,11 +40,13 @@ class View:
         verbose: with every column and note.
         counted: what its samples count; empty where they are times.
         is_many: whether it ran on many ranks.
+        over: names of results that are over their limits.
     """
 
     verbose: bool = False
     counted: str = ""
     is_many: bool = False
+    over: frozenset[str] = frozenset()
 
     def listed(self, notes: Sequence[str]) -> list[str]:
         """Choose the notes that are shown, and say how many are left out.
@@ -242,8 +245,8 @@ class Kind:
         name: as its results have it.
         document: lays out results by test.
         metrics: names of the numbers that its results have beside rows.
-        complaint: says what the limits of a test have against a result; empty where nothing.
-        limits: settings that limit it.
+        judge: holds a result against the limits of its test, by their names; gives a verdict for each.
+        limits: names of those that hold for it.
         nothing: what is said where a limit judged nothing.
         number: says how many there are, in a report of one line.
     """
@@ -251,7 +254,7 @@ class Kind:
     name: str
     document: Callable[[Mapping[str, Sequence[Any]], View], Document]
     metrics: tuple[str, ...] = ()
-    complaint: Callable[[Any, Mapping[str, Any]], str] = lambda result, limits: ""
+    judge: Callable[[Any, Mapping[str, int]], Iterable[RowVerdict]] = lambda result, limits: ()
     limits: tuple[str, ...] = ()
     nothing: str = ""
     number: str = ""

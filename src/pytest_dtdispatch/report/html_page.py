@@ -92,7 +92,8 @@ def _of_kind(run: ReportedRun, kind: str) -> Iterator[Html]:
 
 def _rows(run: ReportedRun) -> Iterator[Html]:
     table = rows_table(run, verdicts_by_row(run))
-    yield table or element("p", NO_ROWS)
+    if table or not run.documents:
+        yield table or element("p", NO_ROWS)
     yield html_text(run.explained, OWN_PAGE)
     if table and run.unit.is_time:
         yield element("p", GONE_STATES, class_="hint")

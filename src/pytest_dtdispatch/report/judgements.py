@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.drifts import drifts_of
 from pytest_dtdispatch.gates.expected import ExpectedJudgement
+from pytest_dtdispatch.gates.limits import LimitJudgement
 from pytest_dtdispatch.gates.saved_run import Judgement
 from pytest_dtdispatch.report.document import (
     Block,
@@ -24,6 +25,7 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.drift_lines import drift_blocks
 from pytest_dtdispatch.report.scales import column_scale
 
+AnyJudgement = Judgement | ExpectedJudgement | LimitJudgement
 TONES = {
     Verdict.PASSED: Tone.GOOD,
     Verdict.IMPROVED: Tone.GOOD,
@@ -72,6 +74,15 @@ def expected_document(judgement: ExpectedJudgement, where: str, results: str) ->
     return Document(tuple(blocks))
 
 
+def limits_document(judgement: LimitJudgement, where: str) -> Document:
+    """Say what is over its limits, or was not judged, and what it consists of."""
+    blocks: list[Block] = [_outcome(judgement, where, "nothing was judged")]
+    for row in _to_be_told(judgement):
+        expected = "its test is marked to fail (xfail)" * (row in judgement.expected)
+        blocks += _row(row, *row.details, expected)
+    return Document(tuple(blocks))
+
+
 def growth_percent(row: RowVerdict) -> float:
     """Give how far a row has grown from what it was held against, in percent; 0 where that is not known."""
     figures = dict(row.figures)
@@ -93,7 +104,7 @@ def change_text(row: RowVerdict) -> str:
     if "found" not in figures:
         return ""
     share = f" ({figures['change_percent']:+.1f} %)" if "change_percent" in figures else ""
-    return f"{figures['expected']:,} -> {figures['found']:,}{share}"
+    return f"{figures['expected']:,.0f} -> {figures['found']:,.0f}{share}"
 
 
 def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
@@ -105,22 +116,22 @@ def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
     )
 
 
-def _outcome(judgement: Judgement | ExpectedJudgement, where: str, nothing: str) -> Paragraph:
+def _outcome(judgement: AnyJudgement, where: str, nothing: str) -> Paragraph:
     """Say how a gate ended, and what the run was held against."""
     word = Span("failed", Tone.BAD) if judgement.has_failed else Span("passed", Tone.GOOD)
     numbers = verdict_counts(judgement.verdicts) or (nothing,)
     return one_line("gate: ", word, f" against {where}: ", *numbers)
 
 
-def _to_be_told(judgement: Judgement | ExpectedJudgement) -> list[RowVerdict]:
+def _to_be_told(judgement: AnyJudgement) -> list[RowVerdict]:
     """Choose every row that has not just passed, in the order of verdicts."""
     others = [row for row in judgement.verdicts if row.verdict is not Verdict.PASSED]
     return sorted(others, key=lambda row: ORDER.index(row.verdict))
 
 
-def _row(row: RowVerdict, details: str) -> Iterator[Paragraph]:
+def _row(row: RowVerdict, *details: str) -> Iterator[Paragraph]:
     yield _row_title(row, row.row)
-    for text in filter(None, (details, row.remedy)):
+    for text in filter(None, (*details, row.remedy)):
         yield _detail(text, indent=2)
 
 

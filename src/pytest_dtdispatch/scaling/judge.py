@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State, refused_of
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
 from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Point, Scaling, cost_text
 
@@ -39,24 +40,29 @@ def fit_scaling(
     return Scaling(name, tuple(points), miss, hit, max_exponent)
 
 
-def complaint(scaling: Scaling, limits: Mapping[str, object] | None = None) -> str:
-    """Say in one line what its own limit has against a scaling; empty where it has nothing against it.
+def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator[RowVerdict]:
+    """Hold the exponents of a scaling against its own limit, if it has one.
 
-    An interval that holds the limit is no complaint: it does not tell on which side the exponent lies. That
-    nothing could be fitted is one, and so is a state that some sizes were not measured in.
+    An interval that holds the limit is inconclusive: it does not tell on which side the exponent lies.
+    Nothing was judged if nothing could be fitted, or if some sizes were not measured in a state.
     """
+    if scaling.max_exponent is None:
+        return
     complaints = []
-    are_absent = all(fit.verdict is LimitVerdict.ABSENT for fit in scaling.fits)
+    verdicts = {fit.verdict for fit in scaling.fits}
     for fit in scaling.fits:
         if fit.verdict is LimitVerdict.FAILED:
             is_miss = fit.state is State.MISS
             costs = (f"{at.size}: {cost_text(at.miss_ns if is_miss else at.hit_ns)}" for at in scaling.points)
             complaints.append(f"{fit}, all of it above the limit: {', '.join(costs)}")
-        elif are_absent or fit.verdict is LimitVerdict.MISSING:
+        elif verdicts == {LimitVerdict.ABSENT} or fit.verdict is LimitVerdict.MISSING:
             complaints.append(str(fit))
-    if not complaints:
-        return ""
-    return f"scaling {scaling.name!r}, max_exponent={scaling.max_exponent:g}: {'; '.join(complaints)}"
+    verdict = Verdict.INCONCLUSIVE if LimitVerdict.INCONCLUSIVE in verdicts else Verdict.PASSED
+    if complaints:
+        verdict = Verdict.REGRESSED if LimitVerdict.FAILED in verdicts else Verdict.MISSING
+    criterion = f"max_exponent={scaling.max_exponent:g}"
+    details = (f"{criterion}: {'; '.join(complaints)}",) if complaints else ()
+    yield RowVerdict(scaling.name, verdict, (), "", criterion, details)
 
 
 def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[float]]) -> Fit:
@@ -159,4 +165,4 @@ def fit_text(fit: Fit, limit: float | None) -> str:
     return text if limit is None else f"{text}{judged.format(limit)}"
 
 
-KIND = Kind(Scaling.kind, document, complaint=complaint)
+KIND = Kind(Scaling.kind, document, judge=judge)

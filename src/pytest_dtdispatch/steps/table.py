@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from pytest_dtdispatch.core.metrics import listed
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.results import number_name
+from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
@@ -42,7 +42,7 @@ MEANINGS = {
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     """Lay out what was counted."""
     groups = tuple(
-        Group(f"{test} (counts of each step)", tuple(_line(steps, view) for steps in of_test))
+        Group(f"{test} (counts of each step)", tuple(_line(test, steps, view) for steps in of_test))
         for test, of_test in counted.items()
         if of_test
     )
@@ -71,9 +71,10 @@ def _grows(steps: Steps) -> bool:
     return any(count > 0 for count in (*steps.cache_growth.values(), steps.spec_growth))
 
 
-def _line(steps: Steps, view: View) -> Line:
+def _line(test: str, steps: Steps, view: View) -> Line:
     cells = tuple(_range([count(step) for step in steps.steps]) for _, count in COLUMNS)
-    state = state_of(steps)
+    over = "over its limits, " * (number_name(test, steps.name) in view.over)
+    state = f"{over}{state_of(steps)}"
     return Line(
         label=steps.name,
         cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),
@@ -123,38 +124,33 @@ def _named(counts: Sequence[tuple[str, int]], unit: str) -> list[str]:
 
 # The most that any one step may have: what is counted, and what it consists of.
 _LIMITED: dict[str, tuple[Callable[[StepCounts], int], Callable[[StepCounts], Sequence[str]]]] = {
-    "max_misses_per_step": (lambda step: step.misses, lambda step: by_cause([step.missed])),
-    "max_cache_growth": (
+    "misses": (lambda step: step.misses, lambda step: by_cause([step.missed])),
+    "cache_growth": (
         lambda step: step.most_cache_growth,
         lambda step: _named(step.cache_growth, " entries"),
     ),
-    "max_spec_growth": (lambda step: step.spec_growth, lambda step: ()),
-    "max_redistributes": (lambda step: step.redistributes, lambda step: by_cause([step.redistributions])),
-    "max_collectives": (lambda step: step.collective_calls, lambda step: by_cause([step.collective_runs])),
-    "max_wraps": (lambda step: len(step.wraps), lambda step: by_cause([step.wraps])),
+    "spec_growth": (lambda step: step.spec_growth, lambda step: ()),
+    "redistributes": (lambda step: step.redistributes, lambda step: by_cause([step.redistributions])),
+    "collectives": (lambda step: step.collective_calls, lambda step: by_cause([step.collective_runs])),
+    "wraps": (lambda step: len(step.wraps), lambda step: by_cause([step.wraps])),
 }
 LIMITS = tuple(_LIMITED)
 
 
-def complaint(steps: Steps, limits: Mapping[str, Any]) -> str:
-    """Say which limits some step exceeds, each by its worst step; empty where none is exceeded."""
-    against = list(_complaints(steps.steps, limits)) if steps.steps else []
-    return "\n".join([f"{printable(steps.name)}: over its limits", *against]) if against else ""
-
-
-def _complaints(steps: Sequence[StepCounts], limits: Mapping[str, Any]) -> Iterator[str]:
+def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
+    """Hold the worst step against each limit."""
     for limit, (count, details) in _LIMITED.items():
-        allowed, worst = limits.get(limit), max(steps, key=count)
-        if allowed is not None and count(worst) > allowed:
-            yield f"{limit}={allowed}, and step {steps.index(worst) + 1} has {count(worst):,}"
-            yield from listed(details(worst))
+        if limit in limits and (steps := counted.steps):
+            worst = max(steps, key=count)
+            what = f"step {steps.index(worst) + 1} has {count(worst):,}"
+            yield judge_count(counted.name, limit, limits[limit], count(worst), what, details(worst))
 
 
 KIND = Kind(
     Steps.kind,
     document,
     tuple(METRICS),
-    complaint,
+    judge,
     LIMITS,
     "no steps were counted; call dtdispatch.steps(fn) in the test, "
     "or count whole tests with --dtdispatch-all --dtdispatch-metric counts",

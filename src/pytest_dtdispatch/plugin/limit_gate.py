@@ -1,0 +1,127 @@
+"""The gate that holds counts against limits: each test as it ends, and then the run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.errors import GateError, RanksError
+from pytest_dtdispatch.gates.limits import LimitJudgement, complaint, unjudged
+from pytest_dtdispatch.plugin.flags import LIMITS
+from pytest_dtdispatch.plugin.given import gate_flags
+from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.last_line import GATE_FAILED
+from pytest_dtdispatch.plugin.options import gate_keywords, row_nodeid
+from pytest_dtdispatch.plugin.plugin_object import PluginObject
+from pytest_dtdispatch.report.document import Document
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.core.results import TestResults
+    from pytest_dtdispatch.report.reported_run import ReportedGate
+
+WHERE = "limits"
+# What a test may end with although a limit is broken: it fails by it, was told to fail, or the run ends.
+ENDS = (
+    *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
+    *(pytest.exit.Exception, KeyboardInterrupt),
+)
+
+
+class LimitGate(PluginObject):
+    """The plugin object that fails tests and the run by limits."""
+
+    def __init__(self, config: pytest.Config, results: Mapping[str, TestResults], why_not: str) -> None:
+        self._config = config
+        self._results = results
+        self._why_not = why_not
+        self._unjudged: dict[str, list[RowVerdict]] = {}
+        self._xfailed: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what makes a failure an expected one
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Fail a test that swallowed what a limit raised, and one that left a limit nothing to judge."""
+        test = row_nodeid(item)
+        results = self._results.get(test)
+        if results is not None and results.untold:
+            error = GateError("\n".join(map(str, results.untold)))
+            error.__traceback__ = results.untold[0].__traceback__
+            results.untold.clear()
+            if call.excinfo is None or not isinstance(call.excinfo.value, ENDS):
+                error.__context__ = call.excinfo and call.excinfo.value
+                _end_by(call, error)
+        elif call.when == "call":
+            self._unjudged[test] = [] if call.excinfo else list(self._nothing_judged(item))
+            if why := complaint(self._unjudged[test]):
+                _end_by(call, pytest.fail.Exception(why, pytrace=False))
+        report = yield
+        if hasattr(report, "wasxfail") and report.skipped:
+            self._xfailed.add(test)
+        return report
+
+    @property
+    def failures(self) -> list[str]:
+        """Why the run must fail, as pytest's last line says it."""
+        return [GATE_FAILED] if self._judgement is not None and self._judgement.has_failed else []
+
+    def reported(self) -> ReportedGate | None:
+        """Give what was judged, if there are limits."""
+        from pytest_dtdispatch.report.judgements import limits_document
+        from pytest_dtdispatch.report.reported_run import ReportedGate
+
+        if (judged := self._judgement) is None:
+            return None
+        said = limits_document(judged, WHERE)
+        return ReportedGate(WHERE, judged.verdicts, judged.has_failed, said, judged.failed)
+
+    def document(self) -> Document:
+        """Say what was judged."""
+        said = self.reported()
+        return said.document if said else Document()
+
+    def _nothing_judged(self, item: pytest.Item) -> Iterator[RowVerdict]:
+        """Name the limits of a test that judged nothing in it."""
+        test = row_nodeid(item)
+        results = self._results.get(test)
+        for kind in KINDS.values():
+            gates = ", ".join(gate_keywords(item, kind.limits))
+            if gates and self._why_not:
+                yield unjudged(test, gates, self._why_not)
+            elif gates and not (results and results.of(kind.name)):
+                yield unjudged(test, gates, kind.nothing, Verdict.MISSING)
+
+    @functools.cached_property
+    def _judgement(self) -> LimitJudgement | None:
+        """Judge when all is measured; not in a worker, nor where tests are only listed."""
+        if self._config.getoption("collectonly") or hasattr(self._config, "workerinput"):
+            return None
+        by_test = {test: [*results.verdicts] for test, results in self._results.items()}
+        for test, unjudged_in_test in self._unjudged.items():
+            by_test.setdefault(test, []).extend(unjudged_in_test)
+        verdicts = [*self._idle(), *(verdict for of_test in by_test.values() for verdict in of_test)]
+        expected = [verdict for test in self._xfailed for verdict in by_test.get(test, ())]
+        return LimitJudgement(tuple(verdicts), tuple(expected)) if verdicts else None
+
+    def _idle(self) -> Iterator[RowVerdict]:
+        """Name the limits of the command line that judged nothing in the whole run."""
+        verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
+        for kind in KINDS.values():
+            if not any(results.of(kind.name) for results in self._results.values()):
+                fields = [LIMITS.get(limit, limit) for limit in kind.limits]
+                for given in gate_flags(self._config, fields):
+                    yield unjudged(given, given, self._why_not or kind.nothing, verdict)
+
+
+def _end_by(call: pytest.CallInfo[None], error: BaseException) -> None:
+    """Let a part of a test end by an error."""
+
+    def end() -> None:
+        __tracebackhide__ = True
+        raise error
+
+    call.excinfo = pytest.CallInfo.from_call(end, call.when).excinfo
