@@ -187,3 +187,44 @@ def test_limits_that_hold_are_a_gate_that_passed(pytester: pytest.Pytester) -> N
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["gate: passed against limits: 2 passed"])
     assert (pytester.path / "run.md").read_text().startswith("## dtdispatch: passed, 2 passed")
+
+
+# Where nothing was judged
+
+
+@pytest.mark.parametrize(
+    ("ini", "given"),
+    [
+        ("dtdispatch_max = misses=0", "dtdispatch_max misses=0"),
+        ("dtdispatch_max_collectives = 3", "dtdispatch_max_collectives"),
+    ],
+)
+def test_a_limit_of_the_ini_file_that_judges_nothing_fails_the_run(
+    pytester: pytest.Pytester, ini: str, given: str
+) -> None:
+    path = pytester.makeini(f"[pytest]\n{ini}\n")
+    pytester.makepyfile("def test_plain(dtdispatch): pass")
+    result = measure(pytester)
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "gate: failed against limits: 1 missing",
+            f"*missing {path}: {given}",
+            f"*{given} judged nothing: no steps were counted*",
+        ]
+    )
+
+
+def test_a_limit_of_the_ini_file_that_a_flag_beats_is_named_once(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_max = misses=0\n  wraps=3\n")
+    pytester.makepyfile("def test_plain(dtdispatch): pass")
+    text = text_of(measure(pytester, "--dtdispatch-max=misses=1"))
+    assert text.count("  missing ") == 2
+    assert "--dtdispatch-max misses=1 judged nothing" in text
+    assert "dtdispatch_max wraps=3 judged nothing" in text
+
+
+def test_tests_that_are_only_listed_need_nothing_judged(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(dtdispatch): pass")
+    assert measure(pytester, "--dtdispatch-max=misses=1", "--collect-only").ret == pytest.ExitCode.OK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -38,13 +38,25 @@ def ini_values(config: pytest.Config) -> dict[str, Any]:
 
 def gate_flags(config: pytest.Config, gates: Collection[str]) -> list[str]:
     """Name the flags of gates that were given on the command line: ``--dtdispatch-max misses=0``."""
+    return _named([(option, value, option.flag) for option, value in _flags(config)], gates)
+
+
+def limits_given(config: pytest.Config, gates: Collection[str]) -> list[str]:
+    """Name limits as flags give them, and where no flag does the ini file."""
+    flagged = flag_values(config)
+    values = ((option, config.getini(option.dest)) for option in WITH_FLAG)
+    in_ini = [(option, value, _ini_place(config, option)) for option, value in values if value]
+    return [*gate_flags(config, gates), *_named(in_ini, [gate for gate in gates if gate not in flagged])]
+
+
+def _named(given: Iterable[tuple[Option, Any, str]], gates: Collection[str]) -> list[str]:
     named = []
-    for option, value in _flags(config):
+    for option, value, where in given:
         if option is MAX:
-            limits = read_given(MAX, value, MAX.flag)
-            named += [f"{MAX.flag} {name}={limits[name]}" for name in limits if LIMITS[name] in gates]
+            limits = read_given(MAX, value, where)
+            named += [f"{where} {name}={limits[name]}" for name in limits if LIMITS[name] in gates]
         elif option.field in gates:
-            named.append(option.flag)
+            named.append(where)
     return named
 
 

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.gates.limits import LimitJudgement, complaint, unjudged
 from pytest_dtdispatch.plugin.flags import LIMITS
-from pytest_dtdispatch.plugin.given import gate_flags
+from pytest_dtdispatch.plugin.given import limits_given
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.last_line import GATE_FAILED
 from pytest_dtdispatch.plugin.options import gate_keywords, row_nodeid
@@ -108,12 +108,12 @@ class LimitGate(PluginObject):
         return LimitJudgement(tuple(verdicts), tuple(expected)) if verdicts else None
 
     def _idle(self) -> Iterator[RowVerdict]:
-        """Name the limits of the command line that judged nothing in the whole run."""
+        """Name the limits of the command line and the ini file that judged nothing in the whole run."""
         verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
         for kind in KINDS.values():
             if not any(results.of(kind.name) for results in self._results.values()):
                 fields = [LIMITS.get(limit, limit) for limit in kind.limits]
-                for given in gate_flags(self._config, fields):
+                for given in limits_given(self._config, fields):
                     yield unjudged(given, given, self._why_not or kind.nothing, verdict)
 
 
