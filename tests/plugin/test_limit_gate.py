@@ -8,9 +8,10 @@ from textwrap import indent
 
 import pytest
 
-from tests.plugin_runs import IMPORTS, measure, text_of
+from tests.plugin_runs import IMPORTS, import_compilers, measure, text_of
 
 pytestmark = pytest.mark.torch
+import_compilers()
 
 STEPS = (
     IMPORTS
@@ -228,3 +229,60 @@ def test_a_limit_of_the_ini_file_that_a_flag_beats_is_named_once(pytester: pytes
 def test_tests_that_are_only_listed_need_nothing_judged(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(dtdispatch): pass")
     assert measure(pytester, "--dtdispatch-max=misses=1", "--collect-only").ret == pytest.ExitCode.OK
+
+
+RAISES = "def broken(*args):\n    raise ValueError\n\nwith pytest.raises(ValueError):\n    "
+UNCOUNTED = {
+    "steps": ("train", "dtdispatch.steps(broken, name='train')"),
+    "compile": ("broken", "dtdispatch.compile(broken, backend='eager')"),
+}
+
+
+@pytest.mark.parametrize("method", UNCOUNTED)
+def test_what_raises_under_a_limit_and_leaves_no_counts_fails_its_test(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    name, call = UNCOUNTED[method]
+    limit = {"steps": "misses=0", "compile": "graph_breaks=0"}[method]
+    good = "steady(dtdispatch, device_mesh)\ndtdispatch.compile(lambda: 1, name='one', backend='eager')"
+    other = a_test(good).replace("test_it", "test_other").removeprefix(STEPS)
+    source = a_test(f"{good}\n{RAISES}{call}") + other
+    pytester.makepyfile(test_raises=source)
+    result = measure(pytester, f"--dtdispatch-max={limit}")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            f"test_raises.py::test_it::{name}: not judged",
+            f"{limit} judged nothing: it raised before it left counts",
+            "gate: failed against limits: 2 passed, 1 missing",
+        ]
+    )
+    pytester.makepyfile(test_raises=source)
+    measure(pytester).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("region", ["with dtdispatch.capture(): broken()", "dtdispatch.call(broken)"])
+def test_a_region_that_raises_in_a_run_that_counts_is_not_judged_either(
+    pytester: pytest.Pytester, region: str
+) -> None:
+    good = "a = sharded(device_mesh)\nwith dtdispatch.capture():\n    a + a\n"
+    pytester.makepyfile(a_test(f"{good}{RAISES}{region}"))
+    counts = "--dtdispatch-metric=counts"
+    measure(pytester, counts, "--dtdispatch-max=wraps=0").assert_outcomes(failed=1)
+    measure(pytester, counts).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{RAISES}dtdispatch.steps(broken, name='good')\nsteady(dtdispatch, device_mesh)",
+        f"{RAISES}dtdispatch.steps(broken, name='train')\npytest.skip('not here')",
+    ],
+    ids=["counted the second time", "skipped"],
+)
+def test_a_step_that_is_counted_after_all_and_a_test_that_is_skipped_are_fine(
+    pytester: pytest.Pytester, body: str
+) -> None:
+    other = a_test("steady(dtdispatch, device_mesh)").replace("test_it", "test_other").removeprefix(STEPS)
+    pytester.makepyfile(a_test(body) + other)
+    assert measure(pytester, "--dtdispatch-max=misses=0").ret == pytest.ExitCode.OK

@@ -113,7 +113,8 @@ class TestResults:
         passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
         calls_passed_over: how many calls these were.
         verdicts: what limits say of its results.
-        untold: what broke a limit, or left it without anything to judge, and has not failed the test yet.
+        untold: what broke a limit, and has not failed the test yet.
+        uncounted: kind and name of what a limit was to judge, and that raised before it left counts.
 
     Example:
         >>> results = TestResults()
@@ -132,6 +133,7 @@ class TestResults:
         self.calls_passed_over = 0
         self.verdicts: list[RowVerdict] = []
         self.untold: list[GateError] = []
+        self.uncounted: set[tuple[str, str]] = set()
         self._in_place: dict[Signature, InPlace] = {}
         self._calls: dict[Signature, int] = {}
         self._figures: dict[Signature, Figures] = {}

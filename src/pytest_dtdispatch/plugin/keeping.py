@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,17 @@ class KeepingDtDispatch(api.DtDispatch):
             self._refuse_taken(result.name, kind=result.kind)
             self.results.add(result)
         self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, self._limits)])
+
+    @contextmanager
+    def _counted(self, kind: str, name: str) -> Iterator[None]:
+        """Remember what raises before it leaves counts, until one of its name leaves some."""
+        try:
+            yield
+        except BaseException as error:
+            if error not in self.results.untold:
+                self.results.uncounted.add((kind, name))
+            raise
+        self.results.uncounted.discard((kind, name))
 
     def _hold(self, verdicts: Sequence[RowVerdict]) -> None:
         """Keep what limits say of results; what fails the test fails it also where it catches the error."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_dtdispatch.core.results import TestResults, number_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.gates.limits import LimitJudgement, complaint, unjudged
@@ -15,15 +16,15 @@ from pytest_dtdispatch.plugin.flags import LIMITS
 from pytest_dtdispatch.plugin.given import limits_given
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.last_line import GATE_FAILED
-from pytest_dtdispatch.plugin.options import gate_keywords, row_nodeid
+from pytest_dtdispatch.plugin.options import gate_keywords, row_nodeid, test_settings
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.document import Document
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.report.reported_run import ReportedGate
 
 WHERE = "limits"
+RAISED = "it raised before it left counts"
 # What a test may end with although a limit is broken: it fails by it, was told to fail, or the run ends.
 ENDS = (
     *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
@@ -86,14 +87,18 @@ class LimitGate(PluginObject):
 
     def _nothing_judged(self, item: pytest.Item) -> Iterator[RowVerdict]:
         """Name the limits of a test that judged nothing in it."""
-        test = row_nodeid(item)
-        results = self._results.get(test)
+        test, held_to = row_nodeid(item), test_settings(item).limits
+        results = self._results.get(test, TestResults(test))
         for kind in KINDS.values():
-            gates = ", ".join(gate_keywords(item, kind.limits))
-            if gates and self._why_not:
-                yield unjudged(test, gates, self._why_not)
-            elif gates and not (results and results.of(kind.name)):
-                yield unjudged(test, gates, kind.nothing, Verdict.MISSING)
+            limits = ", ".join(f"{limit}={held_to[limit]}" for limit in kind.limits if limit in held_to)
+            raised = sorted(name for of, name in results.uncounted if limits and of == kind.name)
+            for name in raised:
+                yield unjudged(number_name(test, name), limits, RAISED, Verdict.MISSING)
+            marked = ", ".join(gate_keywords(item, kind.limits))
+            if marked and self._why_not:
+                yield unjudged(test, marked, self._why_not)
+            elif marked and not raised and not results.of(kind.name):
+                yield unjudged(test, marked, kind.nothing, Verdict.MISSING)
 
     @functools.cached_property
     def _judgement(self) -> LimitJudgement | None:

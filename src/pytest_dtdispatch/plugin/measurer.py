@@ -13,6 +13,7 @@ from pytest_dtdispatch.compare.claims import Compared
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
+from pytest_dtdispatch.core.callables import step_name
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.gates.limits import unjudged
@@ -89,14 +90,15 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         from pytest_dtdispatch.steps.measure import RUNS
         from pytest_dtdispatch.steps.step_calls import read_calls
 
-        calls = read_calls(step_fn, warmup, steps, inputs, name)
-        self._open.refuse(
-            "steps()", "steps() inside a capture would count what the capture does: close it first"
-        )
-        self._refuse_taken(calls.name, kind=Steps.kind)
-        with self._open.running(calls.name, is_timed=False):
-            counted = RUNS[self._is_traced](calls)
-        self.record(counted)
+        with self._counted(Steps.kind, str(name or step_name(step_fn))):
+            calls = read_calls(step_fn, warmup, steps, inputs, name)
+            self._open.refuse(
+                "steps()", "steps() inside a capture would count what the capture does: close it first"
+            )
+            self._refuse_taken(calls.name, kind=Steps.kind)
+            with self._open.running(calls.name, is_timed=False):
+                counted = RUNS[self._is_traced](calls)
+            self.record(counted)
         return counted
 
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
@@ -139,9 +141,10 @@ class MeasuringDtDispatch(KeepingDtDispatch):
             plan = replace(plan, fake_tensor_cache=fake_tensor_cache)
         name = self._row_name("compile(fn, name=...)", compilation.fn, name)
         variants = (variant_name(name, is_on) for is_on in plan.fake_tensor_cache)
-        with self._measuring("compile", name, *variants):
-            compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
-        self.record(*map(self._kept, compiled.variants))
+        with self._counted(CompiledVariant.kind, name):
+            with self._measuring("compile", name, *variants):
+                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
+            self.record(*map(self._kept, compiled.variants))
         return compiled
 
     def _compare(self, asked: Variants) -> Compared:
@@ -215,7 +218,7 @@ class CountingDtDispatch(UntimedDtDispatch):
             "a capture", "a capture is open already: captures cannot be nested, close the outer one"
         )
         name = f"capture {len(self.results.counts()) + 1}"
-        return OpenCapture(REGIONS[self._is_traced](name, self._keep), self.results, self._open)
+        return OpenCapture(REGIONS[self._is_traced](name, self._keep), self.results, self._open, Steps.kind)
 
     @contextmanager
     def whole_test(self) -> Iterator[None]:
@@ -248,7 +251,7 @@ class CountingDtDispatch(UntimedDtDispatch):
 
         name = self._row_name("call(fn, name=...)", fn, name)
         given = given_arguments(args, setup)
-        with REGIONS[self._is_traced](name, self.record):
+        with self._counted(Steps.kind, name), REGIONS[self._is_traced](name, self.record):
             return fn(*given)
 
     def _compare(self, asked: Variants) -> Compared:
@@ -260,7 +263,7 @@ class CountingDtDispatch(UntimedDtDispatch):
             def run() -> Any:
                 __tracebackhide__ = True
                 name = row_name_of(asked.name, label)
-                with REGIONS[self._is_traced](name, self.record):
+                with self._counted(Steps.kind, name), REGIONS[self._is_traced](name, self.record):
                     return fn()
 
             return run

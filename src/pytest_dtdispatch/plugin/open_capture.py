@@ -69,12 +69,15 @@ class OpenRegions:
 class OpenCapture(AbstractContextManager[TestResults]):
     """A dispatch mode, or a counted region, that is open between enter and exit."""
 
-    def __init__(self, mode: AbstractContextManager[Any], results: TestResults, regions: OpenRegions) -> None:
+    def __init__(
+        self, mode: AbstractContextManager[Any], results: TestResults, regions: OpenRegions, kind: str = ""
+    ) -> None:
         caller = sys._getframe(2)  # who called what makes this
         self.where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         self._mode = mode
         self._results = results
         self._regions = regions
+        self._kind = kind  # of what it counts, if it does
         regions.unused.append(self.where)
 
     def __enter__(self) -> TestResults:
@@ -88,4 +91,6 @@ class OpenCapture(AbstractContextManager[TestResults]):
     def __exit__(self, *raised: Any) -> None:
         __tracebackhide__ = True
         self._regions.captures.remove(self)
+        if self._kind and raised[0] is not None:
+            self._results.uncounted.add((self._kind, f"capture at {self.where}"))
         self._mode.__exit__(*raised)
