@@ -331,6 +331,53 @@ def test_the_suite_runs_on_nccl(tmp_path: Path) -> None:
     assert machine["driver"]
 
 
+UNLIKE = """
+import contextlib, itertools
+from torch.distributed.tensor import DTensor
+
+def growing(mesh, ranks):
+    rows = itertools.count(8)
+    return lambda: DTensor.from_local(torch.rand(next(rows) if RANK in ranks else 8, 8), mesh, [Shard(0)]) + 1
+
+def test_unlike(dtdispatch, device_mesh):
+    dtdispatch.steps(growing(device_mesh, [1]), steps=2, name="train")
+
+def test_swallowed(dtdispatch, device_mesh):
+    with contextlib.suppress(Exception):
+        dtdispatch.steps(growing(device_mesh, [0]), steps=2, name="moved")
+"""
+
+
+def test_counts_of_every_rank_are_held_against_expected_ones(tmp_path: Path) -> None:
+    (tmp_path / "test_unlike.py").write_text(IMPORTS + UNLIKE)
+    (tmp_path / "expected.csv").write_text("test_unlike.py::test_unlike::train,misses_per_step,0,0\n")
+    files = ("--dtdispatch-expected=expected.csv", "--dtdispatch-csv=found.csv")
+    run = run_ranks(tmp_path, 2, *files, "-k", "unlike and not swallowed")
+    assert run.status == 1, run.text
+    assert "1 passed" in run.text
+    assert "misses_per_step 0 +-0 % on rank 1: found 1" in run.text
+    assert "test_unlike::train: misses_per_step is 1 on rank 1, and less or none elsewhere" in run.text
+    assert "test_unlike::train,misses_per_step,1\n" in (tmp_path / "found.csv").read_text()
+
+
+def test_limits_hold_on_every_rank_and_a_verdict_names_it(tmp_path: Path) -> None:
+    (tmp_path / "test_unlike.py").write_text(IMPORTS + UNLIKE)
+    run = run_ranks(tmp_path, 2, "--dtdispatch-max=misses=0", "--dtdispatch-markdown=run.md")
+    assert run.status == 1, run.text
+    assert "2 failed, 1 gate failed" in run.text
+    assert "test_swallowed (call): rank 0 failed: " in run.text
+    table = (tmp_path / "run.md").read_text().partition("<details>")[0]
+    assert table.startswith("## dtdispatch: failed, 2 regressed\n")
+    assert (
+        "| `test_unlike.py::test_unlike::train` | regressed | 0 -\\> 1 | misses=0 on rank 1 | limits |"
+        in table
+    )
+    assert (
+        "| `test_unlike.py::test_swallowed::moved` | regressed | 0 -\\> 1 | misses=0 on rank 0 | limits |"
+        in table
+    )
+
+
 def test_ranks_shuffle_tests_alike(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(SHUFFLES)
     tests = (

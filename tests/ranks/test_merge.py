@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.rank_samples import RankSamples
+from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PASSED,
@@ -21,7 +23,9 @@ from pytest_dtdispatch.ranks.merge import (
     all_agree,
     collected_difference,
     complaints,
+    merge_numbers,
     merge_ranks,
+    merge_verdicts,
     read_measurement,
     representative,
 )
@@ -145,6 +149,27 @@ def test_what_is_no_measurement_is_refused(changed: dict[str, Any]) -> None:
 def test_what_is_nothing_of_the_kind_is_refused(plain: Any) -> None:
     with pytest.raises(ValueError, match="no measurement"):
         read_measurement(plain)
+
+
+# Numbers and verdicts
+
+
+def test_of_each_number_the_largest_stands_and_says_whose_it_is_where_ranks_differ() -> None:
+    one, two = MetricValue("t::a", "misses_per_step", 1), MetricValue("t::a", "misses_per_step", 2)
+    alone = MetricValue("t::b", "collectives", 3)
+    assert merge_numbers({0: [one], 1: [one]}) == (one,)
+    merged = merge_numbers({0: [one], 1: [two], 2: [two, alone]})
+    assert merged == (replace(two, ranks=(1, 2)), replace(alone, ranks=(2,)))
+
+
+def test_of_each_limit_the_worst_verdict_stands_and_says_on_which_ranks() -> None:
+    passed, over, worse = (judge_count("t::a", "misses", 1, found, "it has more") for found in (0, 2, 5))
+    other = judge_count("t::a", "wraps", 1, 1, "")
+    assert merge_verdicts({0: [passed, other], 1: [passed, other]}) == [passed, other]
+    assert merge_verdicts({0: [over], 1: [worse]}) == [worse]
+    assert merge_verdicts({0: [passed], 1: [over], 2: [worse]}) == [
+        replace(worse, criterion="misses=1 on ranks 1, 2")
+    ]
 
 
 # Where ranks differ

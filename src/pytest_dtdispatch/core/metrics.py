@@ -38,6 +38,7 @@ class MetricValue:
         value: rounded to a whole number.
         scatter: of the samples that it stands for, where that is too far to judge it; else 0.
         signature: the whole one, where the name has it cut.
+        ranks: that found it, where others found less.
     """
 
     name: str
@@ -45,6 +46,7 @@ class MetricValue:
     value: int
     scatter: float = 0.0
     signature: str = ""
+    ranks: tuple[int, ...] = ()
 
 
 class Count(float):

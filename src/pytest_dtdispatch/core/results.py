@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -18,6 +18,7 @@ from pytest_dtdispatch.errors import GateError
 OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
 # Kinds whose results have no rows, and no metric that another kind has: their names meet those of no other.
 APART = frozenset({"steps", "budget"})
+NumbersByKind = Mapping[str, Sequence[MetricValue]]
 
 
 class Finding(Protocol):
@@ -139,6 +140,7 @@ class TestResults:
         self._figures: dict[Signature, Figures] = {}
         self._found: dict[str, dict[str, Finding]] = {}
         self._merged: tuple[Measurement, ...] | None = None
+        self._numbers: NumbersByKind = {}
 
     def __bool__(self) -> bool:
         return bool(self._figures or any(self._found.values()))
@@ -237,14 +239,18 @@ class TestResults:
         yield from self.numbers(kinds)
 
     def numbers(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
-        """Name the numbers that results of these kinds have beside rows."""
-        for result in (result for kind in kinds for result in self._found.get(kind, {}).values()):
-            yield from (_value(self.test, result.name, metric, value) for metric, value in result.metrics())
+        """Name the numbers that results of these kinds have beside rows; of many ranks the largest."""
+        for kind in kinds:
+            yield from self._numbers.get(kind, ())
+            for result in () if kind in self._numbers else self._found.get(kind, {}).values():
+                yield from (_value(self.test, result.name, *metric) for metric in result.metrics())
 
-    def merged(self, rows: Sequence[Measurement]) -> TestResults:
-        """Give the same results with rows that stand for those of all ranks."""
+    def merged(
+        self, rows: Sequence[Measurement], numbers: NumbersByKind, verdicts: list[RowVerdict]
+    ) -> TestResults:
+        """Give the same results with rows, numbers and verdicts that stand for those of all ranks."""
         merged = copy.copy(self)
-        merged._merged = tuple(rows)
+        merged._merged, merged._numbers, merged.verdicts = tuple(rows), numbers, verdicts
         return merged
 
 

@@ -14,6 +14,7 @@ from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, noise_text
 from pytest_dtdispatch.core.metrics import MetricNames, MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.world import ranks_text
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedFile,
@@ -204,6 +205,8 @@ def _room(expected: int, noise_margin: float) -> Fraction:
 
 def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
     criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %"
+    if result is not None and result.ranks:
+        criterion += f" on {ranks_text(result.ranks)}"
     if result is None:
         remedy = NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE
         return RowVerdict(row.name, Verdict.MISSING, (), remedy, criterion)

@@ -8,13 +8,16 @@ import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.world import ENDED_ITS_RUN, group_ranks, lost_text
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.core.world import ENDED_ITS_RUN, group_ranks, lost_text, ranks_text
 from pytest_dtdispatch.errors import RanksError
+from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.rank_process import STACK_SIGNAL, TAIL, Rank, tail_of, test_number
 from pytest_dtdispatch.ranks import merge
 from pytest_dtdispatch.ranks.merge import FAILED, SKIPPED, PhaseOutcome
@@ -47,6 +50,7 @@ class RankSession:
         self._collect_errors: dict[str, str] = {}
         self._introductions: dict[int, dict[str, Any]] = {}
         self._complaints: list[str] = []
+        self._differ: dict[tuple[str, str], str] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note what this rank cannot collect."""
@@ -103,15 +107,29 @@ class RankSession:
         if self.why_stopped or not self._runs:
             return results
         key = f"rows/{test_number(self._config)}"
-        self._exchange.put(key, [asdict(one) for one in results.measurements()])
+        numbers = {
+            kind: [(one.name, one.metric, one.value) for one in results.numbers([kind])] for kind in KINDS
+        }
+        self._exchange.put(key, [encode(results.measurements()), numbers, encode(results.verdicts)])
         if not self._rank.world.is_first:
             return results
         found = self._gather(key, "send its rows")
         try:
-            by_rank = {rank: [merge.read_measurement(one) for one in rows] for rank, rows in found.items()}
+            rows = {rank: [merge.read_measurement(one) for one in sent[0]] for rank, sent in found.items()}
+            largest = {
+                kind: merge.merge_numbers(
+                    {rank: [MetricValue(*one) for one in sent[1][kind]] for rank, sent in found.items()}
+                )
+                for kind in KINDS
+            }
+            said = {rank: decode(tuple[RowVerdict, ...], sent[2]) for rank, sent in found.items()}
         except (ValueError, TypeError) as error:
             raise RanksError(f"what a rank sent as its rows is none: {error}") from None
-        return results.merged(merge.merge_ranks(by_rank, self._settings.rank_stat))
+        for one in (one for of_kind in largest.values() for one in of_kind if one.ranks):
+            which = f"{one.name}: {one.metric} is {one.value:,} on {ranks_text(one.ranks)}"
+            self._differ[one.name, one.metric] = f"{which}, and less or none elsewhere"
+        merged_rows = merge.merge_ranks(rows, self._settings.rank_stat)
+        return results.merged(merged_rows, largest, merge.merge_verdicts(said))
 
     @property
     def summary(self) -> str:
@@ -124,7 +142,8 @@ class RankSession:
         failed = [*self._complaints, *filter(None, [self.why_stopped])]
         told = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
         output = [Verbatim(tuple(self._output_of(rank))) for rank in sorted(self._exchange.lost)]
-        return Document((*told, *output))
+        notices = [one_line(Span(text, Tone.NOTICE)) for text in self._differ.values()]
+        return Document((*told, *output, *notices))
 
     def _compare(self, tests: list[str]) -> str:
         """Say how ranks differ in what they collected; empty where they do not."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from enum import Enum
-from types import UnionType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Figures, Measurement, State, refused_of
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.plain_data import decode
 from pytest_dtdispatch.core.rank_samples import RankSamples
+from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.core.world import group_ranks, ranks_text
+from pytest_dtdispatch.gates.limits import over
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -35,28 +37,48 @@ def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) ->
 
 
 def read_measurement(plain: Any) -> Measurement:
-    """Read a measurement from what ``asdict`` made of it, as JSON."""
+    """Read a measurement from what ``encode`` made of it, as JSON."""
     try:
-        measurement: Measurement = _read(Measurement, plain)
-    except (KeyError, TypeError) as error:
+        measurement: Measurement = decode(Measurement, plain)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"no measurement: {error}") from None
     return measurement
 
 
-def _read(kind: Any, plain: Any) -> Any:
-    """Read a value of a type: of a dataclass, field by field."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        types = get_type_hints(kind)
-        return kind(**{field.name: _read(types[field.name], plain[field.name]) for field in fields(kind)})
-    if get_origin(kind) is tuple:
-        return tuple(_read(get_args(kind)[0], one) for one in plain)
-    if get_origin(kind) is UnionType:  # a profile, which no call on many ranks has
-        return None
-    if issubclass(kind, Enum):
-        return kind(plain)
-    if type(plain) is not kind or (kind is int and plain < 0):
-        raise ValueError(f"no {kind.__name__}: {plain!r}")
-    return plain
+def merge_numbers(by_rank: Mapping[int, Sequence[MetricValue]]) -> tuple[MetricValue, ...]:
+    """Choose of each number the largest over ranks; where it differs, it says whose it is."""
+    found: dict[tuple[str, str], dict[int, MetricValue]] = {}
+    for rank, numbers in sorted(by_rank.items()):
+        for number in numbers:
+            found.setdefault((number.name, number.metric), {})[rank] = number
+    return tuple(_largest(ranks, len(by_rank)) for ranks in found.values())
+
+
+def merge_verdicts(by_rank: Mapping[int, Sequence[RowVerdict]]) -> list[RowVerdict]:
+    """Choose of each limit on each result the worst verdict over ranks; what it fails by says on which."""
+    found: dict[tuple[str, str], dict[int, RowVerdict]] = {}
+    for rank, verdicts in sorted(by_rank.items()):
+        for verdict in verdicts:
+            found.setdefault((verdict.row, verdict.criterion), {})[rank] = verdict
+    return [_worst(ranks, len(by_rank)) for ranks in found.values()]
+
+
+def _largest(ranks: Mapping[int, MetricValue], world_size: int) -> MetricValue:
+    largest = max(ranks.values(), key=lambda number: number.value)
+    who = tuple(rank for rank, number in ranks.items() if number.value == largest.value)
+    return largest if len(who) == world_size else replace(largest, ranks=who)
+
+
+def _worst(ranks: Mapping[int, RowVerdict], world_size: int) -> RowVerdict:
+    failing = {rank: verdict for rank, verdict in ranks.items() if over([verdict])}
+    if not failing or len(failing) == world_size:
+        return max((failing or ranks).values(), key=_found)
+    worst = max(failing.values(), key=_found)
+    return replace(worst, criterion=f"{worst.criterion} on {ranks_text([*failing])}")
+
+
+def _found(verdict: RowVerdict) -> float:
+    return dict(verdict.figures).get("found", 0.0)
 
 
 def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str) -> Measurement:
