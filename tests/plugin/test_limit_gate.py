@@ -286,3 +286,15 @@ def test_a_step_that_is_counted_after_all_and_a_test_that_is_skipped_are_fine(
     other = a_test("steady(dtdispatch, device_mesh)").replace("test_it", "test_other").removeprefix(STEPS)
     pytester.makepyfile(a_test(body) + other)
     assert measure(pytester, "--dtdispatch-max=misses=0").ret == pytest.ExitCode.OK
+
+
+def test_what_a_test_has_not_counted_yet_is_not_missed_in_a_part_of_it(pytester: pytest.Pytester) -> None:
+    """As subtests of pytest 9 do, which make reports while their test runs."""
+    body = """
+call = pytest.CallInfo.from_call(lambda: None, when="call")
+assert request.node.ihook.pytest_runtest_makereport(item=request.node, call=call).passed
+steady(dtdispatch, device_mesh)
+"""
+    source = a_test(body, "@pytest.mark.dtdispatch(max='misses=0')")
+    pytester.makepyfile(source.replace("test_it(", "test_it(request, "))
+    measure(pytester).assert_outcomes(passed=1)

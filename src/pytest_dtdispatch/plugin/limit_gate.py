@@ -46,7 +46,7 @@ class LimitGate(PluginObject):
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Fail a test that swallowed what a limit raised, and one that left a limit nothing to judge."""
+        """Fail a part of a test that swallowed what a limit raised."""
         test = row_nodeid(item)
         results = self._results.get(test)
         if results is not None and results.untold:
@@ -55,15 +55,21 @@ class LimitGate(PluginObject):
             results.untold.clear()
             if call.excinfo is None or not isinstance(call.excinfo.value, ENDS):
                 error.__context__ = call.excinfo and call.excinfo.value
-                _end_by(call, error)
-        elif call.when == "call":
-            self._unjudged[test] = [] if call.excinfo else list(self._nothing_judged(item))
-            if why := complaint(self._unjudged[test]):
-                _end_by(call, pytest.fail.Exception(why, pytrace=False))
+                call.excinfo = pytest.ExceptionInfo.from_exception(error)
         report = yield
         if hasattr(report, "wasxfail") and report.skipped:
             self._xfailed.add(test)
         return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail a test that passed, and left a limit nothing to judge."""
+        unjudged_in_test = self._unjudged[row_nodeid(item)] = []
+        result = yield
+        unjudged_in_test += self._nothing_judged(item)
+        if why := complaint(unjudged_in_test):
+            raise pytest.fail.Exception(why, pytrace=False)
+        return result
 
     @property
     def failures(self) -> list[str]:
@@ -120,13 +126,3 @@ class LimitGate(PluginObject):
                 fields = [LIMITS.get(limit, limit) for limit in kind.limits]
                 for given in limits_given(self._config, fields):
                     yield unjudged(given, given, self._why_not or kind.nothing, verdict)
-
-
-def _end_by(call: pytest.CallInfo[None], error: BaseException) -> None:
-    """Let a part of a test end by an error."""
-
-    def end() -> None:
-        __tracebackhide__ = True
-        raise error
-
-    call.excinfo = pytest.CallInfo.from_call(end, call.when).excinfo
