@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,6 +150,22 @@ def test_a_count_is_a_number_and_compares_as_one(total: int, steps: int) -> None
     assert float(count) == total
     assert str(count) == f"{total:g}"
     assert count.details == ("why",)
+
+
+@pytest.mark.parametrize(("total", "steps"), [(1, 3), (7, 0), (10, 5)])
+def test_a_copy_of_a_count_is_the_count_with_all_that_it_lists(total: int, steps: int) -> None:
+    count = Count(total, steps, ["mm missed", "add missed"])
+    pickled = [pickle.loads(pickle.dumps(count, each)) for each in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for again in (copy.copy(count), copy.deepcopy(count), *pickled):
+        assert type(again) is Count
+        assert (float(again), again.details) == (float(count), count.details)
+
+
+def test_counts_of_steps_can_be_copied_inside_of_other_objects() -> None:
+    misses = Steps("train", (), (StepCounts(missed=(MISS,)), StepCounts())).misses_per_step
+    for again in (copy.deepcopy({"misses": misses}), pickle.loads(pickle.dumps({"misses": misses}))):
+        assert repr(again) == "{'misses': 0.5}"
+        assert again["misses"].details == misses.details
 
 
 def test_nothing_is_listed_of_nothing() -> None:

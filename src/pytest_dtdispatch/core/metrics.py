@@ -67,11 +67,14 @@ class Count(float):
 
     details: tuple[str, ...]
 
-    def __new__(cls, total: int, steps: int, details: Iterable[str] = ()) -> Count:
+    def __new__(cls, total: float, steps: int, details: Iterable[str] = ()) -> Count:
         """Divide, where there is something to divide by."""
         made = super().__new__(cls, total / steps if steps else 0.0)
         made.details = tuple(details)
         return made
+
+    def __getnewargs__(self) -> tuple[float, int, tuple[str, ...]]:  # type: ignore[override]
+        return float(self), 1, self.details
 
     def __repr__(self) -> str:
         return f"{float(self):g}"
