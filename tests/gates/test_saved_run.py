@@ -72,7 +72,7 @@ def test_a_row_is_judged_by_its_whole_interval(factor: float, verdict: str) -> N
     assert drift.interval == pytest.approx(
         tuple(100 * (figures[f"ratio_{end}"] - 1) for end in ("low", "high"))
     )
-    assert judgement.verdicts[0].criterion == "median:10%"
+    assert judgement.verdicts[0].criterion == "median:10% of all samples"
     assert bool(judgement.verdicts[0].remedy) == (verdict != "passed")
 
 

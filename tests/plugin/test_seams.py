@@ -91,7 +91,7 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_expected_results(pytester
     result = measure(pytester, METRIC, "--dtdispatch-expected=expected.csv")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"regressed {MUL}" in text_of(result)
-    assert "thread_cpu_hit_ns 1 +-10 %: found" in text_of(result)
+    assert "thread_cpu_hit_ns 1 +-10 %, quietest block: found" in text_of(result)
     expected.write_text(f"{MUL},thread_cpu_hit_ns,{10**7},0.999\n")
     assert measure(pytester, METRIC, "--dtdispatch-expected=expected.csv").ret == pytest.ExitCode.OK
 

@@ -54,8 +54,8 @@ def test_the_furthest_drifts_up_and_down_are_named_with_their_intervals() -> Non
     assert drift == [
         "  drift of 5 passed rows since 2026-07-31 (99 % intervals): median noise (-0.1 % to +0.1 %), "
         "2 noise",
-        "    most up: +6.0 % (+5.9 % to +6.1 %): t.py::test_grown::hit (median:10%)",
-        "    most down: -5.0 % (-5.1 % to -4.9 %): t.py::test_shrunk::hit (median:10%)",
+        "    most up: +6.0 % (+5.9 % to +6.1 %): t.py::test_grown::hit (median:10% of all samples)",
+        "    most down: -5.0 % (-5.1 % to -4.9 %): t.py::test_shrunk::hit (median:10% of all samples)",
     ]
 
 
@@ -64,8 +64,8 @@ def test_all_drifts_are_listed_where_more_is_asked_for() -> None:
     said = ["".join(text.text for text in line) for line in document_lines(document, 100, View(verbose=True))]
     assert said[-3:] == [
         "drift of each row that passed",
-        "  row                 drift     99 % interval     against",
-        "  t.py::test_a::hit  +6.0 %  +5.9 % to +6.1 %  median:10%",
+        "  row                 drift     99 % interval                    against",
+        "  t.py::test_a::hit  +6.0 %  +5.9 % to +6.1 %  median:10% of all samples",
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_row_that_did_not_has_its_figures_and_its_remedy() -> None:
     first, row, figures, remedy = said_of(judged(1.5))
     assert first == "gate: failed against base.json: 1 regressed"
     assert row == "  regressed t.py::test_a::hit"
-    assert figures.startswith("    median:10%: 10.0 us -> 15.0 us, +50.0 %, 99 % interval +")
+    assert figures.startswith("    median:10% of all samples: 10.0 us -> 15.0 us, +50.0 %, 99 % interval +")
     assert figures.endswith("(20 and 20 samples)")
     assert remedy.strip()
 
@@ -118,7 +118,7 @@ def test_what_passed_is_counted_with_the_furthest_from_what_is_expected_and_its_
     assert found == [
         "gate: passed against expected.csv: 2 passed",
         "  drift of 2 passed rows: median +10.0 %, 1 within 0.05 %",
-        "    most up: +20.0 %: a (dispatch_hit_ns 1,000 +-30 %)",
+        "    most up: +20.0 %: a (dispatch_hit_ns 1,000 +-30 %, quietest block)",
     ]
 
 
@@ -133,7 +133,7 @@ def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
     judgement = judge_results(rows, results, improved_fails=False)
     found = lines_of(expected_document(judgement, "expected.csv", "results.csv"), 80)
     assert found[0] == "gate: passed against expected.csv: 1 passed, 1 improved"
-    assert "    dispatch_hit_ns 1,000 +-10 %: found 500, -50.0 %" in found
+    assert "    dispatch_hit_ns 1,000 +-10 %, quietest block: found 500, -50.0 %" in found
     assert found[-1] == "a,dispatch_hit_ns,500,0.1"
 
 
@@ -147,15 +147,15 @@ def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
     assert expected(rows, results) == [
         "gate: failed against expected.csv: 1 passed, 2 regressed",
         f"  regressed {LONG}",
-        "    dispatch_hit_ns 1,000 +-30 %: found 123,456, +12245.6 %",
+        "    dispatch_hit_ns 1,000 +-30 %, quietest block: found 123,456, +12245.6 %",
         "    find what made it grow, or update the expected file where the cost is",
         "      wanted",
         "  regressed c",
-        "    dispatch_hit_ns 0 +-30 %: found 7",
+        "    dispatch_hit_ns 0 +-30 %, quietest block: found 7",
         "    find what made it grow, or update the expected file where the cost is",
         "      wanted",
         "  drift of 1 passed row: median +20.0 %",
-        "    most up: +20.0 %: a (dispatch_hit_ns 1,000 +-30 %)",
+        "    most up: +20.0 %: a (dispatch_hit_ns 1,000 +-30 %, quietest block)",
         "  what changed, by command or as rows to paste:",
         '    dtdispatch expected update expected.csv --results results.csv --reason "..."',
         "a,dispatch_hit_ns,1200,0.3",

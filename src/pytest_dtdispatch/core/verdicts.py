@@ -55,7 +55,8 @@ class RowVerdict:
         figures: what it was judged by: each a name that ends in its unit, and a number. Where the baseline is
             a file, ``change_percent`` is how far the row has moved since that was set.
         remedy: what to do about it; empty where nothing is to be done.
-        criterion: what it was held against, as it was typed; empty where there is one for all rows.
+        criterion: what it was held against, as it was typed, and what statistic of the row; empty where
+            there is one for all rows.
         details: lines that say what was found, and what it consists of.
     """
 

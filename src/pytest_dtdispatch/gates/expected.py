@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, noise_text
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, noise_text
 from pytest_dtdispatch.core.metrics import MetricNames, MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.core.world import ranks_text
@@ -204,7 +204,8 @@ def _room(expected: int, noise_margin: float) -> Fraction:
 
 
 def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
-    criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %"
+    figure = next((f", {unit.figure_name}" for unit in UNITS if row.metric in unit.metrics), "")
+    criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %{figure}"
     if result is not None and result.ranks:
         criterion += f" on {ranks_text(result.ranks)}"
     if result is None:

@@ -221,7 +221,7 @@ def _doubted(verdict: RowVerdict) -> RowVerdict:
 
 
 def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshold) -> RowVerdict:
-    criterion = str(threshold)
+    criterion = f"{threshold} of all samples"  # tables show the quietest block
     if head is None:
         assert base is not None
         return RowVerdict(base.name, Verdict.MISSING, (), GONE, criterion)
