@@ -49,6 +49,16 @@ def test_code_of_the_users_that_the_engine_runs_is_at_its_own_line() -> None:
     assert cells["engine"] == CALLED
 
 
+def test_code_of_the_users_outside_of_modules_is_in_the_module_that_made_its_node() -> None:
+    own = CodePlace("function.py", 9, "", Phase.BACKWARD)
+    moments = [*MOMENTS, Moment(60, 60, own, True), Moment(80, 80, CALLED, False)]
+    cells = {cell.op: cell.place for cell in cells_of([COURSE], moments, [COURSE])}
+    assert cells["MmBackward0"] == CodePlace("function.py", 9, "layers.0", Phase.BACKWARD)
+    assert cells["engine"] == CALLED
+    unmade = (COURSE[2],)
+    assert {cell.place for cell in cells_of([unmade], moments, [unmade])} == {own}
+
+
 def test_a_step_of_another_course_has_no_places() -> None:
     [cell] = cells_of([(MADE,)], MOMENTS, [COURSE])
     assert (cell.ns, cell.place) == (18, None)

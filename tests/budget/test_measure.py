@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,31 @@ def test_a_checkpointed_block_runs_again_in_backward_at_its_own_lines(mesh: Devi
     found = run_and_measure_budget(step, 3, 5, "train")
     places = {(c.place.line_text.rpartition("/")[2], str(c.place.phase)) for c in found.cells if c.place}
     assert {(line_of("y: Any = x @"), phase) for phase in ("forward", "backward")} <= places
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient.tanh()
+
+
+class Doubling(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return Doubled.apply(x)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("run", [lambda inner, x: inner(x), partial(checkpoint, use_reentrant=False)])
+def test_a_function_s_own_backward_is_in_the_module_that_applied_it(mesh: DeviceMesh, run: Any) -> None:
+    layers = torch.nn.Sequential(Doubling(), torch.nn.Identity(), Doubling())
+    x = distribute_tensor(torch.ones(8, WIDTH), mesh, [Replicate()]).requires_grad_()
+    found = run_and_measure_budget(lambda: run(layers, x).sum().backward(), 3, 5, "train")
+    own = line_of("return gradient.tanh()")
+    places = [c.place for c in found.cells if c.op == "tanh" and c.place and c.place.line_text.endswith(own)]
+    assert {(place.module, str(place.phase)) for place in places} == {("0", "backward"), ("2", "backward")}
 
 
 def test_the_program_does_not_notice(mesh: DeviceMesh) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pytest_dtdispatch.budget.model import Cell
 from pytest_dtdispatch.budget.moments import Moment, pieces
@@ -64,18 +65,28 @@ class _Places:
         for one in course:
             span = (one.since_ns,) * 2 if one.since_ns >= 0 else (one.begin_ns, one.end_ns)
             found = pieces(self._moments, *span)
-            in_code = [(moment.place, share) for moment, share in found if moment.in_engine == one.in_engine]
+            origin = made.get(one.running)
+            in_code = [
+                (_in_module(moment.place, origin), share)
+                for moment, share in found
+                if moment.in_engine == one.in_engine
+            ]
             if in_code and one.made >= 0:
                 made[one.made] = in_code[-1][0]
             if one.in_engine and not in_code:
                 backward = found[-1][0].place if found else backward
-                yield [(_in_backward(made.get(one.running) or backward), 1.0)]
+                yield [(_in_backward(origin or backward), 1.0)]
             else:
                 total = sum(share for _, share in in_code)
                 yield [(place, share / total) for place, share in in_code] or [(None, 1.0)]
 
 
+def _in_module(place: CodePlace, origin: CodePlace | None) -> CodePlace:
+    """Put what a node calls outside of modules, as a function of the user's, in the module that made it."""
+    return replace(place, module=origin.module) if origin and not place.module else place
+
+
 def _in_backward(place: CodePlace | None) -> CodePlace | None:
     if place is None:
         return None
-    return CodePlace(place.file, place.line, place.module, Phase.BACKWARD)
+    return replace(place, phase=Phase.BACKWARD)
