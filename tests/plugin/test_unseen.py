@@ -111,9 +111,23 @@ def test_what_ran_in_threads_and_processes_and_below_a_mode_is_told(pytester: py
         "nothing was measured: no test ran an op on DTensors where a capture sees it",
         "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, which a capture of the",
         "not measured: 1 test started 2 processes, and what ran in them was not seen;",
-        "not measured: 1 test opened CommDebugMode, which hides DTensor ops from a capture around it;",
+        "not measured: 1 test opened CommDebugMode, which hides DTensor ops from a capture around it; "
+        "take the fixture and open dtdispatch.capture() inside CommDebugMode, "
+        "or count it by --dtdispatch-metric counts",
     ):
         assert line in said(result)
+    assert "open a capture inside CommDebugMode, by TimeCaptureMode or dtdispatch.capture()" in text_of(
+        result
+    )
+
+
+def test_a_test_that_opens_its_own_capture_inside_a_mode_is_measured(pytester: pytest.Pytester) -> None:
+    own = UNSEEN.replace("test_mode(a)", "test_mode(a, dtdispatch)")
+    pytester.makepyfile(IMPORTS + own.replace("CommDebugMode():", "CommDebugMode(), dtdispatch.capture():"))
+    result, found = rows(pytester, *WHOLE, "-k", "test_mode")
+    result.assert_outcomes(passed=1, deselected=3)
+    assert {row["params"]["op"] for row in found} == {"add.Tensor"}
+    assert "CommDebugMode" not in said(result)
 
 
 def test_threads_and_modes_hide_no_counts(pytester: pytest.Pytester) -> None:

@@ -103,7 +103,7 @@ class HidingModes:
         for mode in self.found():
             warnings.warn(
                 f"{mode} was opened inside the capture and hides DTensor ops from it: "
-                f"open {mode} outside the capture",
+                f"open a capture inside {mode}, by TimeCaptureMode or dtdispatch.capture()",
                 DtDispatchWarning,
                 stacklevel=3,
             )

@@ -38,5 +38,6 @@ def _lines(tests: list[Unseen]) -> Iterator[str]:
         hidden = sum(mode in test.modes for test in tests)
         yield (
             f"not measured: {many(hidden, 'test')} opened {mode}, which hides DTensor ops from a capture "
-            f"around it; open {mode} outside the capture"
+            f"around it; take the fixture and open dtdispatch.capture() inside {mode}, "
+            "or count it by --dtdispatch-metric counts"
         )
