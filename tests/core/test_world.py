@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.core.world import World, read_world
+from pytest_dtdispatch.core.world import World, read_world, why_no_world
 
 TORCHRUN = {
     "RANK": "3",
@@ -28,6 +28,37 @@ def test_torchrun_says_all() -> None:
 def test_what_is_incomplete_is_one_rank(name: str, value: str | None) -> None:
     environ = {key: text for key, text in TORCHRUN.items() if key != name or value is not None}
     assert read_world({**environ, **({name: ""} if value == "" else {})}) == World()
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR"),
+        (
+            {"RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+            "RANK=1 in the environment, and no WORLD_SIZE:",
+        ),
+        (
+            {"WORLD_SIZE": "4", "RANK": ""},
+            "WORLD_SIZE=4 in the environment, and no RANK and no MASTER_ADDR and",
+        ),
+        (
+            {**TORCHRUN, "RANK": "4"},
+            "RANK=4 and WORLD_SIZE=4 in the environment: RANK is a whole number from 0",
+        ),
+        ({**TORCHRUN, "WORLD_SIZE": "x\n" * 999}, "RANK=3 and WORLD_SIZE=x\\nx\\n"),
+    ],
+)
+def test_one_of_many_ranks_that_cannot_be_is_told(environ: dict[str, str], said: str) -> None:
+    found = why_no_world(environ)
+    assert found.startswith(said)
+    assert found.isprintable()
+    assert len(found) < 300
+
+
+@pytest.mark.parametrize("environ", [{}, TORCHRUN, {"RANK": "0"}, {"RANK": "0", "WORLD_SIZE": "1"}])
+def test_a_rank_of_many_and_one_alone_are_as_they_are_named(environ: dict[str, str]) -> None:
+    assert why_no_world(environ) == ""
 
 
 @pytest.mark.parametrize("rank", ["4", "-1", "one", "1.0", "²"])

@@ -72,6 +72,22 @@ def test_a_flag_or_an_ini_value_that_is_not_valid(
     assert_says_once(result, f"ERROR: {where}: {complaint}")
 
 
+@pytest.mark.parametrize("flag", ["--dtdispatch", "--dtdispatch-all"])
+def test_one_of_two_ranks_that_cannot_meet_is_not_measured_as_one(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    pytester.makepyfile(PLAIN)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = run(pytester, flag)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    complaint = (
+        "ERROR: RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR and no MASTER_PORT: start"
+    )
+    assert_says_once(result, complaint)
+    run(pytester).assert_outcomes(passed=1)  # as it measures nothing
+
+
 def test_an_ini_value_given_on_the_command_line_is_not_laid_to_a_file(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(PLAIN)
     assert_says_once(

@@ -34,6 +34,11 @@ for i in range(8):
         optimizer.zero_grad()
 """
 
+MESH = (
+    "import torch.distributed.tensor, torch.testing._internal.distributed.fake_pg as fake; "
+    "torch.distributed.init_process_group('fake', rank=0, world_size=4, store=fake.FakeStore()); "
+    "mesh = torch.distributed.device_mesh.init_device_mesh('cpu', (4,))"
+)
 LINE = 1 + TRAINING.splitlines().index("    (x @ up @ down).sum().backward()")
 
 
@@ -76,12 +81,11 @@ def test_a_script_that_raises_shows_its_own_traceback_and_what_was_seen_until_th
     [
         ("import sys; sys.exit(7)", 7, ""),
         ("import sys; sys.exit('no data')", 1, "no data\n"),
-        ("import sys; sys.exit()", 0, ""),
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
         ("1 +", 1, "SyntaxError: invalid syntax\n"),
     ],
 )
-def test_it_ends_as_it_ends_without_us(tmp_path: Path, code: str, status: int, said: str) -> None:
+def test_what_fails_fails_as_it_does_without_us(tmp_path: Path, code: str, status: int, said: str) -> None:
     process = watch(tmp_path, code)
     assert process.returncode == status
     before, after = process.stderr.rsplit("dtdispatch: ", 1)
@@ -89,6 +93,24 @@ def test_it_ends_as_it_ends_without_us(tmp_path: Path, code: str, status: int, s
     assert "pytest_dtdispatch" not in before
     assert after.startswith("train.py was not watched: it made no DeviceMesh")
     assert after.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "import sys; sys.exit()",
+            "was not watched: it made no DeviceMesh, so it has no DTensors; processes",
+        ),
+        (f"{MESH}\ntorch.ones(8) + 1", "called no op on DTensors"),
+        (f"import pytest_dtdispatch as p; watch = p.StepWatch(); {MESH}", "was not watched: "),
+    ],
+)
+def test_nothing_watched_is_no_success(tmp_path: Path, code: str, said: str) -> None:
+    process = watch(tmp_path, code)
+    assert process.returncode == 2
+    [line] = process.stderr.splitlines()
+    assert line.startswith(f"dtdispatch: train.py {said}")
 
 
 def test_a_script_without_an_optimizer_is_told_in_one_line(tmp_path: Path) -> None:

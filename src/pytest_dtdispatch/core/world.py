@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_dtdispatch.core.shown import MOST_SHOWN, printable
+
 ENDED_ITS_RUN = "ended its run"  # what is said of a rank that left by itself
 MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -43,6 +45,26 @@ def read_world(environ: Mapping[str, str]) -> World:
     if not 0 <= rank < size or not all(environ.get(name) for name in MEETING_POINT):
         return World()
     return World(rank, size, _number(environ, "LOCAL_RANK", rank), _number(environ, "LOCAL_WORLD_SIZE", size))
+
+
+def why_no_world(environ: Mapping[str, str]) -> str:
+    """Say why a process that is named as one of many ranks cannot be that; empty of all others.
+
+    Example:
+        >>> why_no_world({"RANK": "0", "WORLD_SIZE": "1"}), why_no_world({})
+        ('', '')
+    """
+    named = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if environ.get(name)}
+    if read_world(environ).is_many or named.items() <= {"RANK": "0", "WORLD_SIZE": "1"}.items():
+        return ""
+    said = " and ".join(f"{name}={printable(text)[:MOST_SHOWN]}" for name, text in named.items())
+    missing = [name for name in ("RANK", "WORLD_SIZE", *MEETING_POINT) if not environ.get(name)]
+    if not missing:
+        return f"{said} in the environment: RANK is a whole number from 0 up to WORLD_SIZE - 1"
+    return (
+        f"{said} in the environment, and no {' and no '.join(missing)}: start ranks by torchrun, "
+        "or unset RANK and WORLD_SIZE to measure as one"
+    )
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

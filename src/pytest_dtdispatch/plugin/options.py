@@ -14,7 +14,7 @@ import pytest
 from pytest_dtdispatch.core.parsing import AUTO, Export
 from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.verdicts import Threshold
-from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.core.world import read_world, why_no_world
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import flags
 from pytest_dtdispatch.plugin.flags import KEYWORDS, MARKER, OPTIONS, WITH_FLAG, Option
@@ -164,6 +164,8 @@ def _resolve(config: pytest.Config) -> Settings:
 
 def _of_ranks(config: pytest.Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """Check what is asked of many ranks; return what is another default on them."""
+    if given.get("measure") and (why_not := why_no_world(os.environ)):
+        raise pytest.UsageError(why_not)
     world = read_world(os.environ)
     asked = config.getoption("dtdispatch_nproc") is not None and given["nproc"] > 1
     if asked and world.is_many and given["nproc"] != world.local_size:

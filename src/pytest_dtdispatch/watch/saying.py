@@ -37,12 +37,12 @@ def sayer(to: Say | LineFile | None) -> Say:
 
 def say_on_first_rank(text: str) -> None:
     """Write to standard error, on the first of all ranks alone."""
-    if _is_first_rank():
+    if is_first_rank():
         print(text, file=sys.stderr, flush=True)
 
 
-def _is_first_rank() -> bool:
-    """Ask the process group, if there is one of real ranks; else what a launcher says."""
+def is_first_rank() -> bool:
+    """Ask the process group, if there is one of real ranks, whether this is its first; else a launcher."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake":
         return bool(dist.get_rank() == 0)

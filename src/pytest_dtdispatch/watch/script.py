@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_dtdispatch.core.shown import printable
-from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.torchapi.first_mesh import told_of_first_mesh
 from pytest_dtdispatch.watch.lines import calls_text
 from pytest_dtdispatch.watch.program import Program, run
-from pytest_dtdispatch.watch.saying import say_on_first_rank
+from pytest_dtdispatch.watch.saying import is_first_rank, say_on_first_rank
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.watch.step_ends import StepEnds
@@ -22,13 +22,21 @@ WITHOUT_MESH = "it made no DeviceMesh, so it has no DTensors; processes that it 
 
 
 def watch_program(program: Program, arguments: Sequence[str]) -> int:
-    """Run a program, watch its steps, and print a summary however it ends; return its exit status."""
+    """Run a program, watch its steps, and print a summary however it ends; return its exit status.
+
+    Raises:
+        WatchError: it ended well, and there was nothing to watch.
+    """
     watched = WatchedProgram(program.name)
     try:
         with told_of_first_mesh(watched.open):
-            return run(program, arguments)
+            status = run(program, arguments)
     finally:
         watched.close()
+    if watched.why_nothing and not status and is_first_rank():
+        raise WatchError(watched.why_nothing)
+    say_on_first_rank(watched.summary())
+    return status
 
 
 class WatchedProgram:
@@ -60,19 +68,25 @@ class WatchedProgram:
         self._ends.open()
 
     def close(self) -> None:
-        """Close it, and say what it saw."""
+        """Close it."""
         if self._ends is not None:
             self._ends.close()
         if self._watch is not None:
             self._watch.close()
-        say_on_first_rank(self._summary())
 
-    def _summary(self) -> str:
+    @property
+    def why_nothing(self) -> str:
+        """Why nothing was seen; empty where something was."""
         if self._watch is None:
-            return f"dtdispatch: {self._name} was not watched: {self._why_not}"
+            return f"{self._name} was not watched: {self._why_not}"
         steps = self._watch.steps
-        if not steps.calls and not steps.after.calls:
-            return f"dtdispatch: {self._name} called no op on DTensors"
+        return "" if steps.calls or steps.after.calls else f"{self._name} called no op on DTensors"
+
+    def summary(self) -> str:
+        """Say what was seen."""
+        if self._watch is None or self.why_nothing:
+            return f"dtdispatch: {self.why_nothing}"
+        steps = self._watch.steps
         if not len(steps):
             return (
                 f"dtdispatch: {self._name}: no optimizer stepped outside of compiled code, which would have "
