@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from pytest_dtdispatch.compare.measure import run_and_measure_variants
+from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.plugin.call_counts import count_call
 from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count_steps
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -73,8 +77,43 @@ def test_a_plain_call_leaves_its_own(gather: Callable[[], Any]) -> None:
 def test_repetitions_of_a_call_leave_none_and_the_program_s_own_result_is_as_it_was(
     gather: Callable[[], Any],
 ) -> None:
+    before = unwaited()
     assert left_by(lambda: run_and_measure_call(gather, (), None, ShardingCaches(), Plan(3, 5))[0]) == 1
-    assert unwaited() == 0
+    assert unwaited() == before
+
+
+@pytest.fixture(params=["dropped", "hidden"])
+def hide(request: pytest.FixtureRequest, block: Block) -> Callable[[], Any]:
+    """A callable that leaves a collective which its result does not show."""
+
+    def drop() -> None:
+        block()
+
+    return {"dropped": drop, "hidden": lambda: SimpleNamespace(loss=block())}[request.param]
+
+
+def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], Any]) -> None:
+    caches, plan = ShardingCaches(), Plan(5, 2)
+    wrap = funcol._maybe_wrap_tensor
+    assert left_by(hide) == 1
+    assert left_by(lambda: run_and_measure_call(hide, (), None, caches, plan) and None) == 1
+    assert left_by(lambda: run_and_measure_sizes(lambda _: hide, (1, 2), caches, plan) and None) == 2
+    asked = Variants("two", {"a": hide, "b": hide}, lambda one, other: True)
+    assert left_by(lambda: run_and_measure_variants(asked, caches, plan, count_call) and None) == 2
+    assert funcol._maybe_wrap_tensor is wrap
+
+
+def test_a_repetition_that_raises_leaves_no_hook(hide: Callable[[], Any]) -> None:
+    wrap, calls = funcol._maybe_wrap_tensor, iter(range(100))
+
+    def fail_later() -> None:
+        hide()
+        if next(calls) > 5:
+            raise KeyError
+
+    _, _, figures = run_and_measure_call(fail_later, (), None, ShardingCaches(), Plan(5, 2))
+    assert "KeyError" in figures.notes[0]
+    assert funcol._maybe_wrap_tensor is wrap
 
 
 def test_a_compile_leaves_none(gather: Callable[[], Any]) -> None:
@@ -111,12 +150,13 @@ def test_results_that_nobody_waits_for_are_just_dropped(shard: Make) -> None:
 
 
 def test_what_is_released_is_waited_for(mesh: DeviceMesh) -> None:
+    before = unwaited()
     gathered = funcol.all_reduce(torch.ones(2), "sum", mesh.get_group())
     wrapped = DTensor.from_local(gathered, mesh, [Replicate()], run_check=False)
     release = release_of([wrapped])
     assert release is not None
     release([wrapped])
-    assert unwaited() == 0
+    assert unwaited() == before
 
 
 PROGRAM = """

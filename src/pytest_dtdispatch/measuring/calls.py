@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,9 +25,15 @@ from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.state import Masks, NoCopyError, in_turn
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
-from pytest_dtdispatch.torchapi.ops import is_op, returns_alias, tree_leaves, without_outer_modes
+from pytest_dtdispatch.torchapi.ops import (
+    is_collective,
+    is_op,
+    returns_alias,
+    tree_leaves,
+    without_outer_modes,
+)
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import release_of
+from pytest_dtdispatch.torchapi.tensors import noting_collectives, release_of, unwaited, wait_for_all
 
 # Is told how many calls will be made, and how many seconds they may take.
 Foretell = Callable[[int, float], None]
@@ -36,10 +42,13 @@ Foretell = Callable[[int, float], None]
 class WriteWatch(UnnoticedMode):
     """Tell of every tensor that a callable is about to write to, less those that it makes itself."""
 
-    def __init__(self, save: Callable[[torch.Tensor], None]) -> None:
+    def __init__(
+        self, save: Callable[[torch.Tensor], None], collectives: list[torch.Tensor] | None = None
+    ) -> None:
         super().__init__()
         self.once = ""
         self._save = save
+        self._collectives = collectives  # is given the outputs of those that run
         self._created = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -51,6 +60,8 @@ class WriteWatch(UnnoticedMode):
         with without_outer_modes():
             self._before(call, tensors)
         result = call.run()
+        if self._collectives is not None and is_collective(func):
+            self._collectives += (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
         if not returns_alias(func) or all(tensor in self._created for tensor in tensors):
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
@@ -86,7 +97,14 @@ class RanCall:
     """A call that the program has made, and that can be repeated to measure it, as often as wanted."""
 
     def __init__(
-        self, subject: Subject, replay: CallReplay, place: str, once: str, took_ns: int, is_compiled: bool
+        self,
+        subject: Subject,
+        replay: CallReplay,
+        place: str,
+        once: str,
+        took_ns: int,
+        is_compiled: bool,
+        collectives: list[torch.Tensor] | None = None,
     ) -> None:
         self.place = place
         self.once = once
@@ -94,6 +112,11 @@ class RanCall:
         self.subject = subject
         self.is_compiled = is_compiled
         self._replay = replay
+        self._collectives = collectives
+
+    def noting(self) -> AbstractContextManager[None]:
+        """Note collectives that repetitions leave and their results do not show, to be waited for."""
+        return nullcontext() if self._collectives is None else noting_collectives(self._collectives)
 
     @property
     def masks(self) -> Masks:
@@ -123,7 +146,7 @@ class RanCall:
         once_more = partial(_repeat, self.subject, caches.clear)
         replay, again = self._replay, None if plan.agreement else once_more
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
-        with Repetitions(replay.restore, replay.masks, again, one_thread) as repetitions:
+        with self.noting(), Repetitions(replay.restore, replay.masks, again, one_thread) as repetitions:
             rounds = Rounds(self.subject, caches, plan, None, synchronizer(), repetitions.signals)
             repetitions.figures = rounds.take()
         figures = repetitions.figures
@@ -138,18 +161,19 @@ def threads_note(threads: int) -> str:
 
 
 class MasksOfAll(Masks):
-    """Masks of several calls that are repeated in turn."""
+    """Masks of several calls that are repeated in turn, and collectives that they leave."""
 
-    def __init__(self, masks: Sequence[Masks]) -> None:
+    def __init__(self, calls: Sequence[RanCall]) -> None:
         super().__init__()
-        self._masks = masks
+        self._calls = calls
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
         """See :meth:`Masks.repeating`."""
         with ExitStack() as entered:
-            for masks in self._masks:
-                entered.enter_context(masks.repeating())
+            for call in self._calls:
+                entered.enter_context(call.masks.repeating())
+                entered.enter_context(call.noting())
             yield
 
 
@@ -163,7 +187,7 @@ def repeating_in_turn(calls: Sequence[RanCall], one_thread: bool, is_alone: bool
         for call in calls:
             _repeat(call.subject)
 
-    masks = MasksOfAll([call.masks for call in calls])
+    masks = MasksOfAll(calls)
     restore = partial(in_turn, *(call.restore for call in calls))
     return Repetitions(restore, masks, once_more if is_alone else None, one_thread)
 
@@ -214,39 +238,51 @@ def run_call(
     subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
     compiled: list[bool] = []
     with noticing_compiled_code(lambda: compiled.append(True)):
-        once, mesh = _settled(replay, watch, subject), watch.mesh
+        once, hides_collectives = _settled(replay, watch, subject)
+    mesh = watch.mesh
     place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
-    return result, RanCall(subject, replay, place, once, took_ns, bool(compiled))
+    collectives: list[torch.Tensor] | None = None
+    if hides_collectives and not compiled:  # a hook would make compiled code compile again
+        collectives = []
+        subject = replace(subject, release=partial(wait_for_all, collectives))
+    return result, RanCall(subject, replay, place, once, took_ns, bool(compiled), collectives)
 
 
-def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> str:
-    """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
+def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> tuple[str, bool]:
+    """Save what the program's call left behind; say why it cannot be repeated, where it cannot.
+
+    Say too whether a repetition leaves collectives that its result does not show.
+    """
     __tracebackhide__ = True
+    hides_collectives = False
     with without_outer_modes():
         once = replay.settle() or watch.once
     if once:
-        return once
+        return once, False
     with Repetitions(
         replay.restore, replay.masks, partial(_repeat, subject), one_thread=False
     ) as repetitions:
-        once = _watched_repetition(replay, subject, repetitions.signals)
-    return once or next(iter(repetitions.figures.notes), "")
+        once, hides_collectives = _watched_repetition(replay, subject, repetitions.signals)
+    return once or next(iter(repetitions.figures.notes), ""), hides_collectives
 
 
-def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) -> str:
-    """Repeat a call, saving what it writes to that it kept before; say why it must not be repeated again."""
+def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) -> tuple[str, bool]:
+    """Repeat a call, saving what it writes to that it kept before; say what :func:`_settled` says."""
     args = subject.prepare()
-    with WriteWatch(replay.save_kept) as watch:
+    before, collectives = unwaited(), list[torch.Tensor]()
+    with WriteWatch(replay.save_kept, collectives) as watch:
         try:
             signals.let_in()
             result = subject.fn(*args)
         except NoCopyError as error:
-            return str(error)
+            return str(error), False
         finally:
             signals.is_open = False
     if subject.release is not None:
         subject.release(result)
-    return watch.once
+    hides_collectives = unwaited() > before
+    wait_for_all(collectives)
+    return watch.once, hides_collectives
 
 
 def _repeat(subject: Subject, clear: Callable[[], None] = nothing_to_do) -> None:

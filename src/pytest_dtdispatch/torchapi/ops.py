@@ -23,6 +23,11 @@ def is_op(func: Any) -> bool:
     return isinstance(func, torch._ops.OpOverload)
 
 
+def is_collective(func: Any) -> bool:
+    """Tell a functional collective, whose output must be waited for."""
+    return str(getattr(func, "namespace", "")).startswith("_c10d_functional")
+
+
 def op_name(func: Any) -> str:
     """Name an op as tables do: ``add.Tensor``, and with its namespace where that is not ``aten``."""
     namespace = getattr(func, "namespace", "aten")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Placement
 from torch.utils._pytree import tree_leaves
+
+from pytest_dtdispatch.torchapi.shared_hook import SharedHook
+
+WRAP = "_maybe_wrap_tensor"  # is given the output of each collective that Python runs
 
 
 class TensorTraits(NamedTuple):
@@ -44,8 +49,12 @@ def stride_of(value: Any) -> Sequence[int]:
 
 
 @functools.cache
+def _collectives() -> Any:
+    return importlib.import_module("torch.distributed._functional_collectives")
+
+
 def _async_type() -> Any:
-    return importlib.import_module("torch.distributed._functional_collectives").AsyncCollectiveTensor
+    return _collectives().AsyncCollectiveTensor
 
 
 def wraps_dtensors(value: Any) -> bool:
@@ -94,6 +103,39 @@ def wait_for(result: Any) -> None:
     """
     for tensor in _unwaited(tree_leaves(result)):
         tensor.trigger_wait()
+
+
+def unwaited() -> int:
+    """Count the collectives that torch keeps until somebody waits; 0 on a torch that does not count them."""
+    count = getattr(getattr(torch._C, "_distributed_c10d", None), "_get_work_registry_size", None)
+    return int(count()) if count else 0
+
+
+def wait_for_all(outputs: list[torch.Tensor], result: Any = None) -> None:
+    """Wait for the collectives that fill these tensors, which it takes from the list, and a result."""
+    wait_for(result)
+    while outputs:
+        _collectives().wait_tensor(outputs.pop())
+
+
+@contextmanager
+def noting_collectives(outputs: list[torch.Tensor]) -> Iterator[None]:
+    """Note the output of each collective that is run from Python, for a while; wait for what is left then."""
+
+    def noted(inner: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+        def wrap(output: torch.Tensor) -> Any:
+            outputs.append(output)
+            return inner(output)
+
+        return wrap
+
+    with ExitStack() as hook:
+        if hasattr(_collectives(), WRAP):
+            hook.enter_context(SharedHook(_collectives(), WRAP, noted).in_place())
+        try:
+            yield
+        finally:
+            wait_for_all(outputs)
 
 
 def release_of(result: Any) -> Callable[[Any], None] | None:
