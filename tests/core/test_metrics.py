@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.metrics import (
+    FEW_SAMPLES,
     MOST_LISTED,
     Count,
     MetricValue,
@@ -53,6 +57,14 @@ def test_hits_and_misses_are_given_by_their_medians_in_whole_nanoseconds() -> No
         MetricValue("t.py::test_mm::mm", "dispatch_hit_ns", 2),
         MetricValue("t.py::test_mm::mm", "dispatch_miss_ns", 20),
     )
+
+
+def test_a_miss_of_few_samples_is_given_as_one_that_cannot_be_judged() -> None:
+    samples = Samples(State.MISS, (10,)), Samples(State.HIT, (2,) * 10)
+    one = measured("mm", *samples)
+    few = replace(one, figures=replace(one.figures, notes=(f"{FEW_SAMPLES}: a miss takes longer",)))
+    found = {value.metric: value.scatter for value in run_results("t.py::test_mm", few)}
+    assert found == {"dispatch_hit_ns": 0, "dispatch_miss_ns": math.inf}
 
 
 def test_instructions_are_given_by_their_least() -> None:
@@ -162,7 +174,7 @@ def test_a_copy_of_a_count_is_the_count_with_all_that_it_lists(total: int, steps
 
 
 def test_counts_of_steps_can_be_copied_inside_of_other_objects() -> None:
-    misses = Steps("train", (), (StepCounts(missed=(MISS,)), StepCounts())).misses_per_step
+    misses: Any = Steps("train", (), (StepCounts(missed=(MISS,)), StepCounts())).misses_per_step
     for again in (copy.deepcopy({"misses": misses}), pickle.loads(pickle.dumps({"misses": misses}))):
         assert repr(again) == "{'misses': 0.5}"
         assert again["misses"].details == misses.details

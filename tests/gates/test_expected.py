@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -343,6 +344,14 @@ def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
 ) -> None:
     assert main(["expected", *words]) == 2
     refusal(capsys)
+
+
+def test_a_result_of_too_few_samples_is_neither_passed_nor_failed() -> None:
+    rows = [ExpectedRow("t", "dispatch_miss_ns", 1000, 0.1), ExpectedRow("u", HIT, 5, 0.1)]
+    found = [MetricValue("t", "dispatch_miss_ns", 99_000, scatter=math.inf), MetricValue("u", HIT, 5)]
+    judgement = judge_results(rows, found)
+    assert [str(row.verdict) for row in judgement.verdicts] == ["inconclusive", "passed"]
+    assert judgement.verdicts[0].remedy == "few samples: raise --dtdispatch-max-time"
 
 
 @pytest.mark.parametrize("value", [1, 1000, 10**9])

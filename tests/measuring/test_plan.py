@@ -10,6 +10,7 @@ from pytest_dtdispatch.measuring.plan import (
     MIN_ROUNDS,
     SLOW_NS,
     Effort,
+    Plan,
     fitted,
     is_enough,
 )
@@ -24,12 +25,18 @@ def fit(miss_ns: int, hit_ns: int, asked: Effort = ASKED, seconds: float = 1.0) 
 
 def test_an_ordinary_op_is_measured_as_it_was_asked() -> None:
     assert fit(miss_ns=MS, hit_ns=10_000) == ASKED
-    assert fit(miss_ns=MS, hit_ns=10_000, seconds=1e-9) == ASKED, "its hits are not what takes time"
+    assert fit(miss_ns=MS, hit_ns=10_000, seconds=2e-3) == ASKED, "its hits are not what takes time"
 
 
 def test_where_five_of_each_do_not_fit_just_these_are_taken() -> None:
     assert fit(140 * MS, 140 * MS) == Effort(5, 5, 1, 0, is_paced=True)
     assert fit(100 * SECOND, 100 * SECOND) == Effort(5, 5, 1, 0, is_paced=True)
+
+
+def test_a_miss_that_takes_longer_than_all_of_the_time_is_taken_once() -> None:
+    assert ASKED.where(SECOND, SECOND) == ASKED
+    assert ASKED.where(SECOND + 1, SECOND) == Effort(1, 1, 10, 10)
+    assert Plan().foretold_calls(100 * SECOND) == 2 + 1 + 1
 
 
 def test_hits_are_cut_before_rounds_are() -> None:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
+from pytest_dtdispatch.core.progress import told_to
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.proof import (
     A_COUNTER_MOVED,
@@ -490,17 +491,18 @@ def rounds_done(bench: Bench, plan: Plan) -> int:
     [
         (20, 7.0, 7),
         (20, 6.5, 7),
-        (20, 1e-9, 5),
+        (20, 4e-6, 5),
+        (20, 1e-9, 1),
         (20, 4.9, 5),
         (20, 5.1, 6),
-        (3, 1e-9, 3),
-        (5, 1e-9, 5),
-        (6, 1e-9, 5),
+        (3, 4e-6, 3),
+        (5, 4e-6, 5),
+        (6, 4e-6, 5),
         (20, 1000.0, 20),
         (7, 1e300, 7),
     ],
 )
-def test_rounds_stop_at_the_time_budget_but_not_before_five(
+def test_rounds_stop_at_the_time_budget_but_not_before_five_that_each_fit_in_it(
     bench: Bench, planned: int, budget_s: float, done: int
 ) -> None:
     assert rounds_done(bench, plan(rounds=planned, repeat=1, max_time_s=budget_s)) == done
@@ -513,6 +515,38 @@ def test_the_rehearsal_is_part_of_the_time_budget(bench: Bench) -> None:
 
     bench.op_that(effect)
     assert rounds_done(bench, plan(rounds=20, repeat=1, max_time_s=9.0)) == 5
+
+
+def test_a_miss_that_takes_longer_than_the_time_is_taken_once_and_its_row_says_so() -> None:
+    bench, told = slow_bench(11_600, 0.02), list[str]()
+    with told_to(told.append):
+        taken = bench.take(scripted())
+    assert (taken.rounds, counts_of(taken)) == (1, {State.MISS: 1, State.HIT: 10})
+    assert bench.clock.now < 2 * 11.7e9, "the first of them is discarded"
+    assert taken.notes == ("few samples: a miss takes longer (11.6 s here) than the 1 s that there are",)
+    assert told == ["a miss takes 11.6 s: its row takes about 12 s more"]
+    cold = slow_bench(11_600, 0.02).take(scripted(cold=True))
+    assert counts_of(cold) == {State.MISS: 1, State.COLD: 1, State.HIT: 10}
+
+
+def test_slow_calls_on_ranks_are_as_few_on_all_of_them() -> None:
+    settled = Settled((1, 1, 1, 0))
+    taken = slow_bench(3000, 2000).take(scripted(agreement=settled))
+    assert settled.proposed == [((1, 1, 1, 0), "cached")]
+    assert counts_of(taken) == {State.MISS: 1, State.HIT: 1}
+    assert taken.notes[0].startswith("few samples: a miss takes longer (3.0 s here)")
+    other = slow_bench(300, 0.02).take(scripted(agreement=Settled((1, 1, 1, 0))))
+    assert other.notes == ("few samples: a miss takes longer than the 1 s that there are",)
+
+
+def test_what_is_foretold_of_slow_misses_that_fit_is_what_they_take() -> None:
+    bench, told = slow_bench(450, 0.02), list[str]()
+    with told_to(told.append):
+        assert (bench.take(scripted()).rounds, told) == (
+            5,
+            ["a miss takes 0.5 s: its row takes about 2 s more"],
+        )
+    assert slow_bench(3000, 0.02).take(scripted(1)).notes == ()
 
 
 # Calls that take long: what is planned is cut to what fits
@@ -892,11 +926,11 @@ def test_ranks_take_the_rounds_that_were_settled_whatever_their_own_time(max_tim
     taken = bench.take(scripted(20, 2, max_time_s, agreement=settled))
     assert taken.rounds == 7
     assert {samples.state: len(samples.ns) for samples in taken.samples} == {State.MISS: 7, State.HIT: 14}
-    rounds = 20 if max_time_s == 1e9 else 5
+    rounds = 20 if max_time_s == 1e9 else 1
     assert settled.proposed == [((rounds, rounds, 2, WARMUP), "cached")]
     rows = 3
     assert bench.op.calls == REHEARSAL + 7 * (1 + 2) + rows * 4
 
 
 def test_a_rank_that_waits_for_none_keeps_its_own_time() -> None:
-    assert Bench().take(scripted(20, 2, 1e-9, agreement=Settled(None))).rounds == 5
+    assert Bench().take(scripted(20, 2, 4e-6, agreement=Settled(None))).rounds == 5

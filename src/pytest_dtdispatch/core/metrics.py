@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_dtdispatch.core.shown import printable
 
+FEW_SAMPLES = "few samples"  # begins the note of a row whose misses are too few to be judged
 MOST_LISTED = 20
 LONGEST_NAME = 4000  # in files: with it, quoted, a line stays in what readers take
 
@@ -36,7 +37,8 @@ class MetricValue:
         name: of the test with the signature, the call or the step: ``t.py::test_add::mm.default(...)@4``.
         metric: what was measured; a time is in nanoseconds.
         value: rounded to a whole number.
-        scatter: of the samples that it stands for, where that is too far to judge it; else 0.
+        scatter: of the samples that it stands for, where that is too far to judge it; infinite where there
+            are too few of them to tell; else 0.
         signature: the whole one, where the name has it cut.
         ranks: that found it, where others found less.
     """

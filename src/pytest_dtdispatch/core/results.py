@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricValue, row_key
+from pytest_dtdispatch.core.metrics import FEW_SAMPLES, LONGEST_NAME, MetricValue, row_key
 from pytest_dtdispatch.core.signatures import Signature, shorten
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import GateError
@@ -291,9 +292,11 @@ def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
     }
     if measurement.contains is Contains.COMPARED:
         taken = {unit.call: measurement.of(State.CALL)}
+    has_few = any(FEW_SAMPLES in note for note in measurement.notes)
     for metric, samples in taken.items():
         if metric and samples:
-            yield metric, round(samples.figure), (samples.scatter or 0.0) * samples.is_noisy
+            unknown = math.inf if has_few and samples.state is State.MISS else 0.0
+            yield metric, round(samples.figure), unknown or (samples.scatter or 0.0) * samples.is_noisy
     first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
     if unit.compile and first is not None and call is not None:
         yield unit.compile, round(first - call), 0.0  # the first call compiles, and then runs once

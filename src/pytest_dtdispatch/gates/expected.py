@@ -5,6 +5,7 @@ An improvement counts too, unless it is not to: one that nobody recorded hides t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, noise_text
-from pytest_dtdispatch.core.metrics import MetricNames, MetricValue
+from pytest_dtdispatch.core.metrics import FEW_SAMPLES, MetricNames, MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.core.world import ranks_text
 from pytest_dtdispatch.errors import DtDispatchError
@@ -214,6 +215,8 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
     value = result.value
     if result.scatter:
         why = f"noisy: {noise_text(result.scatter)}; run again where less else runs"
+        if math.isinf(result.scatter):
+            why = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
         return RowVerdict(row.name, Verdict.INCONCLUSIVE, (), why, f"{criterion}: found {value:,}")
     margin = ("margin_percent", 100 * row.noise_margin)
     figures = (("expected", row.expected), ("found", value), *_change(row.expected, value), margin)

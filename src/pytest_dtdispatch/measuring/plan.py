@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+from pytest_dtdispatch.core.metrics import FEW_SAMPLES
+from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.measuring.proof import Propagation
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.medians import median_interval
@@ -32,6 +34,7 @@ def is_enough(values: Sequence[float], within: float) -> bool:
 
 
 MIN_ROUNDS = 5
+LONG_S = 2.0  # what takes less is not foretold
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 # A hit of 8 us is 3 % slower until what reads the counters between calls is warm too, after some 200 calls.
 QUICK_WARMUP, QUICK_WARMUP_NS = 200, 2_000_000
@@ -59,6 +62,10 @@ class Effort(NamedTuple):
     repeat: int
     warmup: int
     is_paced: bool = False
+
+    def where(self, miss_ns: int, budget_ns: float) -> Effort:
+        """Cut it to one round where one miss takes longer than all of the time."""
+        return self._replace(rounds=1, in_a_row=1) if miss_ns > budget_ns else self
 
     def calls(self) -> int:
         """Count the calls of all rounds."""
@@ -150,7 +157,8 @@ class Plan:
             12
         """
         rehearsal, budget_ns = 2, self.max_time_s * 1e9
-        return rehearsal + fitted(self.effort, call_ns, call_ns, budget_ns, budget_ns).calls()
+        effort = self.effort.where(call_ns, budget_ns)
+        return rehearsal + fitted(effort, call_ns, call_ns, budget_ns, budget_ns).calls()
 
 
 class Schedule:
@@ -179,8 +187,12 @@ class Schedule:
         self._deadline = self._began + self.plan.max_time_s * 1e9
 
     def rehearsed_miss(self, began: int) -> None:
-        """Note how long the first miss took."""
-        self._miss_ns = self.clock() - began
+        """Note how long the first miss took, and say how long the row takes, where that is long."""
+        self._miss_ns = max(self.clock() - began, 1)
+        in_time = min(self.plan.max_time_s * 1e9 / self._miss_ns, self.plan.rounds)
+        rounds = 1 if in_time < 1 else max(int(in_time), min(self.plan.rounds, MIN_ROUNDS))
+        if (left_s := rounds * (1 + self.plan.cold) * self._miss_ns / 1e9) >= LONG_S:
+            tell("a miss takes {:.1f} s: its row takes about {:.0f} s more", self._miss_ns / 1e9, left_s)
 
     def has_time_to_rehearse(self, began: int) -> bool:
         """Note how long a call after the first took, and tell whether there is time for another."""
@@ -211,7 +223,8 @@ class Schedule:
         miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
         hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
         left_ns, budget_ns = self._deadline - self.clock(), self.plan.max_time_s * 1e9
-        self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
+        effort = self.effort.where(self._miss_ns * has_miss, budget_ns)
+        self.effort = fitted(effort, miss_ns, hit_ns, left_ns, budget_ns)
         affordable = min(self._affordable, self.effort.rounds)
         if self.plan.agreement is not None:
             rounds = affordable if self.within is None else min(affordable, ROUNDS_TOGETHER)
@@ -225,13 +238,23 @@ class Schedule:
     def next_rounds(self, done: int) -> int:
         """How many rounds are taken next; 0 where there is no time for more."""
         count = min(self.effort.in_a_row, self._planned - done)
-        if done < MIN_ROUNDS:
+        # Where the first miss took too long it is seen from the second whether they all do.
+        is_slow = self.effort.rounds == 1 and self.clock() - self._began >= done * self.plan.max_time_s * 1e9
+        if done < (1 if is_slow else MIN_ROUNDS):
             return count
         if (now := self.clock()) >= self._deadline:
             return 0
         if not self.effort.is_paced:
             return count
         return min(count, int((self._deadline - now) * done / max(now - self._began, 1)))
+
+    def notes(self, done: int) -> tuple[str, ...]:
+        """Say of a row that it has fewer rounds than any other, and why."""
+        if done >= min(self.plan.rounds, MIN_ROUNDS):
+            return ()
+        took_s, most_s = self._miss_ns / 1e9, self.plan.max_time_s
+        here = f" ({took_s:.1f} s here)" * (took_s > most_s)  # else on another rank
+        return (f"{FEW_SAMPLES}: a miss takes longer{here} than the {most_s:g} s that there are",)
 
     def warmup_misses(self, count: int) -> int:
         """Discard the first of a long row, which are slow; a short one has calls that take long anyway."""

@@ -30,8 +30,7 @@ from pytest_dtdispatch.measuring.proof import (
 )
 from pytest_dtdispatch.measuring.sampler import Meter
 
-WARMUP_LOCALS = 2
-REHEARSAL_CALLS = 3
+WARMUP_LOCALS, REHEARSAL_CALLS = 2, 3
 UNREAD = Meter(int, int)  # to read callgrind takes as long as 10 to 50 calls
 
 T = TypeVar("T")
@@ -157,8 +156,9 @@ class Rounds:
             done += taken
             if taken < count:  # they are enough
                 break
-        samples = samples_of(self._recorder, self._profile)
-        return Figures(done, samples, propagation.notes, (*self._sampler.remarks(), *propagation.remarks))
+        notes = (*propagation.notes, *self._schedule.notes(done))
+        remarks = (*self._sampler.remarks(), *propagation.remarks)
+        return Figures(done, samples_of(self._recorder, self._profile), notes, remarks)
 
     def _profile(self, state: State) -> Profile | None:
         """Profile one call more, if that was asked for."""
