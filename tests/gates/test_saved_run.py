@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import Threshold, Verdict
 from pytest_dtdispatch.gates.figure_ratios import MOST_SAMPLES
 from pytest_dtdispatch.gates.saved_run import (
+    LEAST_SAMPLES,
     MIN_SAMPLES,
     Judgement,
     StateRow,
@@ -87,8 +89,7 @@ def test_every_field_sees_a_slow_down(field: str) -> None:
 @given(st.lists(st.integers(1, 10**6).map(float), min_size=MIN_SAMPLES, max_size=40))
 def test_a_run_against_itself_never_regresses_nor_improves(ns: list[float]) -> None:
     same = StateRow("t.py::test_a::hit", State.HIT, tuple(ns))
-    [verdict] = verdicts_of(judge([same], [same]))
-    assert verdict in ("passed", "inconclusive")
+    assert verdicts_of(judge([same], [same]))[0] in ("passed", "inconclusive")
 
 
 def test_each_threshold_of_a_row_is_judged() -> None:
@@ -145,11 +146,51 @@ def test_without_control_rows_the_shift_is_not_known() -> None:
 @pytest.mark.parametrize(("base", "head"), [(2, 20), (20, 2), (MIN_SAMPLES - 1, 200)])
 def test_too_few_samples_are_inconclusive_and_a_run_of_them_fails(base: int, head: int) -> None:
     judgement = judge([row(count=base)], [row(count=head, factor=2.0)])
-    assert verdicts_of(judgement) == ["inconclusive"]
+    assert judgement.verdicts[0].verdict is Verdict.INCONCLUSIVE
     assert "samples" in judgement.verdicts[0].remedy
     assert judgement.has_failed
-    others = judge([row(count=base), row("miss")], [row(count=head), row("miss")])
+    others = judge([row(count=base), row("miss"), row("call")], [row(count=head), row("miss"), row("call")])
     assert not others.has_failed
+
+
+@pytest.mark.parametrize(
+    ("useless", "field"), [(STEADY[: LEAST_SAMPLES - 1], "median"), ((), "q1")], ids=["few", "none"]
+)
+def test_a_saved_run_of_which_half_lacks_samples_is_refused(useless: tuple[float, ...], field: str) -> None:
+    threshold = Threshold("", field, 0.1)
+    base = [replace(row(), ns=useless), row("miss"), row("local")]
+    judgement = judge(base, [row(), row("miss"), row("local")], threshold)
+    assert verdicts_of(judgement) == ["inconclusive", "passed", "mismatched"]
+    [refused] = judgement.failed
+    assert refused.row == "1 of 2 thresholds can never be judged against this saved run"
+    assert refused.remedy.startswith("save one with --benchmark-save-data and a greater --dtdispatch-rounds ")
+    better = judge([*base, row("call")], [row(), row("miss"), row("local"), row("call")], threshold)
+    assert not better.has_failed
+
+
+@pytest.mark.parametrize("ns", [(1000.0, 5000.0, 4000.0) * 8, STEADY[:LEAST_SAMPLES]], ids=["noisy", "slow"])
+def test_a_saved_run_of_which_most_rows_can_never_be_judged_is_refused(ns: tuple[float, ...]) -> None:
+    names = ["hit", "miss", "call", "cold"]
+    useless, head = [replace(row(name), ns=ns) for name in names], [row(name) for name in names]
+    assert not judge([*useless[:2], *head[2:]], head).has_failed
+    [refused] = judge([*useless[:3], *head[3:]], head).failed
+    assert refused.row == "3 of 4 thresholds can never be judged against this saved run"
+
+
+def test_a_saved_run_is_refused_by_the_rows_that_have_a_threshold_alone() -> None:
+    base, head = [row("miss", count=1), row()], [row("miss"), row()]
+    assert judge(base, head).has_failed
+    assert not judge_run(base, head, lambda of: [TEN] * (of.state is State.HIT)).has_failed
+
+
+def test_a_strict_threshold_fails_where_its_row_is_inconclusive() -> None:
+    strict = replace(TEN, is_strict=True)
+    rows = [row(), row("miss")], [row(), row("miss", factor=1.1)]
+    assert verdicts_of(judge(*rows, strict)) == verdicts_of(judge(*rows)) == ["passed", "inconclusive"]
+    assert not judge(*rows).has_failed
+    [failed] = judge(*rows, strict).failed
+    assert (failed.row, failed.criterion) == ("t.py::test_a::miss", "median:10%,strict")
+    assert not judge([row()], [row(), row("miss")], strict).has_failed, "new, and not inconclusive"
 
 
 def test_a_saved_run_without_samples_is_compared_by_its_figures() -> None:
@@ -159,7 +200,7 @@ def test_a_saved_run_without_samples_is_compared_by_its_figures() -> None:
     assert verdicts_of(judgement) == ["regressed"]
     assert dict(judgement.verdicts[0].figures)["base_samples"] == 0
     quartile = judge([saved], [row()], Threshold("", "q1", 0.1))
-    assert verdicts_of(quartile) == ["inconclusive"]
+    assert verdicts_of(quartile) == ["inconclusive", "mismatched"]
     assert "--benchmark-save-data" in quartile.verdicts[0].remedy
 
 
@@ -318,7 +359,7 @@ json_values = st.recursive(
 )
 
 
-@given(json_values, st.sampled_from(["fullname", "group", "stats", "data", "cpu", "dtdispatch", "top"]))
+@given(json_values, st.sampled_from([*OURS, "data", "cpu", "dtdispatch", "top"]))
 def test_anything_in_any_place_is_read_or_refused(value: Any, place: str) -> None:
     benchmark = {**OURS, place: value} if place in OURS else {**OURS, "stats": {**STATS, "data": value}}
     machine = {**MACHINE, place: value}
@@ -367,7 +408,7 @@ def test_a_row_that_scatters_in_either_run_is_neither_passed_nor_failed(factor: 
     busy = StateRow(quiet.name, quiet.state, tuple(factor * ns for ns in (1000.0, 5000.0, 4000.0) * 8))
     threshold = Threshold("", field, 0.1)
     [in_this_run] = judge([quiet], [busy], threshold).verdicts
-    [in_the_saved_run] = judge([busy], [quiet], threshold).verdicts
+    in_the_saved_run = judge([busy], [quiet], threshold).verdicts[0]
     assert in_this_run.verdict == in_the_saved_run.verdict == "inconclusive"
     assert in_this_run.remedy.startswith("noisy: its samples scatter by ")
     assert in_the_saved_run.remedy.startswith("noisy in the saved run: its samples scatter by ")

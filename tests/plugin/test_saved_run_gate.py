@@ -111,6 +111,7 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
     text = text_of(result)
     assert result.ret == pytest.ExitCode.OK, text
     assert "2 passed, 2 inconclusive" in text
+    assert " 2 passed, 2 inconclusive in " in result.outlines[-1]
     assert "\n    noisy: its samples scatter by " in text
     result.stdout.fnmatch_lines(
         [
@@ -121,6 +122,9 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
         ]
     )
     assert result.outlines[-2].startswith("1 of 2 rows are noisy (miss, hit): "), text
+    strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
+    failed(strict, "2 passed, 2 inconclusive", f"inconclusive {MUL}hit", "\n    median:10%,strict\n")
+    assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
 
 
 def test_nothing_is_judged_against_a_saved_row_that_is_noisy(pytester: pytest.Pytester) -> None:
@@ -133,6 +137,16 @@ def test_nothing_is_judged_against_a_saved_row_that_is_noisy(pytester: pytest.Py
     assert "2 passed, 2 inconclusive" in text
     assert "\n    noisy in the saved run: its samples scatter by " in text
     assert "rows are noisy" not in text, "this run is quiet"
+
+
+def test_a_saved_run_of_one_round_is_refused_and_says_how_to_save_another(pytester: pytest.Pytester) -> None:
+    write(pytester)
+    one_round = ("--dtdispatch-rounds=1", "--dtdispatch-repeat=10")
+    assert run(pytester, *SAVE, *one_round).ret == pytest.ExitCode.OK
+    text = failed(run(pytester, *GATE), "2 of 4 thresholds can never be judged against this saved run")
+    assert "save one with --benchmark-save-data and a greater --dtdispatch-rounds or" in text
+    hits = run(pytester, *COMPARE, "--dtdispatch-fail=hit=median:10%")
+    assert hits.ret == pytest.ExitCode.OK, text_of(hits)
 
 
 def test_drift_since_the_saved_run_is_told_of_rows_that_passed(
@@ -392,6 +406,9 @@ def test_the_gate_of_pytest_benchmark_works_beside_ours(
         ("median:abc", "not 'abc'"),
         ("median:-5%", "not '-5%'"),
         ("median", "the percentage is above 0%"),
+        ("median:5%,lax", "not '5%,lax'"),
+        ("median:5%,hit=median:3%", "not 'median:5%,hit'"),
+        ("strict", "not 'strict'"),
         ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
         ("warm=median:5%", "compile-cold, compile-warm, eager, not 'warm'"),
     ],

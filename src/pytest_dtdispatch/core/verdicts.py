@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
+STRICT = ",strict"  # behind a percentage
 THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
 
 
@@ -58,6 +59,7 @@ class RowVerdict:
         criterion: what it was held against, as it was typed, and what statistic of the row; empty where
             there is one for all rows.
         details: lines that say what was found, and what it consists of.
+        is_strict: whether the run fails where the row is inconclusive.
     """
 
     row: str
@@ -66,6 +68,7 @@ class RowVerdict:
     remedy: str = ""
     criterion: str = ""
     details: tuple[str, ...] = ()
+    is_strict: bool = False
 
     @property
     def drift(self) -> Drift | None:
@@ -86,14 +89,21 @@ class Threshold:
         state: of the rows it holds for; of every state where empty.
         field: which figure: ``min``, ``q1``, ``median``, ``q3`` or ``mean``.
         fraction: growth that is still allowed: 0.1 is 10 %.
+        is_strict: whether the run fails where the row is inconclusive.
     """
 
     state: str
     field: str
     fraction: float
+    is_strict: bool = False
 
     def __str__(self) -> str:
-        return f"{self.state + '=' if self.state else ''}{self.field}:{self.fraction * 100:g}%"
+        return f"{self.figure}:{self.fraction * 100:g}%{STRICT * self.is_strict}"
+
+    @property
+    def figure(self) -> str:
+        """What may not grow: ``median``, or of one state ``hit=median``."""
+        return f"{self.state}={self.field}" if self.state else self.field
 
 
 def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
@@ -106,7 +116,7 @@ def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Thresh
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:
-    """Read thresholds: ``median:10%``, ``hit=median:7.5%``, or ``10%`` of the median; one, or several."""
+    """Read thresholds: ``median:10%``, ``hit=median:7.5%,strict``, or ``10%`` of the median; one or more."""
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError('thresholds, such as "10%" or "hit=median:7.5%"')
@@ -114,6 +124,8 @@ def read_thresholds(value: Any) -> tuple[Threshold, ...]:
 
 
 def _read_threshold(text: str) -> Threshold:
+    is_strict = text.endswith(STRICT)
+    text = text.removesuffix(STRICT)
     head, has_field, percent = text.rpartition(":")
     if not has_field:
         head, _, percent = text.rpartition("=") if "=" in text else ("", "", text)
@@ -133,4 +145,4 @@ def _read_threshold(text: str) -> Threshold:
         raise ValueError(f"{example}: write {percent.strip()}%")
     if not is_number:
         raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
-    return Threshold(state, field, fraction)
+    return Threshold(state, field, fraction, is_strict)

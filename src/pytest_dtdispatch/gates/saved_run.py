@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +22,7 @@ from pytest_dtdispatch.stats.medians import scatter
 GROUP = "dtdispatch "
 FIGURES = ("min", "median", "mean")  # quartiles are defined in more than one way
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
+LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
 CHANGES = ("change_percent", "change_low_percent", "change_high_percent")
 
@@ -28,6 +30,10 @@ NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs 
 GONE = "it is in the saved run and was not measured: restore the test, or save a new run"
 TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
 FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "--dtdispatch-compile-rounds"
+SAVE_MORE = (
+    "save one with --benchmark-save-data and a greater --dtdispatch-rounds or --dtdispatch-max-time "
+    "where little else runs, or hold other states alone: hit=median:20%"
+)
 NO_SAMPLES = "the saved run has no samples: save it with --benchmark-save-data"
 STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run where the cost is wanted"
@@ -98,9 +104,10 @@ class Judgement:
 
     @property
     def failed(self) -> tuple[RowVerdict, ...]:
-        """Rows that the run must fail by: an inconclusive row may lie on either side of its threshold."""
-        harmless = {Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW, Verdict.INCONCLUSIVE}
-        return tuple(row for row in self.verdicts if row.verdict not in harmless)
+        """Rows that the run must fail by; an inconclusive one only where its threshold is strict."""
+        harmless = {Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW}
+        decided = (row for row in self.verdicts if row.is_strict or row.verdict is not Verdict.INCONCLUSIVE)
+        return tuple(row for row in decided if row.verdict not in harmless)
 
     @property
     def has_failed(self) -> bool:
@@ -164,13 +171,15 @@ def judge_run(
     shifts = list(_control_shifts(then, now))
     shift = math.expm1(median(shifts)) if shifts else None
     verdicts: list[RowVerdict] = []
+    saved: list[tuple[StateRow, str]] = []
     for name in dict.fromkeys((*now, *then)):
-        row = now.get(name) or then[name]
-        if row.state is not State.LOCAL:
-            verdicts += [_judge_row(then.get(name), now.get(name), limit) for limit in thresholds(row)]
-    judgement = Judgement(tuple(verdicts), shift, len(shifts))
+        row = then.get(name) or now[name]
+        limits = thresholds(row) if row.state is not State.LOCAL else ()
+        verdicts += [_judge_row(name, then.get(name), now.get(name), limit) for limit in limits]
+        saved += [(row, limit.field) for limit in limits if name in then]
+    judgement = Judgement((*verdicts, *_refusals(saved)), shift, len(shifts))
     if judgement.has_shifted:
-        return replace(judgement, verdicts=tuple(map(_doubted, verdicts)))
+        return replace(judgement, verdicts=tuple(map(_doubted, judgement.verdicts)))
     return judgement
 
 
@@ -220,18 +229,17 @@ def _doubted(verdict: RowVerdict) -> RowVerdict:
     return replace(verdict, remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
 
 
-def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshold) -> RowVerdict:
+def _judge_row(name: str, base: StateRow | None, head: StateRow | None, threshold: Threshold) -> RowVerdict:
     criterion = f"{threshold} of all samples"  # tables show the quietest block
+    judged = partial(RowVerdict, name, criterion=criterion, is_strict=threshold.is_strict)
     if head is None:
-        assert base is not None
-        return RowVerdict(base.name, Verdict.MISSING, (), GONE, criterion)
+        return judged(Verdict.MISSING, (), GONE)
     if base is None:
-        return RowVerdict(head.name, Verdict.NEW, (), NEVER_SAVED, criterion)
+        return judged(Verdict.NEW, (), NEVER_SAVED)
     then = _figure(base, threshold.field)
-    if then is None:
-        return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), NO_SAMPLES, criterion)
-    if why_not := _why_inconclusive(base, head):
-        return RowVerdict(head.name, Verdict.INCONCLUSIVE, (), why_not, criterion)
+    why_not = _why_not(base, threshold.field, IN_SAVED_RUN) or _why_not(head, threshold.field, IN_THIS_RUN)
+    if why_not or then is None:
+        return judged(Verdict.INCONCLUSIVE, (), why_not)
     now = STATISTICS[threshold.field](head.ns)
     low, high = interval_of_ratio(base.ns or (then,), head.ns, STATISTICS[threshold.field])
     figures = (
@@ -248,18 +256,27 @@ def _judge_row(base: StateRow | None, head: StateRow | None, threshold: Threshol
         ("head_samples", len(head.ns)),
     )
     verdict, remedy = _place(low, high, 1 + threshold.fraction)
-    return RowVerdict(head.name, verdict, figures, remedy, criterion)
+    return judged(verdict, figures, remedy)
 
 
-def _why_inconclusive(base: StateRow, head: StateRow) -> str:
-    """Say what keeps the samples of two rows from being compared; empty where nothing does."""
-    if len(head.ns) < MIN_SAMPLES or 0 < len(base.ns) < MIN_SAMPLES:
-        flag = COMPILE_FLAG if head.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
+def _refusals(saved: Sequence[tuple[StateRow, str]]) -> Iterator[RowVerdict]:
+    """Refuse a saved run of whose thresholds half lack samples, or most can never be judged."""
+    few = sum(_figure(row, field) is None or 0 < len(row.ns) < LEAST_SAMPLES for row, field in saved)
+    useless = sum(bool(_why_not(row, field, IN_SAVED_RUN)) for row, field in saved)
+    if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
+        why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
+        yield RowVerdict(why, Verdict.MISMATCHED, (), SAVE_MORE)
+
+
+def _why_not(row: StateRow, field: str, noisy: str) -> str:
+    """Say why what one run has of a row can decide nothing; empty where it can."""
+    if _figure(row, field) is None:
+        return NO_SAMPLES
+    if 0 < len(row.ns) < MIN_SAMPLES:
+        flag = COMPILE_FLAG if row.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
         return TOO_FEW.format(flag=flag)
-    for row, where in ((head, IN_THIS_RUN), (base, IN_SAVED_RUN)):
-        if (share := scatter(row.ns) or 0.0) > NOISY:
-            return where.format(noise=noise_text(share))
-    return ""
+    share = scatter(row.ns) or 0.0
+    return noisy.format(noise=noise_text(share)) if share > NOISY else ""
 
 
 def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:

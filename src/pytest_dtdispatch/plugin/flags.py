@@ -149,7 +149,7 @@ OPTIONS = (
         "thresholds",
         "fail where a row is slower by more than this than in the run that --benchmark-compare names",
         "none",
-        "[STATE=]FIELD:PERCENT",
+        "[STATE=]FIELD:PERCENT[,strict]",
         flag="--dtdispatch-fail",
         role=SAVED_RUN_GATE,
         repeatable=True,

@@ -1,12 +1,17 @@
-"""Pytest's last line: what failed beside tests stands in it in red, and what was not measured in yellow."""
+"""Pytest's last line: what failed beside tests in red, and what was not measured or decided in yellow."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _pytest import terminal
+
+from pytest_dtdispatch.core.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.report.reported_run import ReportedGate
 
 GATE_FAILED, FILE_LOST, NOT_MEASURED = "gate failed", "file not written", "not measured"
 
@@ -18,6 +23,13 @@ def add_failures(reporter: Any, failures: Iterable[str]) -> None:
         reporter.stats.setdefault("error", [])  # pytest chooses red by what kinds there are
         getattr(terminal, "_color_for_type", {})[words] = "red"
         reporter._add_stats(words, [words] * number)
+
+
+def add_undecided(reporter: Any, gates: Iterable[ReportedGate | None]) -> None:
+    """Add how many rows gates could not decide: each may lie on either side."""
+    verdicts = (row.verdict for gate in gates if gate for row in gate.verdicts)
+    if number := sum(verdict is Verdict.INCONCLUSIVE for verdict in verdicts):
+        reporter._add_stats(str(Verdict.INCONCLUSIVE), [Verdict.INCONCLUSIVE] * number)
 
 
 def add_not_measured(reporter: Any) -> None:

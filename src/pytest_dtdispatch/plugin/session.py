@@ -21,7 +21,7 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.asked_ops import AskedOps
 from pytest_dtdispatch.plugin.kinds import documents, legends, numbers
-from pytest_dtdispatch.plugin.last_line import add_failures, add_not_measured
+from pytest_dtdispatch.plugin.last_line import add_failures, add_not_measured, add_undecided
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.plugin.printing import print_lines
 from pytest_dtdispatch.plugin.progress_display import shown_progress
@@ -75,13 +75,12 @@ class Session(PluginObject):
         settings = self._settings
         ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
         metric = f" metric={settings.metric}" if settings.metric != "time" else ""
-        cold = " cold" if settings.cold else ""
         # The number of calls that are counted does not depend on the time they take.
         limit = "" if settings.metric == "instructions" else f" max_time={settings.max_time:g}s"
         how = (
             f"dtdispatch: {version('pytest-dtdispatch')} (mesh={mesh_text(settings.mesh)}"
             f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
-            f" repeat={settings.repeat}{limit}{cold}{ops}{metric})"
+            f" repeat={settings.repeat}{limit}{' cold' * settings.cold}{ops}{metric})"
         )
         load = [load_text()] if settings.metric != "instructions" else []
         return [how, *(f"dtdispatch: {summary}" for summary in (*load, *self._meter_summary()))]
@@ -212,6 +211,7 @@ class Session(PluginObject):
                 for document in self._documents(view, width):
                     print_lines(terminalreporter, document_lines(document, width, view))
                 add_failures(terminalreporter, self._failures())
+                add_undecided(terminalreporter, (gate.reported() for gate in self._plugins(*GATES)))
                 if not any(self.results.values()):
                     add_not_measured(terminalreporter)
 
