@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -258,6 +259,30 @@ def test_a_run_against_its_own_results_passes(pytester: pytest.Pytester, expecte
     assert list(pytorch_reader.read_expected(expected)) == KEYS
     passed(run(pytester, *GATE), "gate: passed against expected.csv: 7 passed")
     passed(run(pytester, *GATE, "-pno:benchmark"), "gate: passed against expected.csv: 7 passed")
+
+
+def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected: Path) -> None:
+    one, two = (pytester.path / name for name in ("one.csv", "two.csv"))
+    lines = [line for line in expected.read_text().splitlines() if line]
+    one.write_text("\n".join(lines[:3]))
+    two.write_text("\n".join(lines[2:6]))
+    both = ("--dtdispatch-expected=one.csv", "--dtdispatch-expected=two.csv")
+    result = run(pytester, *CSV, *both)
+    passed(result, "gate: passed against one.csv: 3 passed, 1 new", "gate: passed against two.csv: 4 passed")
+    for wrong, right in ((one, two), (two, one)):
+        kept = wrong.read_text()
+        wrong.write_text(re.sub(r",\d+,", ",999,", kept, count=1))
+        failed(run(pytester, *CSV, *both), f"passed against {right.name}", f"failed against {wrong.name}")
+        wrong.write_text("# nothing\n")
+        failed(run(pytester, *CSV, *both), "no row could be judged")
+        wrong.write_text(kept)
+    pytester.makeini("[pytest]\ndtdispatch_expected =\n  one.csv\n  two.csv\n")
+    passed(run(pytester, *CSV), "against ", "one.csv: 3 passed", "two.csv: 4 passed")
+
+
+def test_one_file_is_not_given_twice(pytester: pytest.Pytester, expected: Path) -> None:
+    twice = ("--dtdispatch-expected=expected.csv", "--dtdispatch-expected=./expected.csv")
+    refused(run(pytester, *CSV, *twice), "expected.csv is the file of --dtdispatch-expected too")
 
 
 def test_what_regressed_is_named_with_rows_to_paste(

@@ -55,7 +55,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
         (Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)),
     ),
     "any_machine": (["--dtdispatch-any-machine"], True),
-    "expected": (["--dtdispatch", "--dtdispatch-expected=a b.csv"], Path("a b.csv")),
+    "expected": (["--dtdispatch", "--dtdispatch-expected=a b.csv"], (Path("a b.csv"),)),
     "improved": (["--dtdispatch-improved=warn"], "warn"),
     "export": (
         ["--dtdispatch", "--dtdispatch-export=csv:e.csv", "--dtdispatch-export", "stacks:f"],
@@ -255,6 +255,46 @@ def test_a_flag_beats_the_ini_file_even_with_the_default_value(
     pytester: pytest.Pytester, flags: list[str], ini: str, expected: Settings
 ) -> None:
     assert run_settings(config_of(pytester, *flags, ini=ini)) == expected
+
+
+@pytest.mark.parametrize("way", ["flags", "ini", "marker"])
+@pytest.mark.parametrize(
+    ("given", "figure"),
+    [
+        (("median:30%", "median:5000%"), "median"),
+        (("10%", "miss=20%", "median:10%"), "median"),
+        (("hit=median:15%", "median:20%", "hit=5%,strict"), "hit=median"),
+    ],
+)
+def test_two_thresholds_of_one_figure_are_a_mistake(
+    pytester: pytest.Pytester, way: str, given: tuple[str, ...], figure: str
+) -> None:
+    if way == "marker":
+        with pytest.raises(pytest.UsageError) as raised:
+            options.test_settings(item_of(pytester, marked(threshold=given)))
+        message = str(raised.value)
+    else:
+        flags = [f"--dtdispatch-fail={each}" for each in given] if way == "flags" else []
+        ini = "\n  ".join(("dtdispatch_fail =", *given)) if way == "ini" else ""
+        message = mistake(pytester, *flags, ini=ini)
+    assert message.endswith(f" is not thresholds that differ in state or field: {figure} is given twice")
+
+
+def test_an_older_spelling_with_two_values_is_a_mistake(pytester: pytest.Pytester) -> None:
+    limit = "--dtdispatch-max-collectives"
+    refused = pytester.runpytest_inprocess(*PLUGINS, f"{limit}=0", f"{limit}=5")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"error: {limit} is given twice, with values that differ" in refused.stderr.str()
+    assert run_settings(config_of(pytester, f"{limit}=0", f"{limit}=0")) == Settings(max_collectives=0)
+
+
+def test_a_threshold_of_one_state_or_another_field_stands_beside_that_of_all(
+    pytester: pytest.Pytester,
+) -> None:
+    given = ("hit=median:15%", "median:20%,strict", "min:20%", "miss=30%,strict")
+    settings = run_settings(config_of(pytester, *(f"--dtdispatch-fail={each}" for each in given)))
+    assert settings.threshold is not None
+    assert [str(each) for each in settings.threshold] == [*given[:3], "miss=median:30%,strict"]
 
 
 @pytest.mark.parametrize("ini", ["dtdispatch = false", "dtdispatch_all = no", "dtdispatch_cold = 0"])

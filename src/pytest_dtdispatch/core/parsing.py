@@ -160,6 +160,11 @@ def read_file(value: Any) -> Path:
     return Path(value)
 
 
+def read_files(value: Any) -> tuple[Path, ...]:
+    """Read the path of a file, or several."""
+    return tuple(map(read_file, (value,) if isinstance(value, str) else value))
+
+
 class Export(NamedTuple):
     """A file that is written in a format."""
 
@@ -201,11 +206,9 @@ def beside(read: Any, folder: Path) -> Any:
     """Look for a file that an option names in a folder, unless its path is a whole one."""
     if isinstance(read, Path):
         return folder / read
-    if isinstance(read, tuple):
-        return tuple(
-            Export(each.format, folder / each.path) if isinstance(each, Export) else each for each in read
-        )
-    return read
+    if isinstance(read, Export):
+        return Export(read.format, folder / read.path)
+    return tuple(beside(each, folder) for each in read) if isinstance(read, tuple) else read
 
 
 def read_choice(value: Any, choices: Sequence[str]) -> str:
@@ -250,6 +253,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "count": read_count,
     "file": read_file,
     "file or auto": read_file_or_auto,
+    "files": read_files,
     "globs": read_globs,
     "mesh": read_mesh,
     "most": partial(read_count, least=0),

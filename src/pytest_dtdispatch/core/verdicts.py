@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -120,7 +121,11 @@ def read_thresholds(value: Any) -> tuple[Threshold, ...]:
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError('thresholds, such as "10%" or "hit=median:7.5%"')
-    return tuple(map(_read_threshold, texts))
+    thresholds = tuple(map(_read_threshold, texts))
+    [(figure, times)] = Counter(threshold.figure for threshold in thresholds).most_common(1)
+    if times > 1:
+        raise ValueError(f"thresholds that differ in state or field: {figure} is given twice")
+    return thresholds
 
 
 def _read_threshold(text: str) -> Threshold:

@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 
 class ExpectedGate(PluginObject):
-    """The plugin object that holds results against expected ones."""
+    """The plugin object that holds results against every file of expected ones."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, path: Path) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
         self._by_test: dict[str, tuple[MetricValue, ...]] = {}
         self._left_out: set[str] = set()
-        self._expected: ExpectedFile = read_expected(path, metric_names())
+        names = metric_names()
+        self._expected: list[ExpectedFile] = [read_expected(path, names) for path in settings.expected]
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter every number that was found in a test."""
@@ -46,18 +47,28 @@ class ExpectedGate(PluginObject):
     @property
     def failures(self) -> list[str]:
         """Why the run must fail, as pytest's last line says it."""
-        return [GATE_FAILED] if self._judgement is not None and self._judgement.has_failed else []
+        return [GATE_FAILED for judged in self._judgements if judged.has_failed]
 
     def reported(self) -> ReportedGate | None:
         """Give what was judged, if there is a file of expected results."""
         from pytest_dtdispatch.report.judgements import expected_document
         from pytest_dtdispatch.report.reported_run import ReportedGate
 
-        if (judged := self._judgement) is None:
+        if not self._judgements:
             return None
-        where, results = self._expected.where, str(self._results_file() or "RESULTS.csv")
-        said = expected_document(judged, where, results)
-        return ReportedGate(where, judged.verdicts, judged.has_failed, said, judged.failed)
+        results = str(self._results_file() or "RESULTS.csv")
+        files = [each.where for each in self._expected]
+        said = [
+            expected_document(judged, where, results)
+            for judged, where in zip(self._judgements, files, strict=True)
+        ]
+        return ReportedGate(
+            ", ".join(files),
+            tuple(row for judged in self._judgements for row in judged.verdicts),
+            bool(self.failures),
+            Document(tuple(block for document in said for block in document.blocks)),
+            tuple(row for judged in self._judgements for row in judged.failed),
+        )
 
     def _results_file(self) -> Path | None:
         """Name the file that this run writes its results to, which corrections are taken from."""
@@ -70,15 +81,22 @@ class ExpectedGate(PluginObject):
         return said.document if said else Document()
 
     @functools.cached_property
-    def _judgement(self) -> ExpectedJudgement | None:
-        """Judge when all is measured, unless tests are only listed."""
+    def _judgements(self) -> list[ExpectedJudgement]:
+        """Judge each file when all is measured, unless tests are only listed."""
         if self._config.getoption("collectonly"):
-            return None
+            return []
         from pytest_dtdispatch.gates.expected import judge_results, not_judged
 
         if why_not := why_not_measured(self._config):
-            return not_judged(why_not)
+            return [not_judged(why_not) for _ in self._expected]
         left_out = tuple(self._left_out)
-        rows = [row for row in self._expected.rows if not row.name.startswith(left_out)]
         results = [result for of_test in self._by_test.values() for result in of_test]
-        return judge_results(rows, results, self._settings.improved == "fail")
+        known = [{(row.name, row.metric) for row in file.rows} for file in self._expected]
+        new = [each for each in results if not any((each.name, each.metric) in rows for rows in known)]
+        judged = []
+        for file, own in zip(self._expected, known, strict=True):
+            rows = [row for row in file.rows if not row.name.startswith(left_out)]
+            found = [each for each in results if (each.name, each.metric) in own]
+            judged.append(judge_results(rows, [*found, *new], self._settings.improved == "fail"))
+            new = []  # what no file expects is new once
+        return judged

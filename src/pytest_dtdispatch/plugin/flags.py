@@ -5,7 +5,7 @@ Every start of pytest declares it. So it is plain data: what reads values is imp
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, Action
+from argparse import SUPPRESS, Action, ArgumentError
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -156,7 +156,15 @@ OPTIONS = (
         marker_wins=True,
     ),
     _switch("any_machine", "compare with a saved run of another machine too"),
-    _file("expected", "fail where a result is not what this CSV file expects"),
+    Option(
+        "expected",
+        "files",
+        "fail where a result is not what this CSV file expects",
+        metavar="FILE",
+        role=FILE,
+        repeatable=True,
+        in_marker=False,
+    ),
     _choice("improved", "what becomes of a run where a result is better than expected", IMPROVED),
     Option(
         "export",
@@ -191,8 +199,11 @@ class Older(Action):
     """All older spellings as one argument, which makes a faster start than one of each."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        """Keep one value, as an argument of its own would."""
-        setattr(namespace, str(option_string)[2:].replace("-", "_"), values)
+        """Keep one value, as an argument of its own would; refuse another one, as no last limit wins."""
+        name = str(option_string)[2:].replace("-", "_")
+        if getattr(namespace, name, values) != values:
+            raise ArgumentError(None, f"{option_string} is given twice, with values that differ")
+        setattr(namespace, name, values)
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -74,7 +74,7 @@ class Settings:
     max_graph_breaks: int | None = None
     threshold: tuple[Threshold, ...] | None = None
     any_machine: bool = False
-    expected: Path | None = None
+    expected: tuple[Path, ...] = ()
     improved: str = "fail"
     csv: Path | None = None
     oss_json: Path | None = None

@@ -53,6 +53,5 @@ def _register_files(config: pytest.Config, settings: Settings, report: Callable[
     from pytest_dtdispatch.plugin.written_files import WrittenFiles
 
     config.pluginmanager.register(WrittenFiles(config, settings, report), "dtdispatch-files")
-    if settings.expected is not None:
-        gate = ExpectedGate(config, settings, settings.expected)
-        config.pluginmanager.register(gate, "dtdispatch-expected")
+    if settings.expected:
+        config.pluginmanager.register(ExpectedGate(config, settings), "dtdispatch-expected")

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.forms import REPORT, SUMMARY, TRACE
-from pytest_dtdispatch.core.parsing import AUTO
+from pytest_dtdispatch.core.parsing import AUTO, Export
 from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import FILE
@@ -138,7 +138,9 @@ def _named(settings: Settings) -> Iterator[Target]:
         if isinstance(given, Path):
             yield Target(option.flag, given)
         elif given and given != AUTO:
-            yield from (Target(f"{option.flag} {export.format}", export.path) for export in given)
+            exports = (each for each in given if isinstance(each, Export))
+            yield from (Target(f"{option.flag} {export.format}", export.path) for export in exports)
+            yield from (Target(option.flag, each) for each in given if isinstance(each, Path))
 
 
 def _check_that_files_differ(settings: Settings) -> None:
