@@ -34,6 +34,7 @@ from pytest_dtdispatch.gates.saved_run import (
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 
 TEN = Threshold("", "median", 0.1)
+ON_THIS_MESH = "save a new run on this mesh"
 STEADY = tuple(1000.0 + 7 * n % 20 for n in range(20))
 
 
@@ -193,6 +194,20 @@ def test_a_strict_threshold_fails_where_its_row_is_inconclusive() -> None:
     assert not judge([row()], [row(), row("miss")], strict).has_failed, "new, and not inconclusive"
 
 
+@pytest.mark.parametrize(("then", "now"), [("4", "8"), ("4", "2x4"), ("4", "4:cuda"), ("", "4"), ("4", "")])
+def test_a_row_of_another_mesh_is_mismatched(then: str, now: str) -> None:
+    judgement = judge(
+        [replace(row(), mesh=then), replace(row("call"), mesh="4")],
+        [replace(row(), mesh=now), replace(row("call"), mesh="4")],
+    )
+    assert verdicts_of(judgement) == ["mismatched", "passed"]
+    assert judgement.failed[0].remedy == f"mesh: {then or 'none'} then, {now or 'none'} now; " + ON_THIS_MESH
+
+
+def test_a_row_of_a_saved_run_that_names_no_mesh_is_compared() -> None:
+    assert verdicts_of(judge([row()], [replace(row(), mesh="4")])) == ["passed"]
+
+
 def test_a_saved_run_without_samples_is_compared_by_its_figures() -> None:
     saved = StateRow(row().name, State.HIT, (), (("min", 1000.0), ("median", 1010.0), ("mean", 1010.0)))
     assert verdicts_of(judge([saved], [row()])) == ["passed"]
@@ -242,7 +257,7 @@ def test_a_row_with_too_few_samples_names_the_flag_that_gives_it_more(state: str
 
 NAME = "t.py::test_add::add.Tensor(f32[8]S0)@4::hit"
 STATS = {"min": 1e-6, "median": 2e-6, "mean": 3e-6, "data": [1e-6, 2e-6]}
-OURS = {"fullname": NAME, "group": "dtdispatch hit", "stats": STATS}
+OURS = {"fullname": NAME, "group": "dtdispatch hit", "stats": STATS, "params": {}}
 THEIRS: dict[str, Any] = {"fullname": "t.py::test_other", "group": None, "stats": {}}
 MACHINE = {
     "python_implementation": "CPython",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
-from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
+from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, import_compilers, run, text_of
 from tests.probes import needs_plugin
 from tests.scripted_clock import ScriptedClock
 
@@ -252,6 +252,53 @@ def test_rows_of_tests_that_were_deselected_are_not_missing(pytester: pytest.Pyt
     result = run(pytester, *GATE, "-k", "test_add")
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     assert "2 passed" in text_of(result)
+
+
+# Other meshes
+
+KINDS = (
+    IMPORTS
+    + """
+import scripted
+
+{marker}
+def test_kinds(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+
+    def mul():
+        return a * a
+
+    dtdispatch.call(mul, name="mul")
+    dtdispatch.scaling(lambda size: mul, (1, 2), name="sizes")
+    dtdispatch.compare({"one": mul, "two": mul}, name="both")
+    dtdispatch.compile(torch.ones_like, a, name="ones", backend="eager")
+    dtdispatch.call(lambda: None, name="no mesh")
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def _compilers() -> None:
+    import_compilers()
+
+
+@pytest.mark.usefixtures("_compilers")
+@pytest.mark.parametrize(("then", "now", "by_flag"), [("4", "8", True), ("4", "2x4", False)])
+def test_every_row_of_another_mesh_is_mismatched_whatever_the_machine(
+    pytester: pytest.Pytester, then: str, now: str, by_flag: bool
+) -> None:
+    def on(mesh: str) -> list[str]:
+        marker = "" if by_flag else f"@pytest.mark.dtdispatch(mesh='{mesh}')"
+        pytester.makepyfile(test_gate=KINDS.replace("{marker}", marker))
+        return [f"--dtdispatch-mesh={mesh}"] if by_flag else []
+
+    assert run(pytester, *SAVE, *on(then)).ret == pytest.ExitCode.OK
+    gate = (*COMPARE, "--dtdispatch-fail=5000%", "--dtdispatch-any-machine")
+    text = failed(run(pytester, *gate, *on(now)), f"mesh: {then} then, {now} now", passed=1)
+    for name in ("mul::hit", "sizes[1]::hit", "both[one]::call", "ones::eager"):
+        assert f"mismatched test_gate.py::test_kinds::{name}\n" in text
+    assert "mismatched test_gate.py::test_kinds::no mesh" not in text
+    assert "regressed" not in text
 
 
 def test_rows_that_slowed_with_the_control_are_contaminated(pytester: pytest.Pytester) -> None:

@@ -24,6 +24,7 @@ FIGURES = ("min", "median", "mean")  # quartiles are defined in more than one wa
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
 LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
+LONGEST_MESH = 40
 CHANGES = ("change_percent", "change_low_percent", "change_high_percent")
 
 NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
@@ -35,6 +36,7 @@ SAVE_MORE = (
     "where little else runs, or hold other states alone: hit=median:20%"
 )
 NO_SAMPLES = "the saved run has no samples: save it with --benchmark-save-data"
+OTHER_MESH = "mesh: {} then, {} now; save a new run on this mesh"
 STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run where the cost is wanted"
 IN_THIS_RUN = "noisy: {noise}; run again where less else runs, or compare builds with dtdispatch ab"
@@ -54,12 +56,14 @@ class StateRow:
         state: of its samples.
         ns: samples in nanoseconds, in the order taken; none where the run was saved without them.
         figures: in nanoseconds, of a row without samples: its least, its median, its mean.
+        mesh: that it ran on, as text; empty where it used none, None where the saved run does not say.
     """
 
     name: str
     state: State
     ns: tuple[float, ...]
     figures: tuple[tuple[str, float], ...] = ()
+    mesh: str | None = None
 
 
 @dataclass(frozen=True)
@@ -195,11 +199,13 @@ def _rows(benchmarks: list[Any]) -> Iterator[StateRow]:
         samples = stats.get("data", [])
         if not isinstance(samples, list):
             raise ValueError(f"{name!r}: its data is no list")
+        mesh = mapping(benchmark.get("params")).get("mesh")
         yield StateRow(
             name,
             State(state),
             tuple(time_ns(sample, name) for sample in samples),
             tuple((field, time_ns(stats.get(field), name)) for field in FIGURES),
+            None if mesh is None else str(mesh)[:LONGEST_MESH],
         )
 
 
@@ -236,6 +242,8 @@ def _judge_row(name: str, base: StateRow | None, head: StateRow | None, threshol
         return judged(Verdict.MISSING, (), GONE)
     if base is None:
         return judged(Verdict.NEW, (), NEVER_SAVED)
+    if base.mesh not in (None, head.mesh):
+        return judged(Verdict.MISMATCHED, (), OTHER_MESH.format(base.mesh or "none", head.mesh or "none"))
     then = _figure(base, threshold.field)
     why_not = _why_not(base, threshold.field, IN_SAVED_RUN) or _why_not(head, threshold.field, IN_THIS_RUN)
     if why_not or then is None:

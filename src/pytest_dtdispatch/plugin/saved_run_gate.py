@@ -71,7 +71,7 @@ class SavedRunGate(PluginObject):
 
         self._held[results.test] = options.test_settings(item).threshold or ()
         self._rows[results.test] = [
-            StateRow(name, samples.state, samples.ns) for name, _, samples in results.times()
+            StateRow(name, samples.state, samples.ns, mesh=row.mesh) for name, row, samples in results.times()
         ]
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
