@@ -257,7 +257,7 @@ def test_a_row_with_too_few_samples_names_the_flag_that_gives_it_more(state: str
 
 NAME = "t.py::test_add::add.Tensor(f32[8]S0)@4::hit"
 STATS = {"min": 1e-6, "median": 2e-6, "mean": 3e-6, "data": [1e-6, 2e-6]}
-OURS = {"fullname": NAME, "group": "dtdispatch hit", "stats": STATS, "params": {}}
+OURS = {"fullname": NAME, "group": "dtdispatch hit", "stats": STATS, "params": {}, "extra_info": {}}
 THEIRS: dict[str, Any] = {"fullname": "t.py::test_other", "group": None, "stats": {}}
 MACHINE = {
     "python_implementation": "CPython",
@@ -299,6 +299,12 @@ def test_the_day_it_was_saved_is_known_where_it_says(saved: Any, day: str) -> No
     assert parse_run(text_of(OURS, datetime=saved), "f").day == day
 
 
+def test_mesh_and_thresholds_of_a_row_are_read() -> None:
+    held = {**OURS, "params": {"mesh": "2x4"}, "extra_info": {"threshold": ["hit=median:30%,strict"]}}
+    [row] = parse_run(text_of(held), "f").rows
+    assert (row.mesh, row.thresholds) == ("2x4", (Threshold("hit", "median", 0.3, is_strict=True),))
+
+
 def test_a_run_that_was_saved_without_samples_has_figures_alone() -> None:
     stats = {name: value for name, value in STATS.items() if name != "data"}
     [row] = parse_run(text_of({**OURS, "stats": stats}), "f").rows
@@ -330,6 +336,8 @@ def test_a_run_that_was_saved_without_samples_has_figures_alone() -> None:
         (text_of({**OURS, "stats": {"data": [1]}}), "'None' is no time"),
         (text_of({**OURS, "stats": {**STATS, "data": [10**400]}}), "is no time"),
         (text_of(OURS, OURS), "is there twice"),
+        (text_of({**OURS, "extra_info": {"threshold": ["x"]}}), "STATE=]FIELD:PERCENT"),
+        (text_of({**OURS, "extra_info": {"threshold": 7}}), "thresholds, such as"),
     ],
 )
 def test_what_is_no_saved_run_is_told_in_one_line(tmp_path: Path, text: str, says: str) -> None:

@@ -254,6 +254,74 @@ def test_rows_of_tests_that_were_deselected_are_not_missing(pytester: pytest.Pyt
     assert "2 passed" in text_of(result)
 
 
+# What a marker held when it was saved
+
+GONE = {
+    "renamed": ("def test_mul", "def test_times"),
+    "skipped": ("def test_mul", "@pytest.mark.skip(reason='slow')\ndef test_mul"),
+    "deleted": ("def test_mul", "def helper"),
+    "without the fixture": ('dtdispatch.call(mul, name="mul")', "mul()"),
+    "without its call": ('dtdispatch.call(mul, name="mul")', "dtdispatch.steps(mul)"),
+}
+HELD = '@pytest.mark.dtdispatch(threshold="30%")\n'
+
+
+@pytest.mark.parametrize("how", GONE)
+@pytest.mark.parametrize("other", ["", HELD], ids=["alone", "beside another"])
+def test_a_row_that_was_saved_under_a_threshold_of_its_marker_is_missed(
+    pytester: pytest.Pytester, how: str, other: str
+) -> None:
+    save(pytester, marker=HELD)
+    old, new = GONE[how]
+    write(pytester, HELD, **{old: new, "def test_add": f"{other}def test_add"})
+    result = run(pytester, *COMPARE)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
+    assert f"missing {MUL}hit\n    median:30%\n" in text_of(result)
+    assert "missing test_gate.py::test_add" not in text_of(result)
+
+
+def test_a_row_whose_test_lost_its_marker_is_judged_as_it_was_saved(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    save(pytester, marker=HELD)
+    write(pytester)
+    scripted.extra_ns = 5_000
+    failed(run(pytester, *COMPARE), "2 regressed", "median:30%: 10.0 us -> 15.0 us")
+    assert run(pytester, *COMPARE, "--dtdispatch-fail=60%").ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["-k", "not mul"],
+        ["-m", "not dtdispatch"],
+        ["--deselect", "test_gate.py::test_mul"],
+        ["test_gate.py::test_add"],
+        ["test_other.py"],
+        ["below"],
+        ["test_gate.py::test_add", "test_other.py"],
+    ],
+)
+def test_a_held_row_that_the_command_line_leaves_out_is_not_missing(
+    pytester: pytest.Pytester, chosen: list[str]
+) -> None:
+    save(pytester, marker=HELD)
+    pytester.makepyfile(test_other="def test_other(): pass")
+    pytester.mkdir("below").joinpath("test_below.py").write_text("def test_below(): pass")
+    result = run(pytester, *COMPARE, *chosen)
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    assert f"missing {MUL}" not in text_of(result)
+
+
+@pytest.mark.parametrize("chosen", ["test_gate.py", ".", "{path}", "test_gate.py::test_mul"])
+def test_a_held_row_that_the_command_line_names_is_missed(pytester: pytest.Pytester, chosen: str) -> None:
+    save(pytester, marker=HELD)
+    write(pytester, HELD + GONE["skipped"][1].partition("\n")[0])
+    result = run(pytester, *COMPARE, chosen.format(path=pytester.path))
+    assert f"missing {MUL}hit" in text_of(result)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
 # Other meshes
 
 KINDS = (

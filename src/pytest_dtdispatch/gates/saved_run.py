@@ -15,7 +15,7 @@ from typing import Any
 from pytest_dtdispatch.core.environment import Machine, machine_of, mapping
 from pytest_dtdispatch.core.measurement import NOISY, State, noise_text
 from pytest_dtdispatch.core.saved_file import member, members_of, read_saved, time_ns
-from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict, read_thresholds
 from pytest_dtdispatch.gates.figure_ratios import STATISTICS, interval_of_ratio
 from pytest_dtdispatch.stats.medians import scatter
 
@@ -57,6 +57,7 @@ class StateRow:
         ns: samples in nanoseconds, in the order taken; none where the run was saved without them.
         figures: in nanoseconds, of a row without samples: its least, its median, its mean.
         mesh: that it ran on, as text; empty where it used none, None where the saved run does not say.
+        thresholds: that the marker of its test had when it was saved.
     """
 
     name: str
@@ -64,6 +65,7 @@ class StateRow:
     ns: tuple[float, ...]
     figures: tuple[tuple[str, float], ...] = ()
     mesh: str | None = None
+    thresholds: tuple[Threshold, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -200,12 +202,14 @@ def _rows(benchmarks: list[Any]) -> Iterator[StateRow]:
         if not isinstance(samples, list):
             raise ValueError(f"{name!r}: its data is no list")
         mesh = mapping(benchmark.get("params")).get("mesh")
+        held = mapping(benchmark.get("extra_info")).get("threshold")
         yield StateRow(
             name,
             State(state),
             tuple(time_ns(sample, name) for sample in samples),
             tuple((field, time_ns(stats.get(field), name)) for field in FIGURES),
             None if mesh is None else str(mesh)[:LONGEST_MESH],
+            read_thresholds(held) if held else (),
         )
 
 

@@ -21,6 +21,7 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS
 from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.options import marker_values
 from pytest_dtdispatch.report.run_data import KEY, data_of
 
 if TYPE_CHECKING:
@@ -245,6 +246,7 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "overhead_ns": measurement.overhead_ns,
             "notes": [*measurement.notes, *measurement.remarks],
             "remarks": list(measurement.remarks),
+            "threshold": [str(limit) for limit in marker_values(item).get("threshold", ())],
             **_of_ranks(samples),
         },
     )

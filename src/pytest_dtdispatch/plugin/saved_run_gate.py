@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,7 +77,7 @@ class SavedRunGate(PluginObject):
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        self._left_out.update(map(options.row_nodeid, items))
+        self._left_out.update(f"{options.row_nodeid(item)}::" for item in items)
 
     @property
     def failures(self) -> list[str]:
@@ -102,7 +103,10 @@ class SavedRunGate(PluginObject):
     @functools.cached_property
     def _judgement(self) -> Judgement | None:
         """Judge when all is measured, where anything was asked for."""
-        has_thresholds = self._settings.threshold or any(self._held.values())
+        saved = self._base.rows if self._base else ()
+        has_thresholds = (
+            self._settings.threshold or any(self._held.values()) or any(map(self._thresholds, saved))
+        )
         if not has_thresholds or self._config.getoption("collectonly"):
             return None
         from pytest_dtdispatch.core.environment import machine_differences, machine_of
@@ -136,10 +140,23 @@ class SavedRunGate(PluginObject):
     def _thresholds(self, row: StateRow) -> tuple[Threshold, ...]:
         from pytest_dtdispatch.core.verdicts import thresholds_of
 
-        if any(row.name.startswith(f"{test}::") for test in self._left_out):
+        if row.name.startswith(tuple(self._left_out)) or not row.name.startswith(self._named):
             return ()
         of_test = (held for test, held in self._held.items() if row.name.startswith(f"{test}::"))
-        return thresholds_of(str(row.state), next(of_test, self._settings.threshold or ()))
+        held = next(of_test, self._settings.threshold or ())
+        return thresholds_of(str(row.state), held) or thresholds_of(str(row.state), row.thresholds)
+
+    @functools.cached_property
+    def _named(self) -> tuple[str, ...]:
+        """Give how rows begin of tests that the command line names; of all where it cannot be told."""
+        starts = []
+        for arg in self._config.args:
+            path, colons, names = arg.partition("::")
+            within = os.path.relpath(self._config.invocation_params.dir / path, self._config.rootpath)
+            if within.startswith(".") or self._config.getoption("pyargs"):
+                return ("",)
+            starts += [f"{Path(within).as_posix()}{colons}{names}{end}" for end in ("/", "::", "[")]
+        return tuple(starts)
 
     def _read(self) -> None:
         from pytest_dtdispatch.gates.saved_run import read_run
