@@ -72,6 +72,12 @@ def test_a_named_call_is_end_to_end_and_made_once() -> None:
     assert book.names_beside("measured") == {"warm start"}
 
 
+def test_an_op_that_never_asks_the_propagator_has_the_metric_of_its_calls() -> None:
+    book = TestResults("t.py::test_it")
+    book.enter(ADD, Figures(5, (Samples(State.CALL, (7,)), Samples(State.LOCAL, (3,)))))
+    assert [(number.metric, number.value) for number in book.metrics(())] == [("call_ns", 7)]
+
+
 @unhurried
 @given(st.lists(st.sampled_from([ADD, LONG, "one", "two"])))
 def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after_them(

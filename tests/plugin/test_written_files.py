@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.gates.expected_file import read_results
 from pytest_dtdispatch.plugin.flags import EXPORTS
+from pytest_dtdispatch.plugin.kinds import metric_names
 from tests.plugin_runs import IMPORTS, measure, text_of
 
 pytestmark = pytest.mark.torch
@@ -77,6 +79,24 @@ def test_a_run_and_what_was_saved_of_it_are_exported_alike(
     assert (path / "older.csv").read_bytes() == (path / "live-csv").read_bytes()
     assert (path / "older.json").read_bytes() == (path / "live-oss-json").read_bytes()
     assert (path / "run.md").read_text().startswith("## dtdispatch: measured, 5 results")
+
+
+def test_files_are_written_where_no_op_asks_the_propagator(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_files=IMPORTS
+        + """
+def test_same(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        torch.ops.aten.is_same_size(a, a)
+"""
+    )
+    result = measure(pytester, "--dtdispatch-csv=run.csv", "--dtdispatch-markdown=run.md")
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    [number] = read_results(pytester.path / "run.csv", metric_names())
+    assert number.name == "test_files.py::test_same::is_same_size.default(f32[8,8]S0, f32[8,8]S0)@4"
+    assert number.metric == "call_ns"
+    assert "is_same_size.default" in (pytester.path / "run.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_format_that_a_run_has_nothing_for_is_told_and_nothing_is_written(tmp_
     with pytest.raises(DtDispatchError, match="b was not written: nothing was profiled: measure with"):
         export_saved(run_of(), exports)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(DtDispatchError, match="nothing was measured"):
+    with pytest.raises(DtDispatchError, match="no result has a figure"):
         export_saved(ReportedRun(), exports[:1])
 
 

@@ -65,7 +65,7 @@ class Unit:
         hit: metric of hits alone.
         miss: metric of misses.
         compile: metric of a first call that compiles, less a later call.
-        call: metric of a whole call that was compared with others.
+        call: metric of calls that have no miss and no hit: of unpropagated ops, and of what was compared.
         least: the least reading that can be one.
     """
 

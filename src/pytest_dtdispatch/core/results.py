@@ -289,9 +289,8 @@ def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
         unit.steady: measurement.steady,
         unit.hit: measurement.of(State.HIT),
         unit.miss: measurement.of(State.MISS),
+        unit.call: None if measurement.contains is Contains.COMPILED else measurement.of(State.CALL),
     }
-    if measurement.contains is Contains.COMPARED:
-        taken = {unit.call: measurement.of(State.CALL)}
     has_few = any(FEW_SAMPLES in note for note in measurement.notes)
     for metric, samples in taken.items():
         if metric and samples:

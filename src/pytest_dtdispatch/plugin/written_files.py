@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FILES = {
     "csv": FORMATS["csv"],
     "oss_json": FORMATS["oss-json"],
-    "markdown": Format(SUMMARY, summary, result_count),
+    "markdown": Format(SUMMARY, summary, lambda run: result_count(run) or report_size(run)),
     "report": Format(REPORT, lambda run: html_page([run]), report_size),
 }
 

@@ -40,7 +40,7 @@ class Format:
     text: Callable[[ReportedRun], str]
     size: Callable[[ReportedRun], int]
     unit: str = "result"
-    nothing: str = "nothing was measured"
+    nothing: str = "no result has a figure"
 
     def render(self, run: ReportedRun, path: Path) -> tuple[str, str]:
         """Render a run; say how much it is.
