@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pytest_dtdispatch.budget.budgeting import Budgeting
 from pytest_dtdispatch.compare.comparing import Comparing
@@ -12,7 +12,7 @@ from pytest_dtdispatch.compiled.model import Compilation, Compiled
 from pytest_dtdispatch.core.callables import own_name
 from pytest_dtdispatch.core.parsing import read_cache_settings, read_given, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
-from pytest_dtdispatch.errors import CompileError, ScalingError
+from pytest_dtdispatch.errors import CaptureError, CompileError, ScalingError
 from pytest_dtdispatch.scaling.model import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import Steps
 
@@ -41,18 +41,28 @@ class DtDispatch(Budgeting, Comparing):
 
     enabled = False
 
-    def capture(self) -> AbstractContextManager[TestResults]:
+    def capture(self, *given: NoReturn) -> AbstractContextManager[TestResults]:
         """Measure every DTensor op and conversion of a ``with`` block, each signature at its first call.
 
         The program does not notice: each op's result and effects are those of one call. Figures start below
         autograd, where torch asks dispatch modes.
 
+        Args:
+            *given: nothing: what is measured is the block.
+
         Returns:
             A context manager that gives the results in which :meth:`TestResults.measurements` are kept.
 
         Raises:
-            CaptureError: on entry, when a capture is open already.
+            CaptureError: something is given; on entry, when a capture is open already.
         """
+        __tracebackhide__ = True
+        if given:
+            raise CaptureError("capture() takes no arguments: use it in a with; call(fn) measures a callable")
+        return self._capture()
+
+    def _capture(self) -> AbstractContextManager[TestResults]:
+        """Capture a block."""
         return nullcontext(TestResults())
 
     def call(

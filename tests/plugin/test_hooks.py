@@ -114,14 +114,14 @@ def test_all_says_that_no_test_ran_a_dtensor_op(pytester: pytest.Pytester) -> No
     pytester.makepyfile("def test_plain(): pass")
     result = measure(pytester, "--dtdispatch-all")
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["nothing was measured: no test ran an op on DTensors"])
+    result.stdout.fnmatch_lines(["nothing was measured: no test that passed ran an op on DTensors"])
 
 
 def test_a_run_without_the_fixture_says_so_and_names_the_other_flag(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
     result = measure(pytester)
     result.stdout.fnmatch_lines(
-        ["nothing was measured: no test that ran made a call on DTensors*--dtdispatch-all*"]
+        ["nothing was measured: no test that passed made a call on DTensors*--dtdispatch-all*"]
     )
 
 

@@ -49,6 +49,86 @@ def test_a_run_without_any_op_says_how_many_tests_were_not_measured(pytester: py
     assert "2 passed, 2 not measured in" in last_line(run(pytester, "--dtdispatch"))
 
 
+@pytest.mark.parametrize(
+    ("code", "flags", "why"),
+    [
+        ("def test_one(dtdispatch): assert 0", "", "1 test failed before measuring"),
+        (
+            "@pytest.fixture\ndef raises(): 1 / 0\ndef test_one(raises): pass",
+            "",
+            "1 test failed in a fixture",
+        ),
+        ("import nowhere", "", "1 file not collected"),
+        ("", "", "no test was collected"),
+        ("def test_one(): pass", "-knothing", "1 test deselected"),
+        ("def test_one(): pass", "--collect-only", "tests were only listed"),
+        ("@pytest.mark.skip('later')\ndef test_one(): pass", "", "1 test skipped (later)"),
+        ("pytest.importorskip('nowhere')", "", "1 file skipped (could not import 'nowhere': *)"),
+        ("def test_one(dtdispatch): pytest.xfail('known')", "", "1 test failed as expected"),
+        (
+            "def test_one(): assert 0\ndef test_two(): pass",
+            "-x",
+            "1 test failed before measuring; 1 test not run",
+        ),
+        ("def test_one(): pytest.exit('stop')", "", "1 test not run"),
+        ("def test_one(device_mesh): pass", "--dtdispatch-device=cuda", "1 test failed in a fixture"),
+    ],
+)
+def test_how_tests_ended_is_told_where_none_was_measured(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, code: str, flags: str, why: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    pytester.makepyfile(f"import pytest\n{code}")
+    result = measure(pytester, *flags.split())
+    result.stdout.fnmatch_lines([f"nothing was measured: {why}".replace("[", "[[]")])
+    assert "made a call" not in text_of(result)
+
+
+PLAIN = """
+def test_plain(dtdispatch):
+    b = torch.rand(8)
+    with dtdispatch.capture():  # of none
+        b + b
+
+def test_never_called(dtdispatch):
+    dtdispatch.capture
+
+def test_raises(dtdispatch):
+    with pytest.raises(ValueError), dtdispatch.capture():
+        raise ValueError
+"""
+NO_OPS = "no op on DTensors ran in the capture"
+
+
+@pytest.mark.parametrize("metric", ["time", "counts"])
+def test_tests_that_measured_nothing_are_named_beside_one_with_a_row(
+    pytester: pytest.Pytester, metric: str
+) -> None:
+    path = pytester.makepyfile(test_it=TESTS + PLAIN)
+    result = measure(pytester, f"--dtdispatch-metric={metric}")
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    line = path.read_text().splitlines().index("    with dtdispatch.capture():  # of none") + 1
+    says = "it measured nothing with its dtdispatch fixture"
+    assert [text for text in result.stdout.lines if text.startswith("not measured")] == [
+        f"not measured: test_it.py::test_plain: {NO_OPS} at {path}:{line}",
+        f"not measured: test_it.py::test_never_called: {says}",
+        f"not measured: test_it.py::test_raises: {says}",
+    ]
+    assert "4 passed, 3 not measured in" in last_line(result)
+
+
+@pytest.mark.parametrize("gate", ["max=misses=9", "expected=expected.csv"])
+def test_a_capture_without_ops_fails_where_a_gate_judges_captures(
+    pytester: pytest.Pytester, gate: str
+) -> None:
+    pytester.makepyfile(test_it=TESTS + PLAIN)
+    pytester.path.joinpath("expected.csv").write_text("test_it.py::test_add::capture 1,misses_per_step,2,0\n")
+    result = measure(pytester, "--dtdispatch-metric=counts", f"--dtdispatch-{gate}")
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines([f"*test_it.py:*: {NO_OPS}, so the gate judged nothing"])
+    assert "gate failed" not in last_line(result)
+
+
 def test_a_capture_that_is_not_entered_is_an_error(pytester: pytest.Pytester) -> None:
     path = pytester.makepyfile("def test_it(dtdispatch):\n    dtdispatch.capture()")
     result = measure(pytester)

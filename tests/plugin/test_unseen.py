@@ -108,7 +108,7 @@ def test_what_ran_in_threads_and_processes_and_below_a_mode_is_told(pytester: py
     result = measure(pytester, *WHOLE)
     result.assert_outcomes(passed=4)
     for line in (
-        "nothing was measured: no test ran an op on DTensors where a capture sees it",
+        "nothing was measured: no test that passed ran an op on DTensors where a capture sees it",
         "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, which a capture of the",
         "not measured: 1 test started 2 processes, and what ran in them was not seen;",
         "not measured: 1 test opened CommDebugMode, which hides DTensor ops from a capture around it; "

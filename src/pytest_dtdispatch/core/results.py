@@ -211,6 +211,11 @@ class TestResults:
         """Everything that was counted, in the order it was."""
         return self.of("steps")
 
+    @property
+    def seen_calls(self) -> int:
+        """How many calls captures saw so far, or how many captures and steps were counted."""
+        return sum(self._calls.values()) + self.calls_passed_over + len(self.counts())
+
     def calls(self) -> tuple[Measurement, ...]:
         """Every signature in the order of its first call, then named calls."""
         return tuple(row for row in self.measurements() if row.contains not in OWN_TABLES)

@@ -53,9 +53,10 @@ class KeepingDtDispatch(api.DtDispatch):
         self._is_traced = is_traced
         self._open = OpenRegions()
 
-    def close(self) -> None:
-        """Close captures that were entered and never left, and refuse those that nobody entered."""
+    def close(self) -> list[str]:
+        """Close captures that were left open, and refuse those never entered; give where others saw no op."""
         self._open.close()
+        return self._open.idle
 
     def record(self, *results: Finding) -> None:
         """See :meth:`DtDispatch.record`."""

@@ -1,19 +1,31 @@
-"""Pytest's last line: what failed beside tests in red, and what was not measured or decided in yellow."""
+"""How tests ended: in pytest's last line what failed beside them, was not measured or decided, and why not."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from _pytest import terminal
 
+from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.verdicts import Verdict
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.report.reported_run import ReportedGate
 
 GATE_FAILED, FILE_LOST, NOT_MEASURED = "gate failed", "file not written", "not measured"
+# How files and tests end that measure nothing, by the names of pytest's terminal.
+ENDS = (
+    ("error", True, "file", "not collected"),
+    ("error", False, "test", "failed in a fixture"),
+    ("failed", False, "test", "failed before measuring"),
+    ("skipped", True, "file", "skipped"),
+    ("skipped", False, "test", "skipped"),
+    ("xfailed", False, "test", "failed as expected"),
+    ("deselected", False, "test", "deselected"),
+)
 
 
 def add_failures(reporter: Any, failures: Iterable[str]) -> None:
@@ -32,7 +44,28 @@ def add_undecided(reporter: Any, gates: Iterable[ReportedGate | None]) -> None:
         reporter._add_stats(str(Verdict.INCONCLUSIVE), [Verdict.INCONCLUSIVE] * number)
 
 
-def add_not_measured(reporter: Any) -> None:
-    """Add how many of the tests that passed were not measured, where nothing was."""
-    if number := len(reporter.stats.get("passed", ())):
-        reporter._add_stats(NOT_MEASURED, [NOT_MEASURED] * number)
+def add_not_measured(reporter: Any, tests: Sequence[object]) -> None:
+    """Add how many tests were not measured."""
+    if tests:
+        reporter._add_stats(NOT_MEASURED, tests)
+
+
+def why_nothing(reporter: Any, passed: str) -> str:
+    """Say how tests ended where none was measured; of those that passed, what the caller knows of them."""
+    if reporter.config.option.collectonly:
+        return "tests were only listed"
+    stats, said = reporter.stats, []
+    for outcome, is_file, noun, words in ENDS:
+        if ended := [
+            one for one in stats.get(outcome, ()) if isinstance(one, pytest.CollectReport) == is_file
+        ]:
+            reasons = {one.longrepr[2].removeprefix("Skipped: ") for one in ended if outcome == "skipped"}
+            reason = f" ({reasons.pop()})" if len(reasons) == 1 else ""
+            said.append(f"{many(len(ended), noun)} {words}{reason}")
+    phases = (one for outcome, ended in stats.items() if outcome for one in ended)  # "" is of setups
+    ran = {phase.nodeid for phase in phases if isinstance(phase, pytest.TestReport)}
+    if left := sum(item.nodeid not in ran for item in getattr(reporter._session, "items", ())):
+        said.append(f"{many(left, 'test')} not run")
+    if "passed" in stats:
+        said.append(passed)
+    return "; ".join(said) or "no test was collected"

@@ -37,8 +37,7 @@ NOT_TIMED = "latencies are not taken"
 class MeasuringDtDispatch(KeepingDtDispatch):
     """Measure, and keep what was measured in the results of the test."""
 
-    def capture(self) -> AbstractContextManager[TestResults]:
-        """See :meth:`DtDispatch.capture`."""
+    def _capture(self) -> AbstractContextManager[TestResults]:
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.capture import SignatureCapture
 
@@ -209,8 +208,8 @@ class UntimedDtDispatch(MeasuringDtDispatch):
 class CountingDtDispatch(UntimedDtDispatch):
     """Count instead of timing: a capture and a call are one step each, and nothing is repeated."""
 
-    def capture(self) -> AbstractContextManager[TestResults]:
-        """See :meth:`DtDispatch.capture`; the region is counted as one step, without a warm-up."""
+    def _capture(self) -> AbstractContextManager[TestResults]:
+        """Count a region; it is counted as one step, without a warm-up."""
         __tracebackhide__ = True
         from pytest_dtdispatch.steps.measure import REGIONS
 

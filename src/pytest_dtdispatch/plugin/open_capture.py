@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import pytest
+
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.errors import CaptureError, GateError
 
 
 class OpenRegions:
@@ -17,6 +19,7 @@ class OpenRegions:
     Attributes:
         captures: open captures, the outermost first.
         unused: where captures were made that nobody entered yet.
+        idle: where captures were closed in which no op on DTensors ran.
         step: name of the step that is counted or timed; empty where none is.
         is_timed: whether that step is timed, and not counted.
     """
@@ -24,6 +27,7 @@ class OpenRegions:
     def __init__(self) -> None:
         self.captures: list[OpenCapture] = []
         self.unused: list[str] = []
+        self.idle: list[str] = []
         self.step = ""
         self.is_timed = False
 
@@ -72,10 +76,11 @@ class OpenCapture(AbstractContextManager[TestResults]):
     def __init__(
         self, mode: AbstractContextManager[Any], results: TestResults, regions: OpenRegions, kind: str = ""
     ) -> None:
-        caller = sys._getframe(2)  # who called what makes this
+        caller = sys._getframe(3)  # who called what makes this
         self.where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         self._mode = mode
         self._results = results
+        self._calls = results.seen_calls
         self._regions = regions
         self._kind = kind  # of what it counts, if it does
         regions.unused.append(self.where)
@@ -94,3 +99,19 @@ class OpenCapture(AbstractContextManager[TestResults]):
         if self._kind and raised[0] is not None:
             self._results.uncounted.add((self._kind, f"capture at {self.where}"))
         self._mode.__exit__(*raised)
+        if self._results.seen_calls == self._calls and not any(raised):
+            self._regions.idle.append(self.where)
+
+
+@contextmanager
+def told_of(capture: AbstractContextManager[None]) -> Iterator[None]:
+    """Hold a capture open over a test; what it says of the test at its end is no traceback."""
+    is_over = False
+    try:
+        with capture:
+            yield
+            is_over = True
+    except (CaptureError, GateError) as error:
+        if not is_over:
+            raise
+        raise pytest.fail.Exception(str(error), pytrace=False) from None

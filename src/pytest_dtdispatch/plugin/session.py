@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,15 @@ from pytest_dtdispatch.core.progress import NOTHING, tell
 from pytest_dtdispatch.core.results import Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import read_world
-from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
+from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.asked_ops import AskedOps
 from pytest_dtdispatch.plugin.kinds import documents, legends, numbers
-from pytest_dtdispatch.plugin.last_line import add_failures, add_not_measured, add_undecided
+from pytest_dtdispatch.plugin.last_line import add_failures, add_not_measured, add_undecided, why_nothing
+from pytest_dtdispatch.plugin.open_capture import told_of
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.plugin.printing import print_lines
 from pytest_dtdispatch.plugin.progress_display import shown_progress
+from pytest_dtdispatch.plugin.unmeasured import Unmeasured
 from pytest_dtdispatch.plugin.waiting import remember, waiting_for
 from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
@@ -64,7 +65,7 @@ class Session(PluginObject):
         self._config = config
         self._settings = settings
         self._has_thresholds = bool(settings.threshold)
-        self._asked_ops = AskedOps()
+        self._unmeasured = Unmeasured()
         self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self.results: dict[str, TestResults] = {}
 
@@ -111,7 +112,7 @@ class Session(PluginObject):
 
         settings, test = options.test_settings(item), options.row_nodeid(item)
         self._has_thresholds |= bool(settings.threshold)
-        self._asked_ops.add(test, settings)
+        self._unmeasured.add(test, settings)
         waiting = waiting_for(self._config, item.nodeid, settings)
         try:
             agreement = self._ranks.agreement() if self._ranks else None
@@ -129,7 +130,8 @@ class Session(PluginObject):
     def _publish(self, item: pytest.Item, measurer: MeasuringDtDispatch) -> None:
         complaint = ""
         try:
-            measurer.close()
+            if (idle := measurer.close()) and _is_fixture_used(item):
+                complaint = self._unmeasured.note_idle(item, idle[0])
         except CaptureError as error:
             complaint = str(error)
         remember(self._config, item.nodeid, measurer.waiting.captured_s)
@@ -145,15 +147,17 @@ class Session(PluginObject):
     @pytest.hookimpl(wrapper=True, trylast=True)  # closest to the test: only the test's ops are captured
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wrap every test in a capture, if all are measured; one with the fixture measures itself."""
-        measures_itself = "dtdispatch" in getattr(item, "fixturenames", ())
         takes_all = self._settings.measure_all or self._settings.budget
-        if self.why_not or measures_itself or not takes_all:
+        if self.why_not or _is_fixture_used(item) or not takes_all:
             result = yield
         else:
-            with self.measuring(item) as measurer, _whole_test(measurer.whole_test()):
+            with self.measuring(item) as measurer, told_of(measurer.whole_test()):
                 result = yield
         if self.why_not and options.is_held_to_saved_run(item):
             raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
+        results = self.results.get(test := options.row_nodeid(item))
+        if results is not None and not results and not results.ops() and _is_fixture_used(item):
+            self._unmeasured.tests[test] = f"{test}: it measured nothing with its dtdispatch fixture"
         return result
 
     @pytest.hookimpl(tryfirst=True)
@@ -208,19 +212,20 @@ class Session(PluginObject):
                 terminalreporter.section("dtdispatch")
                 view = self._view()
                 width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
-                for document in self._documents(view, width):
+                nothing = "" if any(self.results.values()) else why_nothing(terminalreporter, self._nothing())
+                for document in self._documents(view, width, nothing):
                     print_lines(terminalreporter, document_lines(document, width, view))
                 add_failures(terminalreporter, self._failures())
                 add_undecided(terminalreporter, (gate.reported() for gate in self._plugins(*GATES)))
-                if not any(self.results.values()):
-                    add_not_measured(terminalreporter)
+                passed = terminalreporter.stats.get("passed", ())
+                add_not_measured(terminalreporter, passed if nothing else [*self._unmeasured.tests])
 
-    def _documents(self, view: View, width: int) -> Iterator[Document]:
+    def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
         """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
         verbosity = self._config.get_verbosity()
-        unmatched = "; ".join(self._asked_ops.unmatched(self.results))
-        if not any(self.results.values()):
-            why = f"nothing was measured: {self.why_not or unmatched or self._nothing()}"
+        unmatched = "; ".join(self._unmeasured.unmatched(self.results))
+        if nothing:
+            why = f"nothing was measured: {self.why_not or unmatched or nothing}"
             yield Document((one_line(Span(why, Tone.NOTICE)),))
         elif verbosity < -1:
             yield numbers(self.results)
@@ -230,6 +235,7 @@ class Session(PluginObject):
                 yield legends(shown, self._summaries(), width, view)
             if unmatched:
                 yield Document((one_line(Span(unmatched, Tone.NOTICE)),))
+        yield self._unmeasured.document()
         yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()
@@ -251,24 +257,13 @@ class Session(PluginObject):
         return [self._settings.environment().summary, *self._meter_summary(), *ranks]
 
     def _nothing(self) -> str:
+        """Say of tests that passed why none was measured."""
         if self._settings.measure_all:
             is_unseen = any(results.unseen != Unseen() for results in self.results.values())
-            return f"no test ran an op on DTensors{' where a capture sees it' * is_unseen}"
-        return (
-            "no test that ran made a call on DTensors through the dtdispatch fixture; "
-            "--dtdispatch-all measures every test"
-        )
+            return f"no test that passed ran an op on DTensors{' where a capture sees it' * is_unseen}"
+        called = "made a call on DTensors through the dtdispatch fixture"
+        return f"no test that passed {called}; --dtdispatch-all measures every test"
 
 
-@contextmanager
-def _whole_test(capture: AbstractContextManager[None]) -> Iterator[None]:
-    """Hold a capture open over a test; what it says of the test at its end is no traceback."""
-    is_over = False
-    try:
-        with capture:
-            yield
-            is_over = True
-    except (CaptureError, GateError) as error:
-        if not is_over:
-            raise
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
+def _is_fixture_used(item: pytest.Item) -> bool:
+    return "dtdispatch" in getattr(item, "fixturenames", ())
