@@ -270,7 +270,7 @@ class DtDispatch(Budgeting, Comparing):
         cached: tuple[bool, ...] | None = None
         if fake_tensor_cache is not None:
             cached = read_given("fake_tensor_cache", fake_tensor_cache, read_cache_settings, CompileError)
-        compilation = Compilation(fn, args, tuple(others), setup, backend or "", dynamic, fullgraph)
+        compilation = Compilation(fn, args, others, setup, backend or "", dynamic, fullgraph)
         return self._compile(compilation, cached, name)
 
     def _compile(

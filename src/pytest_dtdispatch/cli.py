@@ -16,6 +16,7 @@ from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
 from pytest_dtdispatch.ab.commands import add_parsers, obey
 from pytest_dtdispatch.ab.matrix_commands import MATRIX, add_matrix_parser, obey_matrix
 from pytest_dtdispatch.atlas.outputs import checked_outputs
+from pytest_dtdispatch.core.environment import require_torch
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.forms import (
     ATLAS,
@@ -92,6 +93,7 @@ def _obey(words: list[str]) -> int:
 
 def _atlas(given: argparse.Namespace, command: str) -> int:
     outputs = checked_outputs(given.output, ATLAS, ATLAS_PAGE, ATLAS_DATA)
+    require_torch()
     from pytest_dtdispatch.atlas.survey import write_atlas
 
     with shown_progress():

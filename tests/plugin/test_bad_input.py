@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plugin_runs import IMPORTS, TEN_LINES, assert_says_once, measure, rows, run, text_of
+from tests.plugin_runs import ALONE, IMPORTS, TEN_LINES, assert_says_once, measure, rows, run, text_of
 from tests.probes import NATIVE_CACHE, needs
 
 pytestmark = pytest.mark.torch
@@ -511,6 +511,58 @@ def test_name(dtdispatch, method):
 """
     )
     run(pytester, *flags).assert_outcomes(passed=8)
+
+
+@pytest.mark.parametrize("flags", [(), ("--dtdispatch",), ("--dtdispatch", "--dtdispatch-metric=counts")])
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        ("capture(len)", "capture() takes no arguments: use it in a with; call(fn) measures a callable"),
+        ("call(len, 'a', setup=5)", "setup=5 is not callable: give a function without arguments"),
+        ("compile(abs, 1, others=[2])", "compile(): others=[2] is not a list of tuples of arguments"),
+        ("compile(abs, 1, dynamic='yes')", "compile(): dynamic='yes' is not True, False or None"),
+        ("compile(abs, 1, backend=5)", "compile(): backend=5 is not a name or a function"),
+    ],
+)
+def test_an_argument_of_another_type_points_at_the_test_s_line(
+    pytester: pytest.Pytester, flags: tuple[str, ...], use: str, says: str
+) -> None:
+    pytester.makepyfile(f"def test_bad(dtdispatch):\n    dtdispatch.{use}")
+    result = run(pytester, *flags)
+    result.assert_outcomes(failed=1)
+    assert_says_once(result, f"Error: {says}")
+
+
+@pytest.mark.parametrize("flag", ["csv=", "report=", "trace=", "export=samples:"])
+def test_an_output_that_is_a_loop_of_links(pytester: pytest.Pytester, flag: str) -> None:
+    pytester.path.joinpath("one").symlink_to("two")
+    pytester.path.joinpath("two").symlink_to("one")
+    pytester.makepyfile(PLAIN)
+    result = measure(pytester, f"--dtdispatch-{flag}one")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_says_once(result, "ERROR: one cannot be written: Too many levels of symbolic links")
+
+
+@pytest.mark.parametrize("flags", [(), ("--dtdispatch",), ("--dtdispatch-all",)])
+def test_a_fixture_without_torch(pytester: pytest.Pytester, flags: tuple[str, ...]) -> None:
+    pytester.makeconftest(
+        """
+        import sys
+
+        class NoTorch:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] == "torch":
+                    raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+        sys.meta_path.insert(0, NoTorch())
+        """
+    )
+    pytester.makepyfile(f"def test_mesh({'dtdispatch' if flags else 'device_mesh'}): pass")
+    result = pytester.runpytest_subprocess(*ALONE, *flags)
+    result.assert_outcomes(errors=1)
+    says = "torch is not installed"
+    assert_says_once(result, f"{says}: a mesh and what is measured on it need torch 2.5 or later")
+    assert (f"nothing was measured: {says}" in text_of(result)) == bool(flags)
 
 
 def test_names_of_calls_reach_the_terminal_written_and_files_as_they_are(pytester: pytest.Pytester) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 
 if TYPE_CHECKING:
@@ -57,6 +59,18 @@ class Compilation:
     backend: str | Callable[..., Any] = ""
     dynamic: bool | None = None
     fullgraph: bool = True
+
+    def __post_init__(self) -> None:
+        __tracebackhide__ = True
+        tuples = isinstance(self.others, (tuple, list)) and all(isinstance(one, tuple) for one in self.others)
+        wanted = {
+            "others": (tuples, "a list of tuples of arguments"),
+            "backend": (isinstance(self.backend, str) or callable(self.backend), "a name or a function"),
+            "dynamic": (self.dynamic in (None, True, False), "True, False or None"),
+        }
+        for keyword, (is_valid, valid) in wanted.items():
+            if not is_valid:
+                raise CompileError(f"compile(): {keyword}={shown(getattr(self, keyword))} is not {valid}")
 
     def call_all(self, *args: Any) -> tuple[Any, ...]:
         """Make the first call, with these arguments, and every further one, uncompiled."""

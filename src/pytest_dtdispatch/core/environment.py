@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.errors import UnsupportedTorchError
+
+NO_TORCH = "torch is not installed"
 CPU_INFO = Path("/proc/cpuinfo")
 Machine = tuple[tuple[str, str], ...]  # names and texts
 
@@ -119,3 +124,21 @@ def machine_differences(then: Machine, now: Machine) -> tuple[str, ...]:
 def mapping(value: Any) -> Mapping[str, Any]:
     """Take a mapping of a file as one, and anything else as empty."""
     return value if isinstance(value, dict) else {}
+
+
+def has_torch() -> bool:
+    """Tell whether torch is installed, without importing it."""
+    try:
+        return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
+    except ModuleNotFoundError:  # something refuses to find it
+        return False
+
+
+def require_torch() -> None:
+    """Refuse to go on without torch.
+
+    Raises:
+        UnsupportedTorchError: in one line.
+    """
+    if not has_torch():
+        raise UnsupportedTorchError(f"{NO_TORCH}: a mesh and what is measured on it need torch 2.5 or later")

@@ -113,6 +113,9 @@ Setup = Callable[[], "tuple[Any, ...] | None"]
 
 def given_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
     """Run the setup of a call, if it has one, and return the arguments to call with."""
+    __tracebackhide__ = True
+    if setup is not None and not callable(setup):
+        raise CaptureError(f"setup={shown(setup)} is not callable: give a function without arguments")
     given = setup() if setup else None
     if given is None:
         return args

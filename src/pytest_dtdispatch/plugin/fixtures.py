@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtdispatch.core.environment import require_torch
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError
 from pytest_dtdispatch.plugin import options
@@ -43,6 +44,8 @@ def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
 
 def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
     """Open the process group of a test, or use the one that is open."""
+    with _told():
+        require_torch()
     from pytest_dtdispatch.meshes.place import choose_place
 
     settings, groups = options.test_settings(request.node), _groups(request)
@@ -56,6 +59,8 @@ def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
 
 def factory(request: pytest.FixtureRequest) -> MeshFactory:
     """Give what makes the meshes of a test."""
+    with _told():
+        require_torch()
     from pytest_dtdispatch.meshes.place import choose_place
 
     settings, groups = options.test_settings(request.node), _groups(request)

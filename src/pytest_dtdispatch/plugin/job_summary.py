@@ -21,7 +21,7 @@ def is_job_summary(markdown: Path | str | None) -> bool:
     if markdown is None or markdown == AUTO:
         return markdown == AUTO
     named = os.environ.get(VARIABLE, "")
-    return bool(named) and Path(named).resolve() == Path(markdown).resolve()
+    return bool(named) and os.path.realpath(named) == os.path.realpath(markdown)
 
 
 class JobSummary:

@@ -62,9 +62,9 @@ class KeepingDtDispatch(api.DtDispatch):
         """See :meth:`DtDispatch.record`."""
         __tracebackhide__ = True
         for result in results:
-            if result.kind not in KINDS:
+            if (kind := getattr(result, "kind", None)) not in KINDS:
                 known = ", ".join(KINDS)
-                raise CaptureError(f"no kind of results is registered as {result.kind!r}; valid: {known}")
+                raise CaptureError(f"no kind of results is registered as {kind!r}; valid: {known}")
             self._refuse_taken(result.name, kind=result.kind)
             self.results.add(result)
         self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, self._limits)])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest import terminal
 
+from pytest_dtdispatch.core.environment import NO_TORCH, has_torch
 from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.verdicts import Verdict
 
@@ -54,6 +55,8 @@ def why_nothing(reporter: Any, passed: str) -> str:
     """Say how tests ended where none was measured; of those that passed, what the caller knows of them."""
     if reporter.config.option.collectonly:
         return "tests were only listed"
+    if not has_torch():
+        return NO_TORCH
     stats, said = reporter.stats, []
     for outcome, is_file, noun, words in ENDS:
         if ended := [

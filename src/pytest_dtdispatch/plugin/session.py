@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import load_text
+from pytest_dtdispatch.core.environment import load_text, require_torch
 from pytest_dtdispatch.core.metrics import Count
 from pytest_dtdispatch.core.progress import NOTHING, tell
 from pytest_dtdispatch.core.results import Unseen
@@ -107,14 +107,15 @@ class Session(PluginObject):
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
-        from pytest_dtdispatch.plugin.measurer import make_measurer
-        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-
         settings, test = options.test_settings(item), options.row_nodeid(item)
         self._has_thresholds |= bool(settings.threshold)
         self._unmeasured.add(test, settings)
         waiting = waiting_for(self._config, item.nodeid, settings)
         try:
+            require_torch()
+            from pytest_dtdispatch.plugin.measurer import make_measurer
+            from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
             agreement = self._ranks.agreement() if self._ranks else None
             measurer = make_measurer(settings, self._sampler, agreement, waiting, test)
             ShardingCaches().clear_all()

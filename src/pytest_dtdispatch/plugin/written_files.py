@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -144,9 +145,9 @@ def _named(settings: Settings) -> Iterator[Target]:
 
 
 def _check_that_files_differ(settings: Settings) -> None:
-    seen: dict[Path, Target] = {}
+    seen: dict[str, Target] = {}
     for target in _named(settings):
-        if (other := seen.setdefault(target.path.resolve(), target)) is not target:
+        if (other := seen.setdefault(os.path.realpath(target.path), target)) is not target:
             raise DtDispatchError(
                 f"{target.asked}: {target.path} is the file of {other.asked} too: name another"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ FORMATS: Mapping[str, Format] = {
 
 def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
     """Write a saved run in several formats, all of them or none; say what was written."""
-    if len({export.path.resolve() for export in exports}) < len(exports):
+    if len({os.path.realpath(export.path) for export in exports}) < len(exports):
         raise DtDispatchError("two formats are to be written to one file: name another")
     for export in exports:
         checked_target(export.path, FORMATS[export.format].form)
