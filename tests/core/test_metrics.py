@@ -116,7 +116,7 @@ def test_lists_of_a_compile_are_given_by_their_lengths() -> None:
 
 
 def test_what_was_not_measured_has_no_result() -> None:
-    call = measured("is_same_size", Samples(State.CALL, (5,)), Samples(State.HIT, ()))
+    call = measured("is_same_size", Samples(State.MISS, ()), Samples(State.HIT, ()))
     assert run_results("t.py::test_a", call, Steps("step", (), ())) == ()
 
 

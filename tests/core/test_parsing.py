@@ -49,7 +49,27 @@ def test_a_count_is_a_whole_number_of_at_least_one(value: Any, count: int) -> No
 
 @pytest.mark.parametrize(
     "value",
-    ["0", "-1", "x", "", "1.5", "1e3", "inf", 0, -1, 2.0, 1.5, INFINITY, NAN, True, None, [1]],
+    [
+        "0",
+        "-1",
+        "x",
+        "",
+        "1.5",
+        "1e3",
+        "inf",
+        "1_0",
+        "\uff13",
+        "\u0663",
+        0,
+        -1,
+        2.0,
+        1.5,
+        INFINITY,
+        NAN,
+        True,
+        None,
+        [1],
+    ],
 )
 def test_anything_else_is_no_count(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^a whole number of at least 1$"):
@@ -107,6 +127,9 @@ def test_seconds_are_a_number_above_zero(value: Any, seconds: float) -> None:
         "inf",
         "1e400",
         "1s",
+        "3_0",
+        "\uff13",
+        "\u0663",
         0,
         -0.5,
         NAN,
@@ -341,6 +364,9 @@ def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
         ("20", "write 20%"),
         ("20000", "not '20000'"),
         ("median:nan%", "not 'nan%'"),
+        ("median:3_0%", "not '3_0%'"),
+        ("median:\uff13\uff10%", "not '\uff13\uff10%'"),
+        ("\u0663\u0660%", "not '\u0663\u0660%'"),
         ("median:inf%", "not 'inf%'"),
         ("median:", "not ''"),
         ("median", "not 'median'"),

@@ -105,6 +105,8 @@ def test_a_file_without_rows_is_one(tmp_path: Path, text: str) -> None:
         ("t,dispatch_hit_ns,6940,15", "noise_margin '15' is not a fraction from 0 to 1; 15 % is 0.15"),
         ("t,dispatch_hit_ns,6940,-0.1", "noise_margin '-0.1' is not a fraction from 0 to 1"),
         ("t,dispatch_hit_ns,6940,nan", "noise_margin 'nan' is not a fraction"),
+        ("t,dispatch_hit_ns,6940,0.1_0", "noise_margin '0.1_0' is not a fraction"),
+        ("t,dispatch_hit_ns,6940,0.\uff13", "noise_margin '0.\uff13' is not a fraction"),
         ("t,dispatch_hit_ns,6940,10%", "noise_margin '10%' is not a fraction"),
         (",dispatch_hit_ns,6940,0.1", "the name is empty"),
         ("t,instructions,6940,0.1", f"unknown metric 'instructions'; valid: {', '.join(METRICS)}"),

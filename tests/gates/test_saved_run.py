@@ -369,6 +369,30 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
     assert len(read_run(path).rows) == 1
 
 
+@pytest.mark.parametrize("padding", ["[],", "{},", "1,"])
+def test_a_file_whose_values_would_fill_the_memory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str
+) -> None:
+    path = tmp_path / "0001_base.json"
+    monkeypatch.setattr(saved, "MOST_HELD_BYTES", 2**20)
+    path.write_text(f'{{"pad": [{padding * 20_000}0], {text_of(OURS)[1:]}')
+    with pytest.raises(ValueError, match="its values would take more than 1 MiB of memory"):
+        read_run(path)
+    path.write_text(f'{{"pad": [{padding * 20}0], {text_of(OURS)[1:]}')
+    assert len(read_run(path).rows) == 1
+
+
+def test_what_a_file_has_too_much_of_is_quoted_in_part(tmp_path: Path) -> None:
+    path = tmp_path / "0001_base.json"
+    twice = {**OURS, "fullname": f"{'x' * 10_000}::{OURS['fullname']}"}
+    path.write_text(text_of(twice, twice))
+    with pytest.raises(
+        ValueError, match=r"is no saved run: 'xxx.*xx\.\.\.x*.*::hit' is there twice$"
+    ) as told:
+        read_run(path)
+    assert len(str(told.value)) < len(str(path)) + 450
+
+
 def test_a_folder_and_a_file_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(ValueError, match=r"cannot be read: (Is a directory|No such file)"):

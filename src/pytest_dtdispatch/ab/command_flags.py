@@ -15,6 +15,7 @@ from pytest_dtdispatch.ab.recording import MOST_SHARE
 from pytest_dtdispatch.ab.sides import interpreter
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_file, read_seconds
 from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.verdicts import read_decimal
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 TIME_LIMIT_HELP = "seconds that a process may take (default: 300; of instructions 1800)"
@@ -33,7 +34,7 @@ RULE_NAMES = ("pairs", "confirm", "processes", "passes", "control")
 def read_percent(text: str) -> float:
     """Read a percentage as a fraction."""
     try:
-        fraction = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
+        fraction = read_decimal(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
     except ValueError:
         fraction = 0.0
     if not 0 < fraction <= MOST_SHARE:

@@ -30,6 +30,7 @@ from pytest_dtdispatch.ab.model import (
 from pytest_dtdispatch.core.files import read_text, write_whole
 from pytest_dtdispatch.core.forms import AB_FORMAT
 from pytest_dtdispatch.core.parsing import read_count, read_seconds
+from pytest_dtdispatch.core.shown import brief
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
 
@@ -99,7 +100,7 @@ def read_run(flag: str, path: Path, command: str) -> Run:
     except OSError as error:
         raise DtDispatchError(f"{flag} {path}: cannot be read: {error.strerror}") from None
     except ValueError as error:  # of decoding, too
-        what = "no text" if isinstance(error, UnicodeDecodeError) else error
+        what = "no text" if isinstance(error, UnicodeDecodeError) else brief(error)
         raise DtDispatchError(f"{flag} {path}: {what}") from None
     if run.asked.command != command:
         raise DtDispatchError(f"{flag} {path}: was written by dtdispatch {run.asked.command}, not {command}")

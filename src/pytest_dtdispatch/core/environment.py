@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 NO_TORCH = "torch is not installed"
@@ -108,7 +109,7 @@ def machine_of(info: Mapping[str, Any]) -> Machine:
         "threads": ours.get("threads"),
         "ranks": f"{ours.get('ranks')}, {ours.get('rank_stat')}" if ours.get("rank_stat") else "",
     }
-    return tuple((name, str(value or "")) for name, value in parts.items())
+    return tuple((name, shorten(str(value or ""))) for name, value in parts.items())
 
 
 def machine_differences(then: Machine, now: Machine) -> tuple[str, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.shown import shown
-from pytest_dtdispatch.core.verdicts import read_thresholds
+from pytest_dtdispatch.core.verdicts import read_decimal, read_thresholds
 from pytest_dtdispatch.errors import DtDispatchError
 
 T = TypeVar("T")
@@ -32,7 +33,8 @@ def read_given(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[D
 def read_count(value: Any, least: int = 1) -> int:
     """Read a whole number of at least 1, or 0."""
     try:
-        number = int(value) if isinstance(value, str) else operator.index(value)
+        is_plain = not isinstance(value, str) or re.fullmatch("[+-]?[0-9]+", value.strip())
+        number = (int(value) if isinstance(value, str) else operator.index(value)) if is_plain else least - 1
     except Exception:  # the value is the user's, and can raise anything
         number = least - 1
     if number < least or isinstance(value, bool):
@@ -77,7 +79,7 @@ def read_limit(value: Any) -> float:
 
 def _read_positive(value: Any, valid: str) -> float:
     try:
-        number = float(value)
+        number = read_decimal(value) if isinstance(value, str) else float(value)
     except Exception:  # the value is the user's, as above
         number = 0.0
     if not 0 < number < float("inf") or isinstance(value, bool):

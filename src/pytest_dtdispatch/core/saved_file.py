@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.files import read_text
+from pytest_dtdispatch.core.shown import brief
 
 MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
+MOST_HELD_BYTES = 8 * MOST_BYTES
+# What a list, a mapping, and a value behind another one take, read and copied.
+HELD_BYTES = {"[": 64, "{": 200, ",": 80}
 LONGEST_S = 1e9
 
 T = TypeVar("T")
@@ -34,11 +38,13 @@ def read_saved(path: Path, read: Callable[[Any], T], what: str = "saved run") ->
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no {what}: it is no text") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no {what}: {error}") from None
+        raise ValueError(f"{path} is no {what}: {brief(error)}") from None
 
 
 def members_of(text: str) -> Any:
-    """Read JSON from anywhere."""
+    """Read JSON from anywhere, unless its values would take far more memory than its text."""
+    if sum(text.count(sign) * size for sign, size in HELD_BYTES.items()) > MOST_HELD_BYTES:
+        raise ValueError(f"its values would take more than {MOST_HELD_BYTES // 2**20} MiB of memory")
     try:
         return json.loads(text)
     except RecursionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MOST_SHOWN = 120
+LONGEST_ERROR = 400
 
 
 def many(number: int, noun: str, plural: str = "s") -> str:
@@ -42,3 +43,14 @@ def shown(value: object) -> str:
         return f"<{type(value).__name__} that cannot be shown>"
     text = printable(" ".join(text.split()))
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+
+
+def brief(error: object) -> str:
+    """Cut what an error says in its middle, where it quotes a long text.
+
+    Example:
+        >>> len(brief("x" * 10_000)), brief("it is no text")
+        (400, 'it is no text')
+    """
+    text, half = str(error), LONGEST_ERROR // 2
+    return text if len(text) <= LONGEST_ERROR else f"{text[: half - 3]}...{text[-half:]}"

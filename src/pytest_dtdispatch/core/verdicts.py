@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +11,7 @@ from typing import Any
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
 STRICT = ",strict"  # behind a percentage
 THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
+DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Verdict(str, Enum):
@@ -107,6 +109,21 @@ class Threshold:
         return f"{self.state}={self.field}" if self.state else self.field
 
 
+def read_decimal(text: str) -> float:
+    """Read a number as this package writes it, in ASCII digits: Python's own reader takes ``3_0`` for 30.
+
+    Raises:
+        ValueError: the text is no such number.
+
+    Example:
+        >>> read_decimal("7.5"), read_decimal(" 1e-3 ")
+        (7.5, 0.001)
+    """
+    if not DECIMAL.fullmatch(text.strip()):
+        raise ValueError("a number")
+    return float(text)
+
+
 def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
     """Choose what holds for a row: for each field the threshold of its state, else the one of every state."""
     chosen: dict[str, Threshold] = {}
@@ -142,7 +159,7 @@ def _read_threshold(text: str) -> Threshold:
     if field not in THRESHOLD_FIELDS:
         raise ValueError(f"{example}: the field is one of {', '.join(THRESHOLD_FIELDS)}, not {field!r}")
     try:
-        fraction = float(percent.removesuffix("%")) / 100
+        fraction = read_decimal(percent.removesuffix("%")) / 100
     except ValueError:
         fraction = 0.0
     is_number = 0 < fraction <= 100

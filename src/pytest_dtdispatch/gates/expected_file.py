@@ -16,6 +16,7 @@ from pathlib import Path
 from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.metrics import LONGEST_NAME, MetricNames, MetricValue, plain_name, row_key
 from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.verdicts import read_decimal
 
 MOST_BYTES = 64 * 2**20  # some 300,000 rows
 LONGEST_LINE = 10_000
@@ -152,7 +153,7 @@ def checked_reason(text: str) -> str:
 def read_margin(text: str, what: str) -> float:
     """Read a margin of noise; what it is stands in the error."""
     try:
-        margin = float(text)
+        margin = read_decimal(text)
     except ValueError:
         margin = math.nan
     if not 0 <= margin <= 1:

@@ -15,6 +15,7 @@ from typing import Any
 from pytest_dtdispatch.core.environment import Machine, machine_of, mapping
 from pytest_dtdispatch.core.measurement import NOISY, State, noise_text
 from pytest_dtdispatch.core.saved_file import member, members_of, read_saved, time_ns
+from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict, read_thresholds
 from pytest_dtdispatch.gates.figure_ratios import STATISTICS, interval_of_ratio
 from pytest_dtdispatch.stats.medians import scatter
@@ -155,7 +156,7 @@ def _read(run: Any, where: str) -> SavedRun:
         if times > 1:
             raise ValueError(f"{name!r} is there twice")
     metric = mapping(info.get("dtdispatch")).get("metric") or "time"
-    return SavedRun(where, machine_of(info), rows, str(metric), _day(run.get("datetime")))
+    return SavedRun(where, machine_of(info), rows, shorten(str(metric)), _day(run.get("datetime")))
 
 
 def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:

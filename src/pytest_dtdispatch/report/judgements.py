@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.drifts import drifts_of
 from pytest_dtdispatch.gates.expected import ExpectedJudgement
@@ -35,6 +36,7 @@ TONES = {
 ORDER = tuple(Verdict)
 NOTHING_JUDGED = "no row could be judged, so the gate fails"
 MOST_NEW = 10
+LONGEST_ROW = 300
 
 
 def saved_run_document(judgement: Judgement, where: str, since: str = "") -> Document:
@@ -130,7 +132,7 @@ def _to_be_told(judgement: AnyJudgement) -> list[RowVerdict]:
 
 
 def _row(row: RowVerdict, *details: str) -> Iterator[Paragraph]:
-    yield _row_title(row, row.row)
+    yield _row_title(row, cut_name(row.row, LONGEST_ROW))
     for text in filter(None, (*details, row.remedy)):
         yield _detail(text, indent=2)
 
@@ -162,9 +164,10 @@ def _unresolved_text(judgement: Judgement) -> str:
     unresolved = judgement.unresolved
     worst = unresolved[0]
     resolution = dict(worst.figures)["resolution_percent"]
+    row = cut_name(worst.row, LONGEST_ROW)
     return (
         f"warning: {len(unresolved)} of {len(judgement.verdicts)} thresholds lie under what this run "
-        f"could resolve; {worst.criterion} of {worst.row} needs at least {resolution:.1f} %, or more rounds"
+        f"could resolve; {worst.criterion} of {row} needs at least {resolution:.1f} %, or more rounds"
     )
 
 
@@ -178,7 +181,7 @@ def _found_text(row: RowVerdict) -> str:
 
 def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
     for row in rows[:MOST_NEW]:
-        yield _row_title(row, f"{row.row}: {row.criterion}")
+        yield _row_title(row, f"{cut_name(row.row, LONGEST_ROW)}: {row.criterion}")
     if len(rows) > MOST_NEW:
         rest = f"and {len(rows) - MOST_NEW:,} more that are new; --dtdispatch-csv writes all"
         yield one_line(rest, indent=1)

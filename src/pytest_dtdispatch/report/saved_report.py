@@ -20,7 +20,7 @@ from pytest_dtdispatch.report.run_data import KEY, RunData, read_data
 
 GROUP = "dtdispatch "
 QUARTILES = ("min", "q1", "median", "q3", "max")
-REFUSED = re.compile(r"(.*) \((\d{1,18})x\)", re.DOTALL)
+REFUSED = re.compile(r"(.*) \(([0-9]{1,18})x\)", re.DOTALL)
 MOST_CALLS = 2**63
 LONGEST_TEXT = 1000
 NOTHING = "nothing in it was measured with --dtdispatch"
