@@ -1,4 +1,4 @@
-"""How tests ended: in pytest's last line what failed beside them, was not measured or decided, and why not."""
+"""How tests ended: in pytest's last line what failed beside them, was not measured or not decided."""
 
 from __future__ import annotations
 

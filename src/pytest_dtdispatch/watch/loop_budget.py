@@ -30,7 +30,8 @@ class LoopBudget:
         try:
             next(self._taking)
         except StopIteration as done:
-            return replace(done.value, name=f"steps {self._first:,} to {self._next - 1:,}")
+            budget: Budget = done.value
+            return replace(budget, name=f"steps {self._first:,} to {self._next - 1:,}")
         return None
 
     def end_step(self) -> None:
