@@ -18,9 +18,9 @@ from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, 
 from tests.fuzz.inputs import TRIED, assert_one_line, fuzzed, odd_texts, odd_values, spoiled
 
 GOOD = {
-    "cache settings": "both", "count": "20", "file": "out.csv", "file or auto": "auto", "globs": "add*",
-    "mesh": "2x4", "most": "0", "names": "dp", "ranks": "2", "rounds": "auto", "seconds": "1.5",
-    "switch": "true", "thresholds": "hit=median:7.5%", "word": "inductor",
+    "cache settings": "both", "count": "20", "file": "out.csv", "file or auto": "auto", "files": "out.csv",
+    "globs": "add*", "mesh": "2x4", "most": "0", "names": "dp", "ranks": "2", "rounds": "auto",
+    "seconds": "1.5", "switch": "true", "thresholds": "hit=median:7.5%", "word": "inductor",
 }  # fmt: skip
 
 
@@ -47,6 +47,7 @@ MEANS_SOMETHING: dict[str, Callable[[Any], bool]] = {
     "count": lambda read: is_whole(read, 1),
     "file": lambda read: isinstance(read, Path) and "\0" not in str(read),
     "file or auto": lambda read: read == "auto" or isinstance(read, Path),
+    "files": lambda read: bool(read) and all(isinstance(file, Path) for file in read),
     "globs": lambda read: isinstance(read, tuple) and all(map(is_name, read)),
     "mesh": lambda read: bool(read) and all(is_whole(extent, 1) for extent in read),
     "most": lambda read: is_whole(read, 0),

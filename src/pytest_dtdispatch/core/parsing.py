@@ -164,7 +164,10 @@ def read_file(value: Any) -> Path:
 
 def read_files(value: Any) -> tuple[Path, ...]:
     """Read the path of a file, or several."""
-    return tuple(map(read_file, (value,) if isinstance(value, str) else value))
+    files = tuple(map(read_file, value if isinstance(value, (tuple, list)) else (value,)))
+    if not files:
+        raise ValueError("the path of a file")
+    return files
 
 
 class Export(NamedTuple):
