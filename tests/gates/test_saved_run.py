@@ -190,7 +190,7 @@ def test_a_strict_threshold_fails_where_its_row_is_inconclusive() -> None:
     assert verdicts_of(judge(*rows, strict)) == verdicts_of(judge(*rows)) == ["passed", "inconclusive"]
     assert not judge(*rows).has_failed
     [failed] = judge(*rows, strict).failed
-    assert (failed.row, failed.criterion) == ("t.py::test_a::miss", "median:10%,strict")
+    assert (failed.row, failed.criterion) == ("t.py::test_a::miss", "median:10%,strict of all samples")
     assert not judge([row()], [row(), row("miss")], strict).has_failed, "new, and not inconclusive"
 
 
