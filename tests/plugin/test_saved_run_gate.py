@@ -123,7 +123,7 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
     )
     assert result.outlines[-2].startswith("1 of 2 rows are noisy (miss, hit): "), text
     strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
-    failed(strict, "2 passed, 2 inconclusive", f"inconclusive {MUL}hit", "\n    median:10%,strict\n")
+    failed(strict, "2 passed, 2 inconclusive", f"inconclusive {MUL}hit", "\n    median:10%,strict of all samples\n")
     assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
 
 
@@ -276,7 +276,7 @@ def test_a_row_that_was_saved_under_a_threshold_of_its_marker_is_missed(
     write(pytester, HELD, **{old: new, "def test_add": f"{other}def test_add"})
     result = run(pytester, *COMPARE)
     assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
-    assert f"missing {MUL}hit\n    median:30%\n" in text_of(result)
+    assert f"missing {MUL}hit\n    median:30% of all samples\n" in text_of(result)
     assert "missing test_gate.py::test_add" not in text_of(result)
 
 
@@ -286,7 +286,7 @@ def test_a_row_whose_test_lost_its_marker_is_judged_as_it_was_saved(
     save(pytester, marker=HELD)
     write(pytester)
     scripted.extra_ns = 5_000
-    failed(run(pytester, *COMPARE), "2 regressed", "median:30%: 10.0 us -> 15.0 us")
+    failed(run(pytester, *COMPARE), "2 regressed", "median:30% of all samples: 10.0 us -> 15.0 us")
     assert run(pytester, *COMPARE, "--dtdispatch-fail=60%").ret == pytest.ExitCode.OK
 
 
