@@ -76,8 +76,9 @@ class DtDispatch(Budgeting, Comparing):
         tensors that torch was asked to write to, the ``grad`` of leaves that took part, what optimizers keep,
         and random states. Tensors that the first call made and kept are put back to what it left in them.
         A callable that writes to a tensor that cannot be put back, a sparse one, runs once, and its row says
-        so. One that changes anything else (a Python counter, a list, a file) changes it once for each
-        sample: give ``setup`` to put such state back, or to make fresh arguments.
+        so; so does one that frees or replaces what a tensor held. One that changes anything else (a Python
+        counter, a list, a file) changes it once for each sample: give ``setup`` to put such state back, or to
+        make fresh arguments.
 
         Args:
             fn: what is called.

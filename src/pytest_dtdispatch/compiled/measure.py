@@ -31,6 +31,7 @@ from pytest_dtdispatch.measuring.plan import WARMUP_HITS
 from pytest_dtdispatch.measuring.proof import SampleRecorder, gc_paused
 from pytest_dtdispatch.measuring.repeating import synchronizer
 from pytest_dtdispatch.measuring.rounds import Subject, samples_of, time_row
+from pytest_dtdispatch.measuring.storages import NoCopyError
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
@@ -246,20 +247,26 @@ def run_and_measure_compile(
         backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
         return CompiledVariant(own, name, backend_name, is_on, counts, measurement)
 
+    def not_compiled(why: str) -> Compiled:
+        none = variant(None, CompileCounts(), Figures(notes=(why,)))
+        return Compiled(name, eager_results, eager_results, (none,))
+
     if ran.once:
-        only = variant(None, CompileCounts(), Figures(notes=(ran.once,)))
-        return Compiled(name, eager_results, eager_results, (only,))
+        return not_compiled(ran.once)
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating(plan.one_thread))
         settings = plan.fake_tensor_cache or (None,)
+        folders = [stack.enter_context(temporary_folder()) for _ in settings]
         compilers = [
-            TorchCompiler(compilation, caches, is_on, stack.enter_context(temporary_folder()))
-            for is_on in settings
+            TorchCompiler(compilation, caches, *each) for each in zip(settings, folders, strict=True)
         ]
         stack.callback(torch.compiler.reset)  # what was compiled for us must not answer the program
         subject = Subject(compilation.fn, prepare, release=release)
         rounds = [CompileRounds(compiler, subject, plan) for compiler in compilers]
-        results = _rehearse(rounds)
+        try:
+            results = _rehearse(rounds)
+        except NoCopyError as error:  # another thread freed what the function writes to
+            return not_compiled(str(error))
         notes = _take_rounds(rounds, plan.rounds)
     counts, figures = [each.counts for each in compilers], [each.figures(*notes) for each in rounds]
     return Compiled(name, results, eager_results, tuple(map(variant, settings, counts, figures)))

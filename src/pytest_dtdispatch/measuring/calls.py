@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.signatures import place_text
@@ -23,7 +22,8 @@ from pytest_dtdispatch.measuring.proof import nothing_to_do
 from pytest_dtdispatch.measuring.repeating import Repetitions, left_as_it_was, synchronizer
 from pytest_dtdispatch.measuring.replay import CallReplay
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
-from pytest_dtdispatch.measuring.state import Masks, NoCopyError, in_turn
+from pytest_dtdispatch.measuring.state import Masks, in_turn
+from pytest_dtdispatch.measuring.storages import keys_of
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
 from pytest_dtdispatch.torchapi.ops import (
     is_collective,
@@ -43,35 +43,43 @@ class WriteWatch(UnnoticedMode):
     """Tell of every tensor that a callable is about to write to, less those that it makes itself."""
 
     def __init__(
-        self, save: Callable[[torch.Tensor], None], collectives: list[torch.Tensor] | None = None
+        self,
+        replay: CallReplay,
+        save: Callable[[torch.Tensor], None],
+        collectives: list[torch.Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.once = ""
+        self._replay = replay
         self._save = save
         self._collectives = collectives  # is given the outputs of those that run
-        self._created = WeakTensorKeyDictionary()
+        self._created: set[Any] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
-        if not is_op(func):
-            return call.run()
         with without_outer_modes():
-            self._before(call, tensors)
+            self._replay.grown.keep(tensors)
+            if is_op(func):
+                self._before(call, tensors)
         result = call.run()
+        if not is_op(func):
+            return result
         if self._collectives is not None and is_collective(func):
             self._collectives += (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-        if not returns_alias(func) or all(tensor in self._created for tensor in tensors):
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, torch.Tensor):
-                    self._created[leaf] = True
+        given = {key for tensor in tensors for key in keys_of(tensor)}
+        if not returns_alias(func) or given <= self._created:
+            with without_outer_modes():
+                leaves = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+                made = {key for leaf in leaves for key in keys_of(leaf)}
+            self._created |= made - given
         return result
 
     def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
         """Look at an op that is about to run."""
         for tensor in call.written():
-            if tensor not in self._created:
+            if not keys_of(tensor) <= self._created:
                 self.once = self.once or call.once_because() or ""
                 self._save(tensor)
 
@@ -80,9 +88,8 @@ class CallWatch(WriteWatch):
     """Save what the program's own call is about to change, as it comes by; see which mesh it runs on."""
 
     def __init__(self, replay: CallReplay) -> None:
-        super().__init__(lambda tensor: replay.save(tensor))
+        super().__init__(replay, replay.save)
         self.mesh: Any = None
-        self._replay = replay
 
     def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
         if self.mesh is None:
@@ -237,7 +244,13 @@ def run_call(
 
     subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
     compiled: list[bool] = []
-    with noticing_compiled_code(lambda: compiled.append(True)):
+
+    def entered() -> None:
+        compiled.append(True)
+        with without_outer_modes():
+            replay.grown.keep()  # no mode sees what compiled code reads
+
+    with noticing_compiled_code(entered):
         once, hides_collectives = _settled(replay, watch, subject)
     mesh = watch.mesh
     place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
@@ -270,19 +283,17 @@ def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) 
     """Repeat a call, saving what it writes to that it kept before; say what :func:`_settled` says."""
     args = subject.prepare()
     before, collectives = unwaited(), list[torch.Tensor]()
-    with WriteWatch(replay.save_kept, collectives) as watch:
+    with WriteWatch(replay, replay.save_kept, collectives) as watch:
         try:
             signals.let_in()
             result = subject.fn(*args)
-        except NoCopyError as error:
-            return str(error), False
         finally:
             signals.is_open = False
     if subject.release is not None:
         subject.release(result)
     hides_collectives = unwaited() > before
     wait_for_all(collectives)
-    return watch.once, hides_collectives
+    return watch.once or replay.repeated(), hides_collectives
 
 
 def _repeat(subject: Subject, clear: Callable[[], None] = nothing_to_do) -> None:

@@ -18,15 +18,13 @@ from pytest_dtdispatch.measuring.op_call import OpCall
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.proof import nothing_to_do
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
-from pytest_dtdispatch.measuring.state import (
+from pytest_dtdispatch.measuring.state import Masks, RandomState, Specs, in_turn
+from pytest_dtdispatch.measuring.storages import (
     Copy,
-    Masks,
     NoCopyError,
-    RandomState,
-    Specs,
     copy_in_layout,
-    in_turn,
     layout_of,
+    put_back_all,
     why_no_copy,
 )
 from pytest_dtdispatch.torchapi.ops import (
@@ -77,8 +75,7 @@ class OpReplay:
         self._random.settle()
         self.masks.settle()
         try:
-            copies = (copy_in_layout(tensor, layout) for tensor, layout in self._layouts.values())
-            self._copies = [copy for copy in copies if copy]
+            self._copies = [copy_in_layout(*each) for each in self._layouts.values()]
         except NoCopyError as error:
             return str(error)
         return self._why_once
@@ -86,8 +83,7 @@ class OpReplay:
     def rewind(self) -> None:
         """Put back what a repetition must find; no plan of propagation depends on a random draw."""
         self.masks.rewind()
-        for copy in self._copies:
-            copy.put_back()
+        put_back_all(self._copies)
 
     def restore(self) -> None:
         """Leave behind what the program's own call left behind."""
@@ -159,7 +155,8 @@ class Repetitions:
             if self._once_more and is_from_elsewhere(error, self._once_more):
                 raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
-            self.figures = Figures(notes=(f"repeating it raised {first_line(error)}",))
+            why = str(error) if isinstance(error, NoCopyError) else f"repeating it raised {first_line(error)}"
+            self.figures = Figures(notes=(why,))
         return True
 
 

@@ -8,17 +8,23 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.measuring.state import (
-    Copy,
     Gradients,
     Masks,
-    NoCopyError,
     OptimizerStates,
     RandomState,
     Specs,
     Versions,
-    copy_in_layout,
     in_turn,
+)
+from pytest_dtdispatch.measuring.storages import (
+    Copy,
+    Grown,
+    NoCopyError,
+    Storages,
+    copy_in_layout,
+    is_freed,
     layout_of,
+    put_back_all,
     why_no_copy,
 )
 from pytest_dtdispatch.torchapi.tensor_state import place_in_memory, storages_of
@@ -30,6 +36,9 @@ class CallReplay:
     Saved is what every tensor that it writes to holds, before the program's own call and after it. A tensor
     that the callable made in its first call and kept, as an optimizer keeps its moments, is saved when the
     first repetition is about to write to it: as the program's call left it.
+
+    Attributes:
+        grown: storages that the program's call left allocated, and that were free before it.
     """
 
     def __init__(self, leaves: Sequence[Any]) -> None:
@@ -39,6 +48,8 @@ class CallReplay:
         self._optimizers = OptimizerStates()
         self._specs = Specs()
         self._versions = Versions()
+        self._storages = Storages()
+        self.grown = Grown()
         self._why_once = ""
         self._places: set[Any] = set()
         self._saved: list[tuple[torch.Tensor, Copy, tuple[Any, ...]]] = []
@@ -53,7 +64,7 @@ class CallReplay:
             if not self._why_once:
                 self._versions.note(tensor)
                 if self._is_new(tensor):
-                    self._saved.append((tensor, Copy(tensor), layout_of(tensor)))
+                    self._saved.append((tensor, Copy(tensor, self._storages.were_other), layout_of(tensor)))
         except NoCopyError as error:
             self._why_once = str(error)
         if self._why_once:
@@ -65,7 +76,7 @@ class CallReplay:
             raise NoCopyError(why_not)
         self._versions.note(tensor)
         if self._is_new(tensor):
-            self._kept.append(Copy(tensor))
+            self._kept.append(Copy(tensor, self._storages.were_other))
             self._specs.note(tensor)
 
     def forget(self) -> None:
@@ -80,24 +91,34 @@ class CallReplay:
             return self._why_once
         try:
             for tensor, before, layout in self._saved:
-                if after := copy_in_layout(tensor, layout):
-                    self._after.append(after)
+                if not all(map(is_freed, storages_of(tensor))):
+                    self._after.append(copy_in_layout(tensor, layout))
                     self._before.append(before)
                     self._specs.note(tensor)
+            if changed := self._storages.changed():
+                return f"runs once: it {changed}"
+            self.grown = self._storages.grown()
         except NoCopyError as error:
             return str(error)
         # The last saved goes first: a tensor may have been saved after a view of it was written to.
         self._before.reverse()
         self._saved.clear()
         self._versions.settle()
+        self._storages = Storages()
         return ""
+
+    def repeated(self) -> str:
+        """Note what the first repetition allocated; say why there must be no other, where there must not."""
+        self.grown.keep()
+        changed = self._storages.changed()
+        return changed and f"runs once: its repetition {changed}"
 
     def rewind(self) -> None:
         """Put everything back to what it was before the call; what it made itself, to what it left."""
         self.masks.rewind()
         self._optimizers.restore()
-        for copy in (*self._kept, *self._before):
-            copy.put_back()
+        put_back_all((*self._kept, *self._before))
+        self.grown.free()
         self._versions.rewind()
         self.gradients.rewind()
         self.random.rewind()
@@ -107,6 +128,7 @@ class CallReplay:
         in_turn(
             self.masks.restore,
             self._optimizers.restore,
+            self.grown.put_back,
             *(copy.put_back for copy in (*self._kept, *self._after)),
             self._versions.restore,
             self._specs.restore,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_dtdispatch.torchapi.shared_hook import CallHook
 
@@ -36,6 +38,40 @@ def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
         plain.stride(),
         plain.dtype,
     )
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return the storage of a tensor, of its own class or a subclass; None of one that has no storage."""
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse and wrapped tensors raise
+            return None
+
+
+def live_tensors() -> list[tuple[torch.Tensor, torch.UntypedStorage]]:
+    """Return every live tensor that has memory, and its storage."""
+    tensors = [each for each in gc.get_objects() if torch.Tensor in type(each).__mro__]
+    held = ((tensor, storage_of(tensor)) for tensor in tensors)
+    return [(tensor, own) for tensor, own in held if own is not None and own.device.type != "meta"]
+
+
+def has_graph(tensor: torch.Tensor) -> bool:
+    """Tell whether a graph of autograd stands behind a tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.requires_grad and not tensor.is_leaf
+
+
+def storage_behind(reference: StorageWeakRef) -> torch.UntypedStorage | None:
+    """Return the storage that a weak reference stands for, or None where nothing has it any more."""
+    storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    return storage
+
+
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a whole storage as a tensor of bytes."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)
 
 
 def version_of(tensor: torch.Tensor) -> int | None:

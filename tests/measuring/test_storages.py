@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring.state import Copy, layout_of, overlaps, why_no_copy
+from pytest_dtdispatch.measuring.storages import Copy, layout_of, overlaps, why_no_copy
 
 pytestmark = pytest.mark.torch
 
@@ -90,3 +90,32 @@ def test_two_elements_in_one_place_are_always_found(dimensions: list[tuple[int, 
         assert overlaps(shape, stride)
     if stride == list(torch.empty(shape).stride()):
         assert not overlaps(shape, stride)
+
+
+def test_a_storage_that_replaced_another_of_its_size_is_written_anew() -> None:
+    tensor = torch.ones(4)
+    first, copy = tensor.detach(), Copy(tensor)
+    tensor.data = torch.zeros(4)
+    first.fill_(7)
+    assert copy.put_back()
+    assert tensor.tolist() == [1.0] * 4
+    assert first.tolist() == [7.0] * 4
+
+
+@pytest.mark.parametrize("other", [torch.zeros(8)[:4], torch.zeros(2), torch.zeros(4, dtype=torch.float64)])
+def test_a_storage_of_another_size_is_not_written_to(other: torch.Tensor) -> None:
+    tensor = torch.ones(4)
+    copy = Copy(tensor)
+    tensor.data = other
+    assert not copy.put_back()
+    assert not tensor.any()
+
+
+def test_what_was_free_when_it_was_copied_is_not_written_to() -> None:
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    copy = Copy(tensor)
+    tensor.untyped_storage().resize_(16)
+    tensor.fill_(3)
+    assert copy.put_back()
+    assert tensor.tolist() == [3.0] * 4

@@ -1,0 +1,295 @@
+"""Storages that a call frees, resizes, replaces or allocates: what is free is neither read nor written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_dtdispatch.core.measurement import Figures, State
+from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.plugin_runs import ALONE, MEASURED
+from tests.probes import FSDP_WITHOUT_CUDA, needs
+
+pytestmark = pytest.mark.torch
+
+N = 64
+FREED = "runs once: it freed the storage of a tensor"
+REPLACED = "runs once: it gave a tensor another storage"
+Program = tuple[Callable[[], Any], list[torch.Tensor]]
+
+FRESH_MODELS = """
+    import pytest
+    import torch
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    class Rooted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(16, 16)
+            self.scale = nn.Parameter(torch.rand(16))
+
+        def forward(self, x):
+            return self.inner(x) * self.scale
+
+    def program(mesh, whole_step):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(16, 16), Rooted())
+        for layer in (model[0], model[1].inner, model[1], model):
+            fully_shard(layer, mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        x = torch.rand(4, 16)
+
+        def forward():
+            return model(x)
+
+        def step():
+            loss = forward().square().sum()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            return loss
+
+        return (step if whole_step else forward), model, x
+
+    CASES = [("call", False), ("call", True), ("compare", False), ("scaling", False), ("compile", False)]
+
+    @pytest.mark.parametrize(("method", "whole_step"), CASES)
+    def test_fresh(dtdispatch, device_mesh, method, whole_step):
+        made = [program(device_mesh, whole_step) for _ in range(3)]
+        (run, one, _), (plain, two, _), (other, _, _) = made
+        if method == "call":
+            dtdispatch.call(run, name="row")
+        elif method == "compare":
+            dtdispatch.compare({"a": run, "b": other}, name="row")
+        elif method == "scaling":
+            dtdispatch.scaling(lambda size: run if size == 1 else other, (1, 2), name="row")
+        else:
+            dtdispatch.compile(run, name="row", backend="eager", fullgraph=False)
+        plain()
+        for ours, theirs in zip(one.parameters(), two.parameters()):
+            assert torch.equal(ours.to_local(), theirs.to_local())
+        assert torch.equal(one(made[0][2]), two(made[1][2]))
+"""
+
+
+@pytest.mark.slow
+@needs(FSDP_WITHOUT_CUDA)
+def test_fsdp2_models_that_never_ran_end_no_process_and_compute_the_same(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FRESH_MODELS)
+    result = pytester.runpytest_subprocess(*ALONE, *MEASURED, "--dtdispatch-max-time=0.01")
+    assert result.ret == 0, result.stdout.str()[-2000:]
+    result.assert_outcomes(passed=5)
+    assert "runs once" not in result.stdout.str()
+
+
+READS_WHAT_IS_FREE = """
+    import threading
+    import torch
+
+    def test_read_and_freed(dtdispatch):
+        weight, seen = torch.ones(64), torch.zeros(64)
+
+        def fn():
+            seen.add_(weight)
+            weight.untyped_storage().resize_(0)
+
+        dtdispatch.call(fn, name="freed")
+        assert seen.tolist() == [1.0] * 64
+
+    def test_allocated_as_an_object_knows(dtdispatch):
+        weight, seen, known = torch.ones(64), torch.zeros(64), []
+        weight.untyped_storage().resize_(0)
+
+        def fn():
+            if not known:
+                weight.untyped_storage().resize_(256)
+                weight.fill_(3)
+                known.append(True)
+            seen.add_(weight)
+
+        dtdispatch.call(fn, name="allocated")
+        assert seen.tolist() == weight.tolist() == [3.0] * 64
+
+    def test_freed_by_the_second_call(dtdispatch):
+        weight, seen, calls = torch.ones(64), torch.zeros(64), []
+
+        def fn():
+            calls.append(seen.add_(weight).sum().item())
+            if len(calls) == 2:
+                weight.untyped_storage().resize_(0)
+
+        dtdispatch.call(fn, name="second")
+        assert calls == [64.0, 64.0]
+        assert seen.tolist() == [1.0] * 64
+
+    def test_freed_by_a_thread_between_repetitions(dtdispatch):
+        weight, repeated = torch.ones(64), []
+
+        def fn():
+            weight.add_(1)
+            repeated.append(weight.sum().item())
+            if len(repeated) == 3:
+                thread = threading.Thread(target=weight.untyped_storage().resize_, args=(0,))
+                thread.start()
+                thread.join()
+
+        dtdispatch.call(fn, name="meanwhile")
+        assert repeated[:3] == [128.0] * 3
+"""
+
+
+@pytest.mark.slow
+def test_nothing_that_is_free_is_read_or_written(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(READS_WHAT_IS_FREE)
+    result = pytester.runpytest_subprocess(*ALONE, *MEASURED)
+    assert result.ret == 0, result.stdout.str()[-2000:]
+    text = result.stdout.str()
+    assert FREED in text
+    assert "runs once: its repetition freed the storage of a tensor" in text
+    assert "not repeated: a tensor that it writes to was freed, resized or moved meanwhile" in text
+
+
+def measure(fn: Callable[[], Any]) -> Figures:
+    return run_and_measure_call(fn, (), None, ShardingCaches(), Plan(2, 3))[2]
+
+
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def is_measured(figures: Figures) -> bool:
+    return any(samples.state is State.CALL and samples.ns for samples in figures.samples)
+
+
+def freed_after_a_write() -> Program:
+    w, seen = torch.ones(N), torch.zeros(N)
+    return (lambda: (w.add_(1), seen.add_(w), freed(w))), [seen]
+
+
+def freed_and_given_to_no_op() -> Program:
+    w, seen = torch.ones(N), torch.zeros(N)
+    return (lambda: (seen.add_(1), freed(w))), [seen]
+
+
+def freed_by_a_thread() -> Program:
+    w, seen = torch.ones(N), torch.zeros(N)
+
+    def fn() -> None:
+        seen.add_(w)
+        thread = Thread(target=freed, args=(w,))
+        thread.start()
+        thread.join()
+
+    return fn, [seen]
+
+
+def data_replaced() -> Program:
+    w, seen = nn.Parameter(torch.ones(N)), torch.zeros(N)
+    alias = w.detach()
+
+    def fn() -> None:
+        with torch.no_grad():
+            w.add_(1)
+        w.data = w.data * 3
+        seen.add_(w.detach())
+
+    return fn, [w, alias, seen]
+
+
+def data_replaced_and_given_to_no_op() -> Program:
+    w = nn.Parameter(torch.ones(N))
+
+    def fn() -> None:
+        w.data = w.data * 2
+
+    return fn, [w]
+
+
+def swapped() -> Program:
+    a, b = torch.full((N,), 3.0), torch.full((N,), 10.0)
+    return (lambda: (a.add_(b), torch.utils.swap_tensors(a, b))), [a, b]
+
+
+def swapped_with_one_of_its_own() -> Program:
+    w = torch.ones(N)
+    return (lambda: torch.utils.swap_tensors(w, torch.full((N,), 2.0))), [w]
+
+
+def set_to_another() -> Program:
+    w, seen = torch.ones(N), torch.zeros(N)
+    return (lambda: (w.add_(1), w.set_((w * 2).untyped_storage()), seen.add_(w))), [w, seen]
+
+
+def moved_to_another_device() -> Program:
+    layer, seen = nn.Linear(4, 4, bias=False), torch.zeros(4, 4)
+    layer.weight.data.fill_(1)
+
+    def fn() -> None:
+        seen.add_(layer.weight.detach())
+        swaps = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        layer.to("meta")
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+    return fn, [seen]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (freed_after_a_write, FREED),
+        (freed_and_given_to_no_op, FREED),
+        (freed_by_a_thread, FREED),
+        (data_replaced, REPLACED),
+        (data_replaced_and_given_to_no_op, REPLACED),
+        (swapped, REPLACED),
+        (swapped_with_one_of_its_own, REPLACED),
+        (moved_to_another_device, REPLACED),
+        (set_to_another, REPLACED),
+    ],
+)
+def test_what_a_call_frees_or_replaces_is_as_one_call_left_it(make: Callable[[], Program], why: str) -> None:
+    (run, ours), (plain, theirs) = make(), make()
+    plain()
+    figures = measure(run)
+    assert figures.notes == (why,)
+    assert not figures.samples
+    assert [each.tolist() for each in ours] == [each.tolist() for each in theirs]
+
+
+def test_what_was_free_and_was_left_allocated_is_free_before_each_repetition() -> None:
+    w, found = torch.ones(N), []
+    freed(w)
+
+    def fn() -> None:
+        found.append(w.untyped_storage().nbytes())
+        w.untyped_storage().resize_(4 * N)
+        w.fill_(3)
+
+    figures = measure(fn)
+    assert is_measured(figures)
+    assert set(found) == {0}
+    assert w.tolist() == [3.0] * N
+
+
+def test_what_a_call_makes_and_frees_is_free_again_after_it() -> None:
+    kept: list[torch.Tensor] = []
+
+    def fn() -> None:
+        if not kept:
+            kept.append(torch.empty(N))
+        kept[0].untyped_storage().resize_(4 * N)
+        kept[0].fill_(2)
+        freed(kept[0])
+
+    assert is_measured(measure(fn))
+    assert kept[0].untyped_storage().nbytes() == 0
