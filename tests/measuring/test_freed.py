@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_dtdispatch.compare.measure import run_and_measure_variants
+from pytest_dtdispatch.compare.model import CallCounts, Variants
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import ALONE, MEASURED
 from tests.probes import FSDP_WITHOUT_CUDA, needs
@@ -118,6 +121,12 @@ READS_WHAT_IS_FREE = """
         dtdispatch.call(fn, name="allocated")
         assert seen.tolist() == weight.tolist() == [3.0] * 64
 
+    def test_freed_by_a_later_variant(dtdispatch):
+        weight, seen = torch.ones(64), torch.zeros(64)
+        free = lambda: [weight.untyped_storage().resize_(0)] and None
+        dtdispatch.compare({"reads": lambda: [seen.add_(weight)] and None, "frees": free}, name="compared")
+        assert seen.tolist() == [1.0] * 64
+
     def test_freed_by_the_second_call(dtdispatch):
         weight, seen, calls = torch.ones(64), torch.zeros(64), []
 
@@ -154,6 +163,7 @@ def test_nothing_that_is_free_is_read_or_written(pytester: pytest.Pytester) -> N
     text = result.stdout.str()
     assert FREED in text
     assert "runs once: its repetition freed the storage of a tensor" in text
+    assert "reads: runs once: a later call freed the storage of a tensor" in text
     assert "not repeated: a tensor that it writes to was freed, resized or moved meanwhile" in text
 
 
@@ -293,3 +303,31 @@ def test_what_a_call_makes_and_frees_is_free_again_after_it() -> None:
 
     assert is_measured(measure(fn))
     assert kept[0].untyped_storage().nbytes() == 0
+
+
+def sparse_writes(x: torch.Tensor) -> Callable[[], None]:
+    sparse = torch.eye(3).to_sparse()
+
+    def fn() -> None:
+        x.mul_(10)
+        sparse.mul_(2)  # runs once
+
+    return fn
+
+
+def test_a_variant_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once() -> None:
+    x = torch.ones(4)
+
+    def once_more() -> None:
+        x.add_(1)
+
+    asked = Variants("row", {"a": once_more, "b": sparse_writes(x)})
+    run_and_measure_variants(asked, ShardingCaches(), Plan(2, 3), lambda fn: CallCounts())
+    assert x.tolist() == [20.0] * 4
+
+
+def test_a_size_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once() -> None:
+    x = torch.ones(4)
+    make = {2: lambda: x.add_(1), 1: sparse_writes(x)}
+    run_and_measure_sizes(make.__getitem__, (1, 2), ShardingCaches(), Plan(2, 3))
+    assert x.tolist() == [20.0] * 4

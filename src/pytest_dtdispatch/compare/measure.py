@@ -193,6 +193,8 @@ def run_and_measure_variants(
         wait_for(result)
         reference.hold(label, result)
         del result
+    for one in ran.values():
+        one.settle_again()
     # A turn is a call that fills the caches, and one that finds them filled, at the least. The first call of
     # a compiled function compiled it, and foretells nothing.
     timed = [one.took_ns for one in ran.values() if not (one.once or one.is_compiled)]

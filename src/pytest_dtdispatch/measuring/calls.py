@@ -130,6 +130,11 @@ class RanCall:
         """Masks of cached plans that it may change."""
         return self._replay.masks
 
+    def settle_again(self) -> None:
+        """Leave behind what calls of the program left behind that came later."""
+        with without_outer_modes():
+            self.once = self.once or self._replay.settle_again()
+
     def restore(self) -> None:
         """Leave behind what the program's own call left behind."""
         self._replay.restore()

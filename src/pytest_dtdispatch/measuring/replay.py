@@ -113,6 +113,18 @@ class CallReplay:
         changed = self._storages.changed()
         return changed and f"runs once: its repetition {changed}"
 
+    def settle_again(self) -> str:
+        """Note what calls of the program left behind that came later; say why they allow no repetition."""
+        for state in (self.random, self.gradients, self.masks, self._versions, self._specs):
+            state.settle()
+        if changed := self._storages.changed():
+            return f"runs once: a later call {changed}"
+        try:
+            self._after = [Copy(copy.tensor) for copy in (*self._kept, *self._after)]
+        except NoCopyError as error:
+            return str(error)
+        return ""
+
     def rewind(self) -> None:
         """Put everything back to what it was before the call; what it made itself, to what it left."""
         self.masks.rewind()

@@ -15,7 +15,7 @@ from pytest_dtdispatch.measuring.preconditions import callable_at
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
 
-# Odd: every second pass goes backwards, and the last one must leave behind what the program left behind.
+# Odd, so that the median of their exponents is one of them.
 PASSES = 7
 
 
@@ -44,6 +44,8 @@ def run_and_measure_sizes(
     for size in sorted(sizes, reverse=True):
         result, ran[size] = run_call(callable_at(make, size))
         wait_for(result)
+    for one in ran.values():
+        one.settle_again()
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
     calls = {size: PASSES * share.foretold_calls(one.took_ns) for size, one in ran.items() if not one.once}
     foretell(sum(calls.values()), sum(count * ran[size].took_ns for size, count in calls.items()) / 1e9)
