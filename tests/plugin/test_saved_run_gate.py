@@ -123,7 +123,12 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
     )
     assert result.outlines[-2].startswith("1 of 2 rows are noisy (miss, hit): "), text
     strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
-    failed(strict, "2 passed, 2 inconclusive", f"inconclusive {MUL}hit", "\n    median:10%,strict of all samples\n")
+    failed(
+        strict,
+        "2 passed, 2 inconclusive",
+        f"inconclusive {MUL}hit",
+        "\n    median:10%,strict of all samples\n",
+    )
     assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
 
 

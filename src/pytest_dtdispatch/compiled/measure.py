@@ -248,20 +248,18 @@ def run_and_measure_compile(
         return CompiledVariant(own, name, backend_name, is_on, counts, measurement)
 
     def not_compiled(why: str) -> Compiled:
-        none = variant(None, CompileCounts(), Figures(notes=(why,)))
-        return Compiled(name, eager_results, eager_results, (none,))
+        nothing = variant(None, CompileCounts(), Figures(notes=(why,)))
+        return Compiled(name, eager_results, eager_results, (nothing,))
 
     if ran.once:
         return not_compiled(ran.once)
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating(plan.one_thread))
+        subject = Subject(compilation.fn, prepare, release=release)
         settings = plan.fake_tensor_cache or (None,)
         folders = [stack.enter_context(temporary_folder()) for _ in settings]
-        compilers = [
-            TorchCompiler(compilation, caches, *each) for each in zip(settings, folders, strict=True)
-        ]
+        compilers = list(map(partial(TorchCompiler, compilation, caches), settings, folders))
         stack.callback(torch.compiler.reset)  # what was compiled for us must not answer the program
-        subject = Subject(compilation.fn, prepare, release=release)
         rounds = [CompileRounds(compiler, subject, plan) for compiler in compilers]
         try:
             results = _rehearse(rounds)
