@@ -90,7 +90,7 @@ def test_rounds_that_the_time_budget_cut_are_not_claimed(group_owner: ProcessGro
     [add] = book.measurements()
     misses = add.of(State.MISS)
     assert misses is not None
-    assert add.rounds == len(misses.ns) == MIN_ROUNDS
+    assert add.rounds == len(misses.ns) == 1  # as one alone takes longer than there is
 
 
 def test_a_mesh_has_the_names_that_were_asked_for(group_owner: ProcessGroupOwner) -> None:
