@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import MIN_ROUNDS, Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.torchapi.process_groups import init_fake_group
@@ -78,7 +78,7 @@ def test_a_mesh_of_any_size_can_be_measured_on(
     misses, hits = add.of(State.MISS), add.of(State.HIT)
     assert misses is not None
     assert hits is not None
-    assert MIN_ROUNDS <= add.rounds <= 6
+    assert 1 <= add.rounds <= 6  # one where a miss alone takes longer
     assert (len(misses.ns), len(hits.ns)) == (add.rounds, 5 * add.rounds)
     assert add.mesh == "x".join(map(str, shape))
 

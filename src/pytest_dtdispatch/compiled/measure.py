@@ -241,8 +241,7 @@ def run_and_measure_compile(
     wait_for(eager_results)  # nobody need look at them: without us they would not have been made
 
     def variant(is_on: bool | None, counts: CompileCounts, figures: Figures) -> CompiledVariant:
-        is_one_of_several = is_on is not None and len(plan.fake_tensor_cache) > 1
-        own = variant_name(name, bool(is_on)) if is_one_of_several else name
+        own = name if is_on is None or len(plan.fake_tensor_cache) < 2 else variant_name(name, is_on)
         measurement = Measurement(own, own, name, ran.place, Contains.COMPILED, 1, figures)
         backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
         return CompiledVariant(own, name, backend_name, is_on, counts, measurement)
@@ -277,11 +276,10 @@ def _rehearse(settings: Sequence[CompileRounds]) -> tuple[Any, ...]:
         tell("compiling")
         first, *others = [rounds.rehearse() for rounds in settings]
     except Exception as error:
-        graph_break = compilerapi.break_of(error)
-        if graph_break is None:
+        place = compilerapi.break_of(error)
+        if place is None:
             raise
-        place = GraphBreak(*graph_break)
-        raise CompileError(f"fullgraph=True, and there is a graph break at {place}") from None
+        raise CompileError(f"fullgraph=True, and there is a graph break at {GraphBreak(*place)}") from None
     wait_for((first, others))
     return first
 
