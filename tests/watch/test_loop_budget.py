@@ -25,7 +25,7 @@ def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(mesh: DeviceMesh) -> Non
         watch.budget(steps=6)
         while not watch.budgets:
             x @ weight
-            time.sleep(0.006)
+            time.sleep(0.021)
             watch.step()
         [budget] = watch.budgets
         text = lines[-1]

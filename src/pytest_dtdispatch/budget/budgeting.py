@@ -28,7 +28,7 @@ class Budgeting:
             step_fn: one step; takes no arguments. What it returns is dropped.
             warmup: steps that run first.
             steps: steps that are measured undisturbed, and as many of each other kind. Each of 16 blocks
-                begins with one step more, and with up to 20 where steps are shorter than 5 ms. Three are run
+                begins with one step more, and with up to 40 where steps are shorter than 20 ms. Three are run
                 to find lines: with 20 the program makes 99 steps or more, and the warm-up.
             name: names the budget; by default the function's own name.
 

@@ -147,7 +147,7 @@ class StepWatch:
 
         Args:
             steps: that are measured undisturbed, and as many of each other kind. With 20 the budget takes 99
-                of 5 ms and more, and some more of shorter ones.
+                of 20 ms and more, and some more of shorter ones.
 
         Raises:
             DtDispatchError: a budget is being taken, or a profiler of torch runs.
