@@ -47,7 +47,11 @@ def leaves_torch_out(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let ``-m "not torch"`` run as on a machine without torch, and on fewer examples, as it is run often."""
+    """Let ``-m "not torch"`` run as on a machine without torch, and on fewer examples, as it is run often.
+
+    What a run prints is as wide everywhere: a line that breaks on one machine alone fails there alone.
+    """
+    os.environ["COLUMNS"] = "80"
     if leaves_torch_out(config):
         settings.register_profile("few", max_examples=20)
         settings.load_profile("few")

@@ -156,7 +156,10 @@ READS_WHAT_IS_FREE = """
 
 
 @pytest.mark.slow
-def test_nothing_that_is_free_is_read_or_written(pytester: pytest.Pytester) -> None:
+def test_nothing_that_is_free_is_read_or_written(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     pytester.makepyfile(READS_WHAT_IS_FREE)
     result = pytester.runpytest_subprocess(*ALONE, *MEASURED)
     assert result.ret == 0, result.stdout.str()[-2000:]
