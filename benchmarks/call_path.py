@@ -31,7 +31,7 @@ PACKAGE = "pytest_dtdispatch"
 OUTPUT, STAGES = "CALL_PATH_OUTPUT", "CALL_PATH_STAGES"
 OP = (  # names of classes, in this checkout or an earlier one; with their file where others have the name
     *("OpOverload", "OpCall", "Signature", "Subject", "Replay", "OpReplay"),
-    *("Samples", "RankSamples", "Figures", "Measurement"),
+    *("Samples", "Figures", "Measurement"),
     *("Book", "TestResults", "Found", "Document", "Table", "Group"),
 )
 VERDICT = ("SavedRun", "saved.Row", "StateRow", "Threshold", "RowVerdict", "Judgement", "verdicts.Verdict")

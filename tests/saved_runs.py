@@ -7,7 +7,6 @@ import statistics
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.run_data import KEY, data_of
 
@@ -50,7 +49,7 @@ def benchmark(test: str, row: Measurement, samples: Samples, *, with_data: bool 
     seconds = [ns / 1e9 for ns in samples.ns]
     q1, q2, q3 = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
     ranks = {}
-    if isinstance(samples, RankSamples):
+    if samples.by_rank:
         ranks = {
             "rank_stat": samples.stat,
             "rank_samples_ns": {str(rank): list(ns) for rank, ns in samples.by_rank},

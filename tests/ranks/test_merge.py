@@ -13,7 +13,6 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
@@ -65,10 +64,11 @@ def hits(*ns: int) -> Measurement:
     return measured(Samples(State.HIT, ns))
 
 
-def merged_hits(stat: str, *by_rank: Measurement) -> RankSamples:
+def merged_hits(stat: str, *by_rank: Measurement) -> Samples:
     [measurement] = merge_ranks({rank: [one] for rank, one in enumerate(by_rank)}, stat)
     samples = measurement.of(State.HIT)
-    assert isinstance(samples, RankSamples)
+    assert samples is not None
+    assert samples.by_rank
     return samples
 
 

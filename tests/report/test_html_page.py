@@ -11,7 +11,6 @@ from html.parser import HTMLParser
 import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.bars import BarPart, StackedBar
 from pytest_dtdispatch.report.document import Document, Tone, one_line, paragraph
@@ -120,7 +119,7 @@ def test_a_hostile_name_stays_one_row(name: str) -> None:
 
 
 def test_every_head_and_chart_says_what_it_is() -> None:
-    ranks = RankSamples(State.HIT, (9,), by_rank=((0, (7, 7)), (1, (9, 9))))
+    ranks = Samples(State.HIT, (9,), by_rank=((0, (7, 7)), (1, (9, 9))))
     run = run_of(row(), row("b", ranks), documents=(of_budget(),), gates=(FAILED,))
     page = page_of(run, run)
     assert page.all("html")[0]["lang"] == "en"

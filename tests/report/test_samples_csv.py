@@ -7,7 +7,6 @@ import io
 
 from pytest_dtdispatch.core.forms import SAMPLES, form_of
 from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.saved_samples import SavedSamples
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.samples_csv import COLUMNS, sample_count, samples_csv
@@ -42,7 +41,7 @@ def test_each_sample_is_a_line_in_the_order_taken() -> None:
 
 
 def test_ranks_have_their_own_samples() -> None:
-    ranks = RankSamples(State.HIT, (8, 9), by_rank=((0, (7, 8)), (1, (9, 10))))
+    ranks = Samples(State.HIT, (8, 9), by_rank=((0, (7, 8)), (1, (9, 10))))
     lines = lines_of(run_of(row(ADD, ranks)))
     assert [(line["rank"], line["index"], line["value"]) for line in lines] == [
         ("0", "0", "7"),

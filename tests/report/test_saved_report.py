@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.saved_samples import SavedSamples, samples_taken
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.bars import BarPart, StackedBar
@@ -71,10 +70,10 @@ def test_one_saved_without_its_samples_has_what_stands_for_them() -> None:
 
 
 def test_ranks_are_told_apart_again() -> None:
-    samples = RankSamples(State.HIT, (9,), by_rank=((0, (7, 7)), (1, (9, 9))), stat="max")
+    samples = Samples(State.HIT, (9,), by_rank=((0, (7, 7)), (1, (9, 9))), stat="max")
     [[again]] = reported_from(saved(run_of(row(ADD, samples))), "f").measured.values()
     [hit] = again.samples
-    assert isinstance(hit, RankSamples)
+    assert hit.by_rank
     assert (hit.by_rank, hit.slowest, hit.figure) == (samples.by_rank, (1, 9), 9)
 
 

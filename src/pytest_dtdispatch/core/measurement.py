@@ -111,10 +111,18 @@ class Samples:
 
     Args:
         state: the state they were proved to be in.
-        values: in their unit, in the order they were taken.
+        values: in their unit, in the order they were taken; on many ranks those of the rank whose median is
+            the statistic, or of the two between which it lies.
         refused: what was taken for this state and not recorded.
         unit: what they are in: nanoseconds, if not said.
         profile: where the instructions of a call in this state went, if that was asked for.
+        by_rank: on many ranks, each rank with its samples; else empty.
+        stat: what stands for all ranks: the ``median`` of the rank medians, or the ``max``.
+
+    Example:
+        >>> hits = Samples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
+        >>> hits.median_ns, hits.slowest, hits.spread
+        (8.0, (1, 9), 0.25)
     """
 
     state: State
@@ -122,6 +130,8 @@ class Samples:
     refused: tuple[Refused, ...] = ()
     unit: Unit = TIME
     profile: Profile | None = None
+    by_rank: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    stat: str = "median"
 
     def __post_init__(self) -> None:
         for value in kept(self, "values"):
@@ -135,24 +145,56 @@ class Samples:
         return self.values if self.unit.is_time else ()
 
     @property
+    def count(self) -> int:
+        """How many samples there are; on many ranks, of all of them."""
+        return sum(len(values) for _, values in self.by_rank) or len(self.values)
+
+    @property
     def figure_name(self) -> str:
         """What the figure is called."""
-        return self.unit.figure_name
+        return f"{self.stat} of rank medians" if self.by_rank else self.unit.figure_name
 
     @property
     def figure(self) -> float:
         """What stands for the samples, if there are any: of times the quietest block, else the least."""
+        if self.by_rank:
+            return self.median_ns
         return quietest_block(self.values) if self.unit.is_time else min(self.values)
 
     @property
     def scatter(self) -> float | None:
-        """How far they scatter, as a share; None of counts, and of few samples."""
+        """How far they scatter, as a share, on the worst rank; None of counts, and of few samples."""
+        if self.by_rank:
+            return max(scatter(values) or 0.0 for _, values in self.by_rank)
         return scatter(self.ns)
 
     @property
     def median_ns(self) -> float:
-        """Median latency in nanoseconds; there must be a latency."""
+        """Median latency in nanoseconds, on many ranks their statistic; there must be a latency."""
+        if self.by_rank:
+            return self.slowest[1] if self.stat == "max" else self.middle_ns
         return statistics.median(self.ns)
+
+    @property
+    def rank_medians(self) -> dict[int, float]:
+        """Median of each rank."""
+        return {rank: statistics.median(values) for rank, values in self.by_rank}
+
+    @property
+    def middle_ns(self) -> float:
+        """Median over ranks of the rank medians; of one rank its median."""
+        return float(statistics.median(self.rank_medians.values())) if self.by_rank else self.median_ns
+
+    @property
+    def slowest(self) -> tuple[int, float]:
+        """The rank with the greatest median, and that median; there must be many ranks."""
+        return max(self.rank_medians.items(), key=lambda one: one[1])
+
+    @property
+    def spread(self) -> float:
+        """How much slower the slowest rank is than the fastest, as a fraction of the median over ranks."""
+        least = min(self.rank_medians.values())
+        return (self.slowest[1] - least) / self.middle_ns if self.middle_ns else 0.0
 
     @property
     def is_noisy(self) -> bool:

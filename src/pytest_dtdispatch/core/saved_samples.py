@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import Samples
-from pytest_dtdispatch.core.rank_samples import RankSamples
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,7 @@ def samples_taken(samples: Samples) -> int:
     """Say how many samples there are, or were; on many ranks, of all of them."""
     if isinstance(samples, SavedSamples):
         return samples.taken
-    if isinstance(samples, RankSamples):
-        return sum(len(ns) for _, ns in samples.by_rank)
-    return len(samples.values)
+    return samples.count
 
 
 def has_every_sample(samples: Samples) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.world import read_world
@@ -262,12 +261,12 @@ def _group(item: pytest.Item, measurement: Measurement, samples: Samples) -> str
 
 def _of_ranks(samples: Samples) -> dict[str, Any]:
     """All samples of all ranks, and what stands for them; None where there is one rank."""
-    if not isinstance(samples, RankSamples):
+    if not samples.by_rank:
         return {}
     slowest, slowest_ns = samples.slowest
     return {
         "rank_stat": samples.stat,
-        "rank_medians_ns": {str(rank): median for rank, median in samples.medians.items()},
+        "rank_medians_ns": {str(rank): median for rank, median in samples.rank_medians.items()},
         "median_over_ranks_ns": samples.middle_ns,
         "slowest_rank": slowest,
         "slowest_rank_ns": slowest_ns,

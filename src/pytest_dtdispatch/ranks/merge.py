@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.measurement import Figures, Measurement, State, refused_of
+from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.plain_data import decode
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.core.world import group_ranks, ranks_text
 from pytest_dtdispatch.gates.limits import over
@@ -95,7 +94,7 @@ def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str
     return replace(next(iter(ranks.values())), figures=figures)
 
 
-def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[RankSamples]:
+def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[Samples]:
     for state in State:
         tried = {rank: s for rank, one in ranks.items() for s in one.samples if s.state is state}
         if not tried:
@@ -103,7 +102,7 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[RankSample
         by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
         ns = representative(by_rank, stat) if by_rank else ()
         unit = next(iter(tried.values())).unit
-        yield RankSamples(state, ns, refused_of(tried.values()), unit, by_rank=by_rank, stat=stat)
+        yield Samples(state, ns, refused_of(tried.values()), unit, by_rank=by_rank, stat=stat)
 
 
 def _told_by(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.report.bars import BARS_TITLE
 from pytest_dtdispatch.report.document import Column, Document, View
 from pytest_dtdispatch.report.marks import proved
@@ -57,7 +56,7 @@ def _of(measurement: Measurement, state: State) -> Samples | None:
 def _state_cells(measurement: Measurement, state: State, unit: Scale) -> tuple[str, str, str]:
     """Write the middle over ranks, the slowest rank, and the spread."""
     samples, middle = _of(measurement, state), unit.text(_middle_ns(measurement, state))
-    if not isinstance(samples, RankSamples):
+    if samples is None or not samples.by_rank:
         return middle, "-", "-"
     rank, ns = samples.slowest
     return middle, f"{unit.text(ns)} r{rank}", f"{samples.spread:.0%}"
@@ -65,9 +64,7 @@ def _state_cells(measurement: Measurement, state: State, unit: Scale) -> tuple[s
 
 def _middle_ns(measurement: Measurement, state: State) -> float | None:
     samples = _of(measurement, state)
-    if isinstance(samples, RankSamples):
-        return samples.middle_ns
-    return samples.median_ns if samples else None
+    return samples.middle_ns if samples else None
 
 
 def _overhead_ns(measurement: Measurement) -> float | None:
@@ -77,6 +74,4 @@ def _overhead_ns(measurement: Measurement) -> float | None:
 
 def _count(measurement: Measurement, state: State) -> int:
     samples = _of(measurement, state)
-    if isinstance(samples, RankSamples):
-        return sum(len(ns) for _, ns in samples.by_rank)
-    return len(samples.ns) if samples else 0
+    return samples.count if samples else 0

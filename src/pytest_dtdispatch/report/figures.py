@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.saved_samples import SavedSamples
 from pytest_dtdispatch.report.reported_run import ReportedRun
@@ -36,7 +35,7 @@ def interval_of(samples: Samples) -> tuple[float, float] | None:
         Both ends; None of counts, of few samples, of those that were not saved one by one, and of figures
         that stand for several ranks: of these none is known.
     """
-    is_of_samples = samples.unit.is_time and not isinstance(samples, (RankSamples, SavedSamples))
+    is_of_samples = samples.unit.is_time and not samples.by_rank and not isinstance(samples, SavedSamples)
     return bounds(samples.values) if is_of_samples else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pytest_dtdispatch.core.rank_samples import RankSamples
+from pytest_dtdispatch.core.measurement import Samples
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.report.drawing import Tick, axis, drawing, percent, rule
 from pytest_dtdispatch.report.html_parts import (
@@ -37,15 +37,15 @@ def ranks_section(run: ReportedRun, text: Callable[[float], str]) -> Html:
     return scrolling(element("table", element("caption", CAPTION), head, *body, class_="sortable ranks"))
 
 
-def _found(run: ReportedRun) -> Iterator[tuple[str, str, RankSamples]]:
+def _found(run: ReportedRun) -> Iterator[tuple[str, str, Samples]]:
     for test, rows in run.measured.items():
         for row in rows:
             for samples in row.recorded():
-                if isinstance(samples, RankSamples):
+                if samples.by_rank:
                     yield test, row.label, samples
 
 
-def _row(test: str, label: str, samples: RankSamples, text: Callable[[float], str]) -> Html:
+def _row(test: str, label: str, samples: Samples, text: Callable[[float], str]) -> Html:
     name = element("th", name_of(cut_name(label)), below_label(test), scope="row", class_="l")
     rank, slowest_ns = samples.slowest
     figures = (
@@ -54,15 +54,15 @@ def _row(test: str, label: str, samples: RankSamples, text: Callable[[float], st
         (samples.spread, f"{samples.spread:.0%}"),
     )
     cells = (element("td", said, class_="r", data_key=f"{key:.6g}") for key, said in figures)
-    listed = ", ".join(f"rank {rank} {text(ns)}" for rank, ns in samples.medians.items())
+    listed = ", ".join(f"rank {rank} {text(ns)}" for rank, ns in samples.rank_medians.items())
     more = [beside(listed)] * (len(samples.by_rank) <= FEW)
     chart = element("td", _chart(samples, text), *more, class_="chart")
     return element("tbody", element("tr", name, element("td", str(samples.state)), *cells, chart))
 
 
-def _chart(samples: RankSamples, text: Callable[[float], str]) -> Html:
+def _chart(samples: Samples, text: Callable[[float], str]) -> Html:
     """Draw the median of each rank on a scale from 0."""
-    medians = samples.medians
+    medians = samples.rank_medians
     high = max(medians.values()) or 1.0
 
     def place(ns: float) -> float:

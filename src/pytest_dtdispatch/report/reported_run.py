@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.metrics import MetricValue, row_key
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.results import OWN_TABLES, row_metrics
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.report.document import Document, View
@@ -90,7 +89,7 @@ class ReportedRun:
     @property
     def is_many(self) -> bool:
         """Whether it ran on many ranks."""
-        return any(isinstance(samples, RankSamples) for row in self.rows() for samples in row.samples)
+        return any(samples.by_rank for row in self.rows() for samples in row.samples)
 
     def view(self, verbose: bool = True) -> View:
         """Say how documents of its rows are laid out."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 
 from pytest_dtdispatch.core.measurement import Samples
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.saved_samples import SavedSamples, samples_taken
 from pytest_dtdispatch.report.drawing import Tick, axis, box, drawing, label, rule
 from pytest_dtdispatch.report.html_parts import Html, element
@@ -35,9 +34,8 @@ def _told(samples: Samples, text: TextOf) -> tuple[str, ...]:
 
 def _histogram(samples: Samples, text: TextOf) -> Html:
     """Count samples in bins of equal ratio; all ranks together, where there are several."""
-    values = samples.values
-    if isinstance(samples, RankSamples):
-        values = tuple(ns for _, of_rank in samples.by_rank for ns in of_rank)
+    of_ranks = tuple(ns for _, of_rank in samples.by_rank for ns in of_rank)
+    values = of_ranks or samples.values
     low, high = max(min(values), 1), max(max(values), 1)
     counts = _binned(values, low, high)
     most = max(counts)

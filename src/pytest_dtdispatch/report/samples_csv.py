@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterator
 
 from pytest_dtdispatch.core.measurement import Samples
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.saved_samples import has_every_sample
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.reported_run import ReportedRun
@@ -49,7 +48,7 @@ def cell(text: str) -> str:
 
 def _taken(samples: Samples) -> Iterator[tuple[int, int, int]]:
     """Give each sample with its rank, and its place among those of the rank."""
-    by_rank = samples.by_rank if isinstance(samples, RankSamples) else ((0, samples.values),)
+    by_rank = samples.by_rank or ((0, samples.values),)
     if has_every_sample(samples):
         for rank, values in by_rank:
             yield from ((rank, index, value) for index, value in enumerate(values))

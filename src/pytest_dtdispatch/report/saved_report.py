@@ -11,7 +11,6 @@ from typing import Any
 from pytest_dtdispatch.core.environment import machine_of, mapping
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.rank_samples import RankSamples
 from pytest_dtdispatch.core.saved_file import member, read_saved, time_ns
 from pytest_dtdispatch.core.saved_samples import SavedSamples
 from pytest_dtdispatch.report.document import Document, Tone, paragraph
@@ -140,7 +139,7 @@ def _samples(benchmark: Mapping[str, Any], name: str, state: State, unit: Unit) 
     if by_rank := mapping(info.get("rank_samples_ns")):
         ranks = tuple((_whole(rank), _counted(ns, name)) for rank, ns in by_rank.items())
         stat = "max" if info.get("rank_stat") == "max" else "median"
-        return RankSamples(state, taken or ranks[0][1], refused, unit, by_rank=ranks, stat=stat)
+        return Samples(state, taken or ranks[0][1], refused, unit, by_rank=ranks, stat=stat)
     if taken:
         return Samples(state, taken, refused, unit)
     values = tuple(round(time_ns(stats.get(field), name)) for field in QUARTILES)
