@@ -157,7 +157,7 @@ class TestOurs:
             "    a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])\n"
             "    dtdispatch.steps(lambda: a + a)\n"
         )
-        ran_pytest(tmp_path, "--dtdispatch-trace=trace.json", "test_it.py")
+        ran_pytest(tmp_path, "--dtdispatch-export=trace:trace.json", "test_it.py")
         assert "add.Tensor" in (tmp_path / "trace.json").read_text()
 
     def test_watch(self, rows: DTensor) -> None:

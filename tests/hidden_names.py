@@ -71,7 +71,6 @@ OF_FILES = {
     "profiler_ranges": "budget",
     "autograd": "budget",
     "frames": "budget",
-    "program_hooks": "budget",
     "full_values": "compare",
 }
 PLUGINS = ("benchmark", "cacheprovider", "xdist", "codspeed", "hypothesispytest")

@@ -12,7 +12,6 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
-from pytest_dtdispatch.report.chrome_trace import chrome_trace
 from tests import pytorch_reader
 from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
 from tests.probes import needs_plugin
@@ -59,7 +58,6 @@ CSV = (*MEASURED, "--dtdispatch-csv=results.csv")
 EARLIER = {
     "--dtdispatch-csv": f"{MUL},dispatch_hit_ns,1\n",
     "--dtdispatch-oss-json": '[{"benchmark": {"name": "earlier"}}]',
-    "--dtdispatch-trace": chrome_trace({"earlier": []}),
     "--dtdispatch-markdown": "## dtdispatch: passed\n",
 }
 GATE = (*CSV, "--dtdispatch-expected=expected.csv")

@@ -66,7 +66,6 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "csv": (["--dtdispatch", "--dtdispatch-csv", "b.csv"], Path("b.csv")),
     "oss_json": (["--dtdispatch", "--dtdispatch-oss-json=c.json"], Path("c.json")),
     "report": (["--dtdispatch", "--dtdispatch-report=r.html"], Path("r.html")),
-    "trace": (["--dtdispatch", "--dtdispatch-trace=d.json"], Path("d.json")),
 }
 INI = {
     "measure": "dtdispatch = true",
@@ -108,7 +107,6 @@ INI = {
     "csv": "dtdispatch_csv = b.csv",
     "oss_json": "dtdispatch_oss_json = c.json",
     "report": "dtdispatch_report = r.html",
-    "trace": "dtdispatch_trace = d.json",
 }
 # Mistakes: setting, what is typed, what the line says of it.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")

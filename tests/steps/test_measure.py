@@ -736,3 +736,16 @@ def test_a_step_with_another_number_of_ops_is_unsteady(shard: Make) -> None:
     a, times = shard(8, 8), itertools.count(1)
     steps = count(lambda: [a + a for _ in range(next(times))])
     assert steps.unsteady == "4 calls in step 1 and 5 in step 2"
+
+
+def test_a_miss_holds_no_specs_when_it_is_over(mesh: DeviceMesh) -> None:
+    rows = itertools.count(4)
+
+    def step() -> None:
+        x = DTensor.from_local(torch.rand(next(rows), 8), mesh, [Shard(0)], run_check=False)
+        x.detach()
+
+    ShardingCaches().clear_all()
+    counted = run_and_count_steps(step, 0, 3, "step").steps
+    # Each plan in the cache holds its own: the first miss holds as many as the others.
+    assert len({(one.misses, one.spec_growth) for one in counted}) == 1

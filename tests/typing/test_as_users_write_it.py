@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -182,9 +180,9 @@ def test_outside_of_pytest() -> None:
         assert len(seconds) >= 3
 
 
-def test_a_loop_is_watched(tmp_path: Path) -> None:
+def test_a_loop_is_watched() -> None:
     said: list[str] = []
-    with fake_mesh("2x2") as mesh, StepWatch(print=said.append, warmup=1, trace=tmp_path / "t.json") as watch:
+    with fake_mesh("2x2") as mesh, StepWatch(print=said.append, warmup=1) as watch:
         tensor = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0), Replicate()])
         for _ in range(3):
             _ = tensor + tensor
@@ -193,7 +191,6 @@ def test_a_loop_is_watched(tmp_path: Path) -> None:
     causes: Sequence[str] = steps.causes
     assert len(steps) == 3
     assert not causes
-    assert json.loads((tmp_path / "t.json").read_text())
     assert "StepWatch" in watch.summary()
 
 

@@ -67,7 +67,7 @@ class Taken:
 def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
     """Run a step, first to warm up, then as often as its budget takes."""
     __tracebackhide__ = True
-    refuse_another_profiler()
+    refuse_another_profiler("a budget")
     with Measuring("a budget is taken"), gc_paused() as collect:
         for _ in range(warmup):
             wait_for(step())
@@ -150,7 +150,7 @@ def _marked(count: int, ranges: int) -> Steps:
 
 
 def _timed(count: int) -> Steps:
-    refuse_another_profiler()
+    refuse_another_profiler("a budget")
     with profiling() as profiled, marking() as marks:
         for _ in _warm(count):
             with marks.marked("step"):
@@ -163,7 +163,7 @@ def _follow(taken: Taken, following: Following) -> Steps:
     """Follow steps line by line, where no other tracer does; give them on the clock of the log."""
     if sys.gettrace() is not None:
         return
-    refuse_another_profiler()
+    refuse_another_profiler("a budget")
     anchors = []
     with profiling() as profiled, marking() as marks:
         with marks.marked("step"):
@@ -246,7 +246,7 @@ class BudgetedRegion(ExitStack):
 
     def __enter__(self) -> BudgetedRegion:
         __tracebackhide__ = True
-        refuse_another_profiler()
+        refuse_another_profiler("a budget")
         super().__enter__()
         _leave_ours_uncompiled()
         self.enter_context(Measuring("a budget is taken"))

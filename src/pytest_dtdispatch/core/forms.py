@@ -8,7 +8,7 @@ import re
 RESULTS, EXPECTED = "results", "expected results"
 RECORDS = "records of PyTorch's benchmark database"
 AB_RUN, AB_FORMAT = "a run of dtdispatch ab, aa or matrix", "pytest-dtdispatch ab"
-TRACE, TRACE_FORMAT = "a trace", "pytest-dtdispatch trace"
+TRACE, TRACE_EXPORT, TRACE_FORMAT = "a trace", "trace", "pytest-dtdispatch trace"
 ATLAS, ATLAS_TITLE = "an atlas", "Atlas of ops"
 ATLAS_PAGE = "a page of an atlas"
 ATLAS_DATA, ATLAS_FORMAT = "data of an atlas", "pytest-dtdispatch atlas"
@@ -31,7 +31,7 @@ def _page_of(title: str) -> re.Pattern[str]:
 _BEGINNINGS = {
     RECORDS: re.compile(r'\s*\[\s*\{\s*"benchmark":'),
     AB_RUN: re.compile(rf'\s*\{{\s*"format":\s*"{AB_FORMAT}"'),
-    TRACE: re.compile(rf'\s*\{{"displayTimeUnit":\s*"ns",\s*"otherData":\s*\{{"format":\s*"{TRACE_FORMAT}"'),
+    TRACE: re.compile(rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"'),
     "a saved run of pytest-benchmark": re.compile(r'\s*\{\s*"machine_info":'),
     ATLAS: re.compile(f"# {ATLAS_TITLE}\n"),
     ATLAS_DATA: re.compile(rf'\s*\{{\s*"format":\s*"{ATLAS_FORMAT}"'),

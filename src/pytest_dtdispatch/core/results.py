@@ -116,6 +116,7 @@ class TestResults:
         calls_passed_over: how many calls these were.
         verdicts: what limits say of its results.
         untold: what broke a limit, and has not failed the test yet.
+        traces: of regions that torch's profiler recorded, as the JSON that it writes.
         uncounted: kind and name of what a limit was to judge, and that raised before it left counts.
 
     Example:
@@ -135,6 +136,7 @@ class TestResults:
         self.calls_passed_over = 0
         self.verdicts: list[RowVerdict] = []
         self.untold: list[GateError] = []
+        self.traces: list[str] = []
         self.uncounted: set[tuple[str, str]] = set()
         self._in_place: dict[Signature, InPlace] = {}
         self._calls: dict[Signature, int] = {}

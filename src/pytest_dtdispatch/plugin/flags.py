@@ -30,7 +30,7 @@ LIMITS = {
     "graph_breaks": "max_graph_breaks",
 }
 THREADS = ("one", "program")
-EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "samples", "stacks")
+EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "samples", "stacks", "trace")
 IMPROVED = ("fail", "warn")
 # What an option is, where that matters.
 LIMIT, SAVED_RUN_GATE, FILE = "limit", "saved-run gate", "file"
@@ -188,7 +188,6 @@ OPTIONS = (
     _file("csv", "", is_older=True),
     _file("oss_json", "", is_older=True),
     _file("report", "write a report as one HTML page"),
-    _file("trace", "write the steps that are counted as a trace, which Perfetto opens"),
 )
 WITH_FLAG = tuple(option for option in OPTIONS if option.flag)
 NAMES = tuple(option.dest for option in WITH_FLAG)

@@ -90,6 +90,18 @@ class KeepingDtDispatch(api.DtDispatch):
             self.results.untold.append(error)
             raise error
 
+    @contextmanager
+    def _recording(self, name: str) -> Iterator[None]:
+        """Let torch's profiler record a region, where a trace was asked for."""
+        __tracebackhide__ = True
+        if not self._is_traced:
+            yield
+            return
+        from pytest_dtdispatch.torchapi.profiling import recording_trace
+
+        with recording_trace(f"{self.results.test}: {name}", self.results.traces.append):
+            yield
+
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
         """Name what a method measures, where it may be measured now and the name is free."""
         __tracebackhide__ = True

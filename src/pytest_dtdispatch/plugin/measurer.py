@@ -14,6 +14,7 @@ from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
 from pytest_dtdispatch.core.callables import step_name
+from pytest_dtdispatch.core.forms import TRACE_EXPORT
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.gates.limits import unjudged
@@ -86,7 +87,7 @@ class MeasuringDtDispatch(KeepingDtDispatch):
     ) -> Steps:
         """See :meth:`DtDispatch.steps`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.measure import RUNS
+        from pytest_dtdispatch.steps.measure import run_and_count
         from pytest_dtdispatch.steps.step_calls import read_calls
 
         with self._counted(Steps.kind, str(name or step_name(step_fn))):
@@ -95,8 +96,8 @@ class MeasuringDtDispatch(KeepingDtDispatch):
                 "steps()", "steps() inside a capture would count what the capture does: close it first"
             )
             self._refuse_taken(calls.name, kind=Steps.kind)
-            with self._open.running(calls.name, is_timed=False):
-                counted = RUNS[self._is_traced](calls)
+            with self._open.running(calls.name, is_timed=False), self._recording(calls.name):
+                counted = run_and_count(calls)
             self.record(counted)
         return counted
 
@@ -211,13 +212,20 @@ class CountingDtDispatch(UntimedDtDispatch):
     def _capture(self) -> AbstractContextManager[TestResults]:
         """Count a region; it is counted as one step, without a warm-up."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.measure import REGIONS
-
         self._open.refuse(
             "a capture", "a capture is open already: captures cannot be nested, close the outer one"
         )
         name = f"capture {len(self.results.counts()) + 1}"
-        return OpenCapture(REGIONS[self._is_traced](name, self._keep), self.results, self._open, Steps.kind)
+        return OpenCapture(self._region(name, self._keep), self.results, self._open, Steps.kind)
+
+    @contextmanager
+    def _region(self, name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
+        """Count a region as one step."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.steps.measure import CountedRegion
+
+        with self._recording(name), CountedRegion(name, keep):
+            yield
 
     @contextmanager
     def whole_test(self) -> Iterator[None]:
@@ -246,23 +254,21 @@ class CountingDtDispatch(UntimedDtDispatch):
         """See :meth:`DtDispatch.call`; the call is counted as one step, and not repeated."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.preconditions import given_arguments
-        from pytest_dtdispatch.steps.measure import REGIONS
 
         name = self._row_name("call(fn, name=...)", fn, name)
         given = given_arguments(args, setup)
-        with self._counted(Steps.kind, name), REGIONS[self._is_traced](name, self.record):
+        with self._counted(Steps.kind, name), self._region(name, self.record):
             return fn(*given)
 
     def _compare(self, asked: Variants) -> Compared:
         """Count each variant as one step, and time none."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.measure import REGIONS
 
         def counted(label: str, fn: Callable[[], Any]) -> Callable[[], Any]:
             def run() -> Any:
                 __tracebackhide__ = True
                 name = row_name_of(asked.name, label)
-                with self._counted(Steps.kind, name), REGIONS[self._is_traced](name, self.record):
+                with self._counted(Steps.kind, name), self._region(name, self.record):
                     return fn()
 
             return run
@@ -295,5 +301,5 @@ def make_measurer(
         kind, compile_rounds, calls = CountingDtDispatch, 1, 1
     cached = settings.fake_tensor_cache or ()
     compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler, one_thread)
-    is_traced = settings.trace is not None
+    is_traced = any(export.format == TRACE_EXPORT for export in settings.export)
     return kind(plan, settings.ops, settings.limits, compile_plan, waiting, test, is_traced)

@@ -79,7 +79,6 @@ class Settings:
     csv: Path | None = None
     oss_json: Path | None = None
     report: Path | None = None
-    trace: Path | None = None
     export: tuple[Export, ...] = ()
     markdown: Path | str | None = None
     junit: bool = False

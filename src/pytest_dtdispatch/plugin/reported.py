@@ -43,6 +43,7 @@ def reported_run(
         numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
         gates=gates,
         explained=Document(tuple(explained_lines(found, view))),
+        traces=tuple(trace for results in found.values() for trace in results.traces),
         notices=Document(tuple(block for notice in notices for block in notice.blocks)),
     )
 

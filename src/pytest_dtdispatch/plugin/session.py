@@ -48,7 +48,7 @@ LIMITS, SAVED_RUN, EXPECTED = "dtdispatch-limits", "dtdispatch-saved-run", "dtdi
 GATES = (LIMITS, SAVED_RUN, EXPECTED)
 FILES = "dtdispatch-files"
 # Plugins that have a method ``enter``, for the results of each test; those of a later run of it replace them.
-SINKS = ("dtdispatch-bridge", SAVED_RUN, EXPECTED, FILES, "dtdispatch-annotations")
+SINKS = ("dtdispatch-bridge", SAVED_RUN, EXPECTED, "dtdispatch-annotations")
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 

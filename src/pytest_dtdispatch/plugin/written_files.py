@@ -12,25 +12,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.forms import REPORT, SUMMARY, TRACE
+from pytest_dtdispatch.core.forms import REPORT, SUMMARY
 from pytest_dtdispatch.core.parsing import AUTO, Export
-from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import FILE
 from pytest_dtdispatch.plugin.job_summary import JobSummary, is_job_summary
 from pytest_dtdispatch.plugin.last_line import FILE_LOST
 from pytest_dtdispatch.plugin.options import with_role
-from pytest_dtdispatch.report.chrome_trace import chrome_trace
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.formats import FORMATS, Format, result_count
 from pytest_dtdispatch.report.html_page import html_page, report_size
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.summary import summary
-from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.core.spans import TraceSpan
     from pytest_dtdispatch.plugin.options import Settings
 
 # Options that name one file each, and what is written there.
@@ -57,20 +52,11 @@ class WrittenFiles:
         _check_that_files_differ(settings)
         self._config = config
         self._report = report
-        self._spans: dict[str, tuple[TraceSpan, ...]] = {}
         self._ended: set[str] = set()
         self._notes: list[Span] = []
         self.failures: list[str] = []
         self._files = [(_checked(path, each.form), each) for path, each in _asked(settings)]
-        self._trace = _checked(settings.trace, TRACE) if settings.trace else None
         self._job_summary = JobSummary() if is_job_summary(settings.markdown) else None
-
-    def enter(self, item: pytest.Item, results: TestResults) -> None:
-        """Enter the spans that a test's steps had."""
-        spans = tuple(span for steps in results.of(Steps.kind) for span in steps.spans)
-        self._spans.pop(results.test, None)
-        if spans:
-            self._spans[results.test] = spans
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Remember which tests came to their end, however that was."""
@@ -87,8 +73,6 @@ class WrittenFiles:
         why_not = why_not or ("" if run else "nothing was measured")
         for path, each in self._files:
             self._write(path, partial(each.render, run, path), why_not)
-        if self._trace:
-            self._write(self._trace, partial(self._rendered_trace, self._trace), why_not)
         if self._job_summary:
             self._append(self._job_summary, run, why_not)
 
@@ -115,12 +99,6 @@ class WrittenFiles:
     def _lose(self, error: DtDispatchError) -> None:
         self.failures.append(FILE_LOST)
         self._notes.append(Span(f"failed: {error}", Tone.BAD))
-
-    def _rendered_trace(self, path: Path) -> tuple[str, str]:
-        if not self._spans:
-            raise DtDispatchError(f"{path} was not written: no steps were counted")
-        spans = sum(map(len, self._spans.values()))
-        return chrome_trace(self._spans), f"{many(spans, 'span')} written to {path}"
 
 
 def _asked(settings: Settings) -> Iterator[tuple[Path, Format]]:

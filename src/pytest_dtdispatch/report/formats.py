@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.forms import BENCHER, GITHUB, RECORDS, RESULTS, SAMPLES, STACKS
+from pytest_dtdispatch.core.forms import (
+    BENCHER,
+    GITHUB,
+    RECORDS,
+    RESULTS,
+    SAMPLES,
+    STACKS,
+    TRACE,
+    TRACE_EXPORT,
+)
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.errors import DtDispatchError
@@ -18,10 +27,12 @@ from pytest_dtdispatch.report.collapsed_stacks import collapsed_stacks, stack_co
 from pytest_dtdispatch.report.figures import recorded_rows
 from pytest_dtdispatch.report.github_benchmark import github_benchmark
 from pytest_dtdispatch.report.oss_json import oss_json
+from pytest_dtdispatch.report.profiler_trace import event_count, joined_trace
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.samples_csv import sample_count, samples_csv
 
 NO_SAMPLES = "no sample is known one by one: save the run with --benchmark-json or --benchmark-save-data"
+NO_TRACE = "no steps were counted"
 NO_STACKS = "nothing was profiled: measure with --dtdispatch-metric instructions --dtdispatch-profile"
 
 
@@ -70,6 +81,13 @@ FORMATS: Mapping[str, Format] = {
     "bencher": Format(BENCHER, bencher, _figure_count, "figure"),
     "samples": Format(SAMPLES, samples_csv, sample_count, "sample", NO_SAMPLES),
     "stacks": Format(STACKS, collapsed_stacks, stack_count, "stack", NO_STACKS),
+    TRACE_EXPORT: Format(
+        TRACE,
+        lambda run: joined_trace(run.traces),
+        lambda run: event_count(run.traces),
+        "event",
+        NO_TRACE,
+    ),
 }
 
 

@@ -59,6 +59,7 @@ class ReportedRun:
         gates: what they said.
         explained: what part of the calls the rows explain.
         notices: what must be known beside the figures: what was not seen, what ranks said.
+        traces: of its steps, each as torch's profiler writes it; a saved run has none.
     """
 
     where: str = ""
@@ -71,6 +72,7 @@ class ReportedRun:
     gates: tuple[ReportedGate, ...] = ()
     explained: Document = field(default_factory=Document)
     notices: Document = field(default_factory=Document)
+    traces: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(any(self.measured.values()) or self.documents or self.numbers)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +13,6 @@ from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.input_shapes import shape_of
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.steps.step_calls import StepCalls
-from pytest_dtdispatch.steps.step_trace import StepTrace
 from pytest_dtdispatch.steps.stream import stream_of
 from pytest_dtdispatch.torchapi.tensors import wait_for
 
@@ -93,18 +90,6 @@ def run_and_count(calls: StepCalls) -> Steps:
     return run_and_count_stream(calls)
 
 
-def run_and_trace(calls: StepCalls) -> Steps:
-    """Run a step and count each call, and keep the spans."""
-    __tracebackhide__ = True
-    with StepTrace() as trace:
-        counted = run_and_count(calls)
-    for number, counts in enumerate(counted.warmup, 1):
-        trace.add(_numbered(number, calls.name, WARMUP), counts)
-    for number, counts in enumerate(counted.steps, 1):
-        trace.add(_numbered(number, calls.name), counts)
-    return replace(counted, spans=trace.spans)
-
-
 class CountedRegion(StepCounter):
     """Count a region as one step, from the ``with`` to its end.
 
@@ -125,44 +110,8 @@ class CountedRegion(StepCounter):
         finally:
             super().__exit__(*exception)
         if exception[0] is None:
-            self._keep(self.found(counts))
-
-    def found(self, counts: StepCounts) -> Steps:
-        """Make results of what was counted."""
-        return Steps(self.name, (), (counts,))
-
-
-class TracedRegion(CountedRegion):
-    """Count a region as one step, and keep its spans."""
-
-    def __init__(self, name: str, keep: Callable[[Steps], None]) -> None:
-        super().__init__(name, keep)
-        self._trace = StepTrace()
-
-    def __enter__(self) -> TracedRegion:
-        with ExitStack() as entered:
-            entered.enter_context(self._trace)
-            super().__enter__()
-            entered.pop_all()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        __tracebackhide__ = True
-        try:
-            super().__exit__(*exception)
-        finally:
-            self._trace.__exit__(*exception)
-
-    def found(self, counts: StepCounts) -> Steps:
-        """Make results of what was counted, with spans."""
-        self._trace.add(_numbered(1, self.name), counts)
-        return replace(super().found(counts), spans=self._trace.spans)
+            self._keep(Steps(self.name, (), (counts,)))
 
 
 def _numbered(number: int, name: str, among: str = "") -> str:
     return f"{number}{among}" if name == "step" else f"{number} of {name}{among}"
-
-
-# What runs steps, and what counts a region as one: by whether spans are kept.
-RUNS = {False: run_and_count, True: run_and_trace}
-REGIONS: dict[bool, type[CountedRegion]] = {False: CountedRegion, True: TracedRegion}

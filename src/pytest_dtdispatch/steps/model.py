@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.spans import Interval, TraceSpan
+from pytest_dtdispatch.core.spans import Interval
 from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.happened import Collective, Miss, Redistribution, Wrapping
 from pytest_dtdispatch.steps.stream import Stream
@@ -98,7 +98,6 @@ class Steps:
         warmup: counts of each step of the warm-up.
         steps: counts of each step after it.
         stream: the same steps by the shapes of their inputs, where they were given.
-        spans: of the steps and of all in them, where a trace was asked for.
 
     Example:
         >>> from pytest_dtdispatch.steps.happened import Asked
@@ -113,7 +112,6 @@ class Steps:
     warmup: tuple[StepCounts, ...]
     steps: tuple[StepCounts, ...]
     stream: Stream | None = None
-    spans: tuple[TraceSpan, ...] = field(default=(), compare=False, repr=False)
 
     def rows(self) -> tuple[Measurement, ...]:
         """None: nothing was timed."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi.profiler_ranges import is_profiling
+from pytest_dtdispatch.torchapi.profiler_ranges import is_profiling, new_range
 
 LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"
 USER_SCOPE = 7  # of torch's RecordScope
@@ -39,6 +41,24 @@ def profiling() -> Iterator[Profiling]:
 
 
 @contextmanager
+def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
+    """Let torch's profiler record a region.
+
+    Args:
+        name: of the region, which is a range in its trace.
+        keep: is given the trace, as the JSON that torch writes, unless the region raises.
+    """
+    __tracebackhide__ = True
+    refuse_another_profiler("a trace")
+    with _quiet_start(), torch.profiler.profile(acc_events=True) as profiler, new_range(name):
+        yield
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-trace-") as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        keep(path.read_text(encoding="utf-8"))
+
+
+@contextmanager
 def _quiet_start() -> Iterator[None]:
     """Keep the profiler from writing lines about itself: some builds write two whenever it starts and stops.
 
@@ -62,8 +82,8 @@ def _event(one: Any) -> Event:
     return Event(one.name(), begin_ns, begin_ns + length_ns, one.sequence_nr(), one.scope() == USER_SCOPE)
 
 
-def refuse_another_profiler() -> None:
+def refuse_another_profiler(what: str) -> None:
     """Refuse to profile where a profiler of torch runs already: torch has one at a time."""
     __tracebackhide__ = True
     if is_profiling():
-        raise CaptureError("a profiler of torch runs already, and a budget needs it: close it first")
+        raise CaptureError(f"a profiler of torch runs already, and {what} needs it: close it first")

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.budget.model import Budget
@@ -23,7 +22,6 @@ from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.growth import Allowance, Growth
 from pytest_dtdispatch.watch.lines import calls_text, disturbed_line, steady_line, warmup_line
 from pytest_dtdispatch.watch.loop_budget import LoopBudget
-from pytest_dtdispatch.watch.loop_trace import LoopTrace
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
 from pytest_dtdispatch.watch.saying import LineFile, Say, sayer
 from pytest_dtdispatch.watch.table import document
@@ -45,8 +43,6 @@ class StepWatch:
             to standard error, and other ranks write nothing.
         warmup: how many steps belong to the warm-up. Where it is not given, those before the first one in
             which nothing misses, and ten at most.
-        trace: a file that is written when the watch is closed: steps as a trace that Perfetto and Chrome
-            open. Each step is then looked at whole, and kept.
 
     Attributes:
         steps: what the steps did so far.
@@ -68,7 +64,6 @@ class StepWatch:
         self,
         print: Say | LineFile | None = None,  # noqa: A002 (the name says it)
         warmup: int | None = None,
-        trace: str | Path | None = None,
     ) -> None:
         if warmup is not None and (not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0):
             raise WatchError(f"StepWatch(warmup={shown(warmup)}): not a whole number of at least 0")
@@ -82,12 +77,9 @@ class StepWatch:
         self._growth: Growth | None = None
         self._look_ns = LOOK_NS
         refuse_inside("StepWatch()")
-        self._trace = None if trace is None else LoopTrace(Path(trace))
         counter = LoopCounter()
         with ExitStack() as stack:
             stack.enter_context(counter)
-            if self._trace is not None:
-                stack.enter_context(self._trace.recording())
             held = stack.pop_all()
         self._counter = counter
         self._finish = weakref.finalize(self, held.close)
@@ -113,7 +105,7 @@ class StepWatch:
         """
         ended_ns = time.perf_counter_ns()
         self._check("step()")
-        is_quiet = self._growth and not self._budget and not self._trace
+        is_quiet = self._growth and not self._budget
         calls = self._counter.quiet_lap() if is_quiet else None
         if calls is None:
             self._end_step(ended_ns)
@@ -129,8 +121,6 @@ class StepWatch:
         is_looked_at = self._counter.is_looking
         took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
-        if self._trace is not None:
-            self._trace.add(step)
         if self._is_in_warmup(step):
             self._warm_up(step)
         else:
@@ -157,7 +147,7 @@ class StepWatch:
             raise WatchError("budget(): one is being taken, and is printed when enough steps ran")
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise WatchError(f"budget(steps={shown(steps)}): not a whole number of at least 1")
-        refuse_another_profiler()
+        refuse_another_profiler("a budget")
         self._counter.look_away()
         self._counter.end_notes()
         self._budget = LoopBudget(steps, first=len(self.steps) + 2)
@@ -177,9 +167,6 @@ class StepWatch:
         if self._finish.alive and threading.current_thread() is self._thread:
             self.steps.after = self._counter.lap()
         self._finish()
-        if self._trace is not None:
-            trace, self._trace = self._trace, None
-            self._tell(trace.write())
 
     def _go_on_with(self, budget: LoopBudget) -> None:
         """Begin the next step of a budget that is being taken, or print it."""
@@ -230,9 +217,7 @@ class StepWatch:
     def _look_on(self, number: int) -> None:
         """Choose what is looked at in the next step, and look whether live objects grow."""
         counter = self._counter
-        if self._trace is not None and self._budget is None:
-            counter.look()
-        elif counter.is_looking:
+        if counter.is_looking:
             counter.look_away()
         elif self._budget is None and self._allowance.affords(2 * self._look_ns):
             self._look_ns = self._allowance.spend(counter.look)
