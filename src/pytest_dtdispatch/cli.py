@@ -10,7 +10,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from pytest_dtdispatch.ab.bisect_commands import BISECT, add_bisect_parser, obey_bisect
 from pytest_dtdispatch.ab.command_flags import told_by
 from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
 from pytest_dtdispatch.ab.commands import add_parsers, obey
@@ -34,7 +33,6 @@ from pytest_dtdispatch.plugin.flags import EXPORTS
 from pytest_dtdispatch.report.document import Tone
 from pytest_dtdispatch.report.screen import say, shown_progress
 
-SEVERAL = {MATRIX: obey_matrix, BISECT: obey_bisect}  # interpreters
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
 
 
@@ -72,12 +70,12 @@ def _obey(words: list[str]) -> int:
         print("dtdispatch", version("pytest-dtdispatch"))
         return 0
     if given.command is None:
-        names = "ab, matrix, bisect, aa, selftest, atlas, atlas-versions, watch, expected, export, report"
+        names = "ab, matrix, aa, selftest, atlas, atlas-versions, watch, expected, export, report"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
     if given.command in AB_COMMANDS:
         return obey(given, arguments)
-    if given.command in SEVERAL:
-        return SEVERAL[given.command](given, arguments)
+    if given.command == MATRIX:
+        return obey_matrix(given, arguments)
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
     others = {
@@ -177,7 +175,6 @@ def _parser() -> Parser:
     watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script")
     add_parsers(commands)
     add_matrix_parser(commands)
-    add_bisect_parser(commands)
     _add_expected(commands)
     _add_export(commands)
     _add_report(commands)

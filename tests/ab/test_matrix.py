@@ -171,7 +171,7 @@ def test_nothing_that_compares_is_no_success(tmp_path: Path) -> None:
         (["GOOD", "BARE"], "has no pytest-dtdispatch; install it there"),
     ],
 )
-@pytest.mark.parametrize("command", ["matrix", "bisect"])
+@pytest.mark.parametrize("command", ["matrix"])
 def test_interpreters_that_cannot_be_compared(
     command: str, words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,6 @@ FLAGS = {
         "processes",
     ],
     "matrix": ["python", "metric", "threshold", "pairs", "confirm", "floor", "control"],
-    "bisect": ["python", "metric", "threshold", "pairs", "floor", "control"],
     "aa": ["python", "processes", "pairs", "floor", "control", "pool"],
     "selftest": ["python", "processes", "passes", "pool"],
     "atlas": ["output", "ops"],
@@ -43,7 +42,6 @@ FLAGS = {
 SAFE = {
     "ab": [f"--base={NOWHERE}", f"--head={NOWHERE}", "--json=/nowhere/ab.json"],
     "matrix": [f"--python={NOWHERE}", "--json=/nowhere/matrix.json"],
-    "bisect": [f"--python={NOWHERE}"],
     "aa": [f"--python={NOWHERE}"],
     "selftest": [f"--python={NOWHERE}"],
     "atlas": ["--output=/nowhere/atlas.md"],

@@ -62,7 +62,7 @@ class Request:
     """What was asked for: all that a run needs to go on from its file.
 
     Args:
-        command: ``ab``, ``aa``, ``matrix`` or ``bisect``.
+        command: ``ab``, ``aa`` or ``matrix``.
         base: interpreter of the base.
         head: interpreter of the head.
         base_rev: commit of the base; empty where interpreters are compared.

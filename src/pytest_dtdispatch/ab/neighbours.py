@@ -84,10 +84,10 @@ class FreshRounds:
         return base, head
 
 
-def compare(place: Workplace, recorder: Recorder, *sides: str) -> dict[Pair, Neighbours]:
-    """Run what is missing of a comparison of times, and judge: of all sides where none are named."""
+def compare(place: Workplace, recorder: Recorder) -> dict[Pair, Neighbours]:
+    """Run what is missing of a comparison of times, and judge."""
     asked = recorder.run.asked
-    among = sides or tuple(asked.interpreters)
+    among = tuple(asked.interpreters)
     rounds = FreshRounds(among, place, recorder, lambda process: process.quietest_ns, compare_sides)
     stages = {pair: screen_and_confirm(asked, partial(rounds.taken, pair)) for pair in rounds.pairs()}
     found = {pair: Neighbours(of_pair, judge(**of_pair)) for pair, of_pair in stages.items()}
