@@ -11,8 +11,7 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.command_flags import told_by
-from pytest_dtdispatch.ab.commands import COMMANDS as AB_COMMANDS
-from pytest_dtdispatch.ab.commands import add_parsers, obey
+from pytest_dtdispatch.ab.commands import AB, add_ab_parser, obey_ab
 from pytest_dtdispatch.ab.matrix_commands import MATRIX, add_matrix_parser, obey_matrix
 from pytest_dtdispatch.atlas.outputs import checked_outputs
 from pytest_dtdispatch.core.environment import require_torch
@@ -70,10 +69,10 @@ def _obey(words: list[str]) -> int:
         print("dtdispatch", version("pytest-dtdispatch"))
         return 0
     if given.command is None:
-        names = "ab, matrix, aa, selftest, atlas, atlas-versions, watch, expected, export, report"
+        names = "ab, matrix, atlas, atlas-versions, watch, expected, export, report"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
-    if given.command in AB_COMMANDS:
-        return obey(given, arguments)
+    if given.command == AB:
+        return obey_ab(given, arguments)
     if given.command == MATRIX:
         return obey_matrix(given, arguments)
     if arguments:
@@ -173,7 +172,7 @@ def _parser() -> Parser:
     what = "a Python file, run as Python runs it; the steps of its optimizer end the steps"
     watch.add_argument("script", metavar="SCRIPT.py", help=what)
     watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script")
-    add_parsers(commands)
+    add_ab_parser(commands)
     add_matrix_parser(commands)
     _add_expected(commands)
     _add_export(commands)

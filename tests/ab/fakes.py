@@ -23,13 +23,6 @@ if sys.argv[1] == "-c":
 with open(told["calls"], "a") as calls:
     calls.write(told["name"] + "\\n")
 exec(told["does"])
-share = float(os.environ.get("DTDISPATCH_AB_INJECT", "0"))
-if share:
-    told["factors"] = {{"hit": 1 + share, "miss": 1 + share}}
-misses = {{}}
-if "pytest_dtdispatch.suite.extra_miss" in sys.argv:
-    spoiled = told["only"].get("misses", 1.0)
-    misses = {{"t.py::test_steps::clean": 0.0, "t.py::test_steps::with an extra miss": spoiled}}
 rows = {{}}
 for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("local", 2e3)):
     factor = told["factors"].get(state, 1.0)
@@ -39,7 +32,7 @@ for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("local", 2e3)):
 if "rows" in told["only"]:
     rows = told["only"]["rows"]
 with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
-    content = {{"format": "pytest-dtdispatch passes 1", "rows": rows, "misses_per_step": misses}}
+    content = {{"format": "pytest-dtdispatch passes 1", "rows": rows}}
     content["absent"] = told["only"].get("absent", {{}})
     if told["numbers"]:
         content["rows"], content["numbers"] = {{}}, told["numbers"][os.environ["DTDISPATCH_AB_ASKED"]]

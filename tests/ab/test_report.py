@@ -9,13 +9,9 @@ import pytest
 from pytest_dtdispatch.ab.judge import Stage, compare_sides, judge
 from pytest_dtdispatch.ab.model import ProcessSample, Request, Run, Side
 from pytest_dtdispatch.ab.report import (
-    floors_text,
-    rate_text,
     result_document,
     summary,
-    tally_document,
 )
-from pytest_dtdispatch.ab.runs import VerdictCounts
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import plain
 from tests.rendered import lines_of
@@ -97,22 +93,3 @@ def test_nothing_compared_is_said() -> None:
     assert plain(summary([]).spans) == "no rows: nothing was compared"
     verdicts = [RowVerdict("a", Verdict.NEW), RowVerdict("b", Verdict.PASSED)]
     assert plain(summary(verdicts).spans) == "2 rows: 1 passed, 1 new"
-
-
-def test_a_tally_lists_its_kinds_with_intervals() -> None:
-    tally = VerdictCounts("the rule", 3, 6, 2, {"regressed": 3})
-    lines = lines_of(tally_document(tally, ["regressed", "improved"]))
-    assert lines == [
-        "the rule: 6 row comparisons in 3 windows of the pool",
-        "  (windows overlap; those that share no process have 2 of these comparisons)",
-        f"  regressed: {rate_text(3, 6)}",
-        f"  improved: {rate_text(0, 6)}",
-    ]
-    assert len(tally_document(VerdictCounts("the rule", 0, 0, 0, {}), ["regressed"]).blocks) == 1
-
-
-def test_floors_can_be_off() -> None:
-    assert (
-        floors_text(Request(floor_hit=0.05, floor_miss=0.2, control=0.0))
-        == "floors: hit 5 %, miss 20 %; control off"
-    )

@@ -200,7 +200,7 @@ RECORDED = {
     "version": 1,
     "asked": {
         "command": "ab", "base": "a", "head": "b", "base_rev": "", "head_rev": "", "arguments": [],
-        "pairs": 5, "confirm": 10, "processes": 80, "passes": 2,
+        "pairs": 5, "confirm": 10, "passes": 2,
         "floor_hit": 0.075, "floor_miss": 0.1, "control": 0.03,
     },
     "sides": {
@@ -248,7 +248,7 @@ def recorded(path: Path) -> Run | None:
     assert 0 < run.asked.floor_hit <= 10
     assert 0 < run.asked.floor_miss <= 10
     assert 0 <= run.asked.control <= 10
-    assert min(run.asked.pairs, run.asked.confirm, run.asked.passes, run.asked.processes) >= 1
+    assert min(run.asked.pairs, run.asked.confirm, run.asked.passes) >= 1
     return run
 
 

@@ -17,7 +17,6 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
-from tests.scripted_clock import ScriptedClock
 
 pytestmark = pytest.mark.torch
 PLUGIN = "-ppytest_dtdispatch.plugin.passes"
@@ -92,56 +91,10 @@ def test_a_file_without_tests_is_no_success(pytester: pytest.Pytester, answer: P
     assert measure(pytester, PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_counts_of_steps_are_part_of_the_answer(pytester: pytest.Pytester, answer: Path) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-def test_steps(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    dtdispatch.steps(lambda: a + a, name="add")
-"""
-    )
-    measure(pytester, PLUGIN)
-    assert read(answer)["misses_per_step"] == {
-        "test_counts_of_steps_are_part_of_the_answer.py::test_steps::add": 0.0
-    }
-
-
 def test_without_its_variables_the_plugin_does_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(NOTES + "True")
     assert measure(pytester, PLUGIN).ret == 0
     assert (pytester.path / "noted").read_text() == "x"
-
-
-def test_every_step_with_an_extra_miss_is_seen_and_no_other(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
-) -> None:
-    monkeypatch.setenv("DTDISPATCH_AB_PASSES", "1")
-    result = measure(
-        pytester, PLUGIN, "--pyargs", "pytest_dtdispatch.suite.extra_miss", "-k", "15 and (add or eq)"
-    )
-    assert result.ret == 0
-    misses = read(answer)["misses_per_step"]
-    assert {count for name, count in misses.items() if name.endswith("::clean")} == {0.0}
-    assert {count for name, count in misses.items() if name.endswith("::with an extra miss")} == {1.0}
-
-
-def test_what_is_injected_slows_dispatch_and_leaves_plain_tensors_alone(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
-) -> None:
-    """By a clock of which each look takes as long, whatever else the machine does."""
-    monkeypatch.setitem(SAMPLERS, "time", WallClock(ScriptedClock()))  # put back at the end
-    pytester.makepyfile(TEN_LINES)
-    measure(pytester, PLUGIN)
-    before = read(answer)["rows"]
-    monkeypatch.setenv("DTDISPATCH_AB_INJECT", "9.0")
-    measure(pytester, PLUGIN, "-ppytest_dtdispatch.ab.slowdown")
-    after = read(answer)["rows"]
-    for row in before:
-        factor = min(after[row]["medians_ns"]) / min(before[row]["medians_ns"])
-        # A call is waited for until a look comes late enough: up to one look too long.
-        least, most = (0.99, 1.01) if row.endswith("::local") else (9.9, 11.1)
-        assert least < factor < most, row
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""Environments compared in fresh processes: dtdispatch ab, matrix, aa, selftest."""
+"""Environments compared in fresh processes: dtdispatch ab, matrix."""

@@ -28,7 +28,7 @@ OF_METRIC = {
 }
 CONTROL_HELP = "shift of plain tensors past which nothing is judged, or off (default: 3%%)"
 LEAST_PYTHONS = 2
-RULE_NAMES = ("pairs", "confirm", "processes", "passes", "control")
+RULE_NAMES = ("pairs", "confirm", "passes", "control")
 
 
 def read_percent(text: str) -> float:

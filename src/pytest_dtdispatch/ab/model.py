@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.parsing import read_count
 
 BASE, HEAD, PYTHON = "base", "head", "python"
-SCREEN, CONFIRM, POOL = "screen", "confirm", "pool"
+SCREEN, CONFIRM = "screen", "confirm"
 TIME, COUNTS, INSTRUCTIONS = "time", "counts", "instructions"
 METRICS = (TIME, COUNTS, INSTRUCTIONS)
 MISSES = {str(State.MISS), str(State.COLD)}
@@ -39,7 +38,7 @@ class RowSample:
 class ProcessSample:
     """One fresh process: a sample of its side, taken for a stage; its rows by name, or its numbers."""
 
-    stage: str  # screen, confirm or pool
+    stage: str  # screen or confirm
     side: str
     seconds: float  # its start included
     rows: Mapping[str, RowSample]
@@ -62,7 +61,7 @@ class Request:
     """What was asked for: all that a run needs to go on from its file.
 
     Args:
-        command: ``ab``, ``aa`` or ``matrix``.
+        command: ``ab`` or ``matrix``.
         base: interpreter of the base.
         head: interpreter of the head.
         base_rev: commit of the base; empty where interpreters are compared.
@@ -70,7 +69,6 @@ class Request:
         arguments: of pytest; the default ones where empty.
         pairs: of processes in the screen.
         confirm: pairs of processes in the confirmation.
-        processes: in the pool of ``aa``.
         passes: over all tests, in each process.
         floor_hit: the least shift that counts of a hit, and of a call that never propagates, as a fraction.
         floor_miss: of a miss, and of a cold call.
@@ -88,7 +86,6 @@ class Request:
     arguments: tuple[str, ...] = ()
     pairs: int = 5
     confirm: int = 10
-    processes: int = 80
     passes: int = 5
     floor_hit: float = 0.075
     floor_miss: float = 0.10
@@ -164,25 +161,6 @@ def in_turns(sides: Sequence[str], rounds: int) -> tuple[tuple[str, ...], ...]:
         (('A', 'B', 'C'), ('C', 'B', 'A'), ('A', 'B', 'C'))
     """
     return tuple(tuple(sides if turn % 2 == 0 else sides[::-1]) for turn in range(rounds))
-
-
-def abba(pairs: int) -> tuple[str, ...]:
-    """Give the side of each process of pairs that take turns.
-
-    Example:
-        >>> abba(3)
-        ('base', 'head', 'head', 'base', 'base', 'head')
-    """
-    return tuple(chain.from_iterable(in_turns((BASE, HEAD), pairs)))
-
-
-def dealt(processes: Sequence[T]) -> tuple[list[T], list[T]]:
-    """Deal processes that ran one after the other to base and head, as :func:`abba` orders them."""
-    order = abba(len(processes) // 2)
-    sides: dict[str, list[T]] = {BASE: [], HEAD: []}
-    for side, process in zip(order, processes, strict=True):
-        sides[side].append(process)
-    return sides[BASE], sides[HEAD]
 
 
 def row_samples(rows: Mapping[str, Any]) -> dict[str, RowSample]:

@@ -14,7 +14,6 @@ from typing import Any
 from pytest_dtdispatch.ab.model import (
     CONFIRM,
     METRICS,
-    POOL,
     SCREEN,
     Pair,
     ProcessSample,
@@ -138,7 +137,7 @@ def _read_json(text: str) -> Run:
     except (ValueError, RecursionError):
         raise ValueError("no JSON, or cut off") from None
     if not isinstance(content, dict) or content.get("format") != AB_FORMAT:
-        raise ValueError(f'no file of dtdispatch ab, aa or matrix: it has no "format": "{AB_FORMAT}"')
+        raise ValueError(f'no file of dtdispatch ab or matrix: it has no "format": "{AB_FORMAT}"')
     if content.get("version") != VERSION:
         raise ValueError(f"version {content.get('version')!r} of the format; this one reads {VERSION}")
     try:
@@ -161,7 +160,7 @@ def _read_json(text: str) -> Run:
 
 def _process(process: Mapping[str, Any], sides: Sequence[str]) -> ProcessSample:
     stage, side = process["stage"], process["side"]
-    if stage not in (SCREEN, CONFIRM, POOL) or side not in sides:
+    if stage not in (SCREEN, CONFIRM) or side not in sides:
         raise ValueError(f"a process of {stage!r}, {side!r}")
     return ProcessSample(
         stage,
@@ -202,7 +201,7 @@ def _share(name: str, value: Any) -> float:
 
 def _check_order(run: Run) -> None:
     """Check that processes ran in the order that they are dealt to sides in, and no more of them."""
-    rounds = {SCREEN: run.asked.pairs, CONFIRM: run.asked.confirm} if run.asked.command != "aa" else {}
+    rounds = {SCREEN: run.asked.pairs, CONFIRM: run.asked.confirm}
     for stage, number in rounds.items():
         ran = [process.side for process in run.of(stage)]
         # Fresh rounds are of those sides that the screen suspects; each stands in the first of them.

@@ -1,4 +1,4 @@
-"""What an A/B run found, and how often its rule errs."""
+"""What an A/B run found."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.ab.judge import RUN_AGAIN, Stage, percent
-from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Request, Run, state_of
-from pytest_dtdispatch.ab.runs import VerdictCounts
+from pytest_dtdispatch.ab.model import CONFIRM, SCREEN, Run, state_of
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Column,
@@ -23,7 +22,6 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.judgements import verdict_counts
 from pytest_dtdispatch.report.scales import MICROSECONDS
-from pytest_dtdispatch.stats.resampling import rate_interval
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
 LEGEND = (
@@ -56,36 +54,6 @@ def summary(verdicts: Sequence[RowVerdict], what: str = "row") -> Paragraph:
         return one_line(Span(f"no {what}s: nothing was compared", Tone.NOTICE))
     rows = f"1 {what}" if len(verdicts) == 1 else f"{len(verdicts):,} {what}s"
     return one_line(f"{rows}: ", *verdict_counts(verdicts))
-
-
-def tally_document(tally: VerdictCounts, kinds: Sequence[str]) -> Document:
-    """Write how many rows got a verdict, as rates with intervals."""
-    head = f"{tally.rule}: {tally.rows:,} row comparisons in {tally.windows:,} windows of the pool"
-    if not tally.rows:
-        return Document((one_line(head),))
-    apart = f"(windows overlap; those that share no process have {tally.apart:,} of these comparisons)"
-    rates = [f"{kind}: {rate_text(tally.found.get(kind, 0), tally.rows)}" for kind in kinds]
-    return Document((one_line(head), *(one_line(text, indent=1) for text in (apart, *rates))))
-
-
-def rate_text(count: int, total: int) -> str:
-    """Write a rate with its interval.
-
-    Example:
-        >>> rate_text(0, 976)
-        '0 of 976, 0.000 % (95 % interval 0.000 to 0.377 %)'
-    """
-    low, high = rate_interval(count, total)
-    return (
-        f"{count:,} of {total:,}, {100 * count / total:.3f} % "
-        f"(95 % interval {100 * low:.3f} to {100 * high:.3f} %)"
-    )
-
-
-def floors_text(asked: Request) -> str:
-    """Write the floors."""
-    control = f"{100 * asked.control:g} %" if asked.control else "off"
-    return f"floors: hit {100 * asked.floor_hit:g} %, miss {100 * asked.floor_miss:g} %; control {control}"
 
 
 def _table(verdicts: Sequence[RowVerdict]) -> Table:

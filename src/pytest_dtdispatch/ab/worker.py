@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import signal
 import statistics
@@ -139,13 +138,12 @@ class Progress:
 
 
 class Answer(NamedTuple):
-    """What a process measured: its rows, the misses of each step that it counted, its numbers, its time.
+    """What a process measured: its rows, its numbers, its time.
 
     Its details say what numbers consist of, and what is absent has a reason.
     """
 
     rows: Mapping[str, RowSample]
-    misses_per_step: Mapping[str, float]
     numbers: Mapping[str, float]
     details: Mapping[str, tuple[str, ...]]
     absent: Mapping[str, str]
@@ -180,12 +178,9 @@ def _read_answer(text: str, seconds: float) -> Answer:
     content = json.loads(text)
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']!r}")
-    misses = {str(name): float(count) for name, count in content["misses_per_step"].items()}
-    if not all(0 <= count < math.inf for count in misses.values()):
-        raise ValueError(f"misses of {misses}")
     numbers, details = read_numbers(content.get("numbers", {})), read_details(content.get("details", {}))
     absent = read_absent(content.get("absent", {}))
-    return Answer(row_samples(content["rows"]), misses, numbers, details, absent, seconds)
+    return Answer(row_samples(content["rows"]), numbers, details, absent, seconds)
 
 
 def sample(place: Workplace, side: str, stage: str, progress: Progress) -> ProcessSample:

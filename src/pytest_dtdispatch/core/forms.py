@@ -7,7 +7,7 @@ import re
 
 RESULTS, EXPECTED = "results", "expected results"
 RECORDS = "records of PyTorch's benchmark database"
-AB_RUN, AB_FORMAT = "a run of dtdispatch ab, aa or matrix", "pytest-dtdispatch ab"
+AB_RUN, AB_FORMAT = "a run of dtdispatch ab or matrix", "pytest-dtdispatch ab"
 TRACE, TRACE_EXPORT, TRACE_FORMAT = "a trace", "trace", "pytest-dtdispatch trace"
 ATLAS, ATLAS_TITLE = "an atlas", "Atlas of ops"
 ATLAS_PAGE = "a page of an atlas"

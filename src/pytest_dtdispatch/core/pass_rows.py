@@ -50,7 +50,6 @@ class PassRows:
     def __init__(self) -> None:
         self.absent: dict[str, str] = {}
         self._rows: dict[str, dict[str, Any]] = {}
-        self._misses: dict[str, float] = {}
 
     def add(self, found: Iterable[TestResults]) -> None:
         """Add what was found in the pass that just ended."""
@@ -62,12 +61,10 @@ class PassRows:
                 row["medians_ns"].append(samples.median_ns)
                 row["quietest_ns"] = min(row["quietest_ns"], quietest_block(samples.ns, BLOCKS, least=1))
                 row["samples"] += len(samples.ns)
-            for steps in results.counts():
-                self._misses[f"{results.test}::{steps.name}"] = float(steps.misses_per_step)
 
     def as_json(self) -> str:
         """Write all of it."""
-        found = {"rows": self._rows, "misses_per_step": self._misses, "absent": self.absent}
+        found = {"rows": self._rows, "absent": self.absent}
         return json.dumps({"format": FORMAT, **found})
 
 
@@ -102,4 +99,4 @@ class RunNumbers:
     def as_json(self) -> str:
         """Write all of it."""
         found = {"numbers": self._numbers, "details": self._details, "absent": self.absent}
-        return json.dumps({"format": FORMAT, "rows": {}, "misses_per_step": {}, **found})
+        return json.dumps({"format": FORMAT, "rows": {}, **found})
