@@ -60,7 +60,7 @@ FLAGS = (
     "no:cacheprovider",
     "--benchmark-quiet",
 )
-SAVE = ("--benchmark-save=base", "--benchmark-save-data")
+SAVE = ("--benchmark-save=base",)
 JUDGE = ("--benchmark-compare", "--dtdispatch-fail=median:10000%")
 
 

@@ -98,7 +98,7 @@ GATES: Mapping[str, Gate] = {
         20,
         (SLOWER,),
         (*PYTEST, *TIMED, "--benchmark-compare=0001", "--dtdispatch-fail", "median:20%"),
-        ((*PYTEST, *TIMED, "--benchmark-save=base", "--benchmark-save-data"),),
+        ((*PYTEST, *TIMED, "--benchmark-save=base"),),
     ),
     "instructions": Gate(
         5,

@@ -136,10 +136,10 @@ def _update_expected(given: argparse.Namespace) -> int:
 
 def _export(given: argparse.Namespace) -> int:
     from pytest_dtdispatch.report.formats import export_saved
-    from pytest_dtdispatch.report.saved_report import read_reported
+    from pytest_dtdispatch.report.saved_run import read_run
 
     try:
-        run = read_reported(given.saved)
+        run = read_run(given.saved)
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
     for said in export_saved(run, [export for each in given.exports for export in each]):
@@ -149,11 +149,11 @@ def _export(given: argparse.Namespace) -> int:
 
 def _report(given: argparse.Namespace) -> int:
     from pytest_dtdispatch.report.html_page import html_page, in_order
-    from pytest_dtdispatch.report.saved_report import read_reported
+    from pytest_dtdispatch.report.saved_run import read_run
 
     checked_target(given.output, REPORT)
     try:
-        runs = in_order([read_reported(path) for path in given.saved])
+        runs = in_order([read_run(path) for path in given.saved])
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
     write_whole(given.output, html_page(runs))

@@ -20,15 +20,17 @@ from pytest_dtdispatch.ab.judge import judge, screen_and_confirm
 from pytest_dtdispatch.ab.model import BASE, HEAD, SCREEN, Run
 from pytest_dtdispatch.ab.recording import read_run as read_recorded
 from pytest_dtdispatch.ab.runs import exit_status
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.core.verdicts import Threshold, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import judge_results
 from pytest_dtdispatch.gates.expected_file import ExpectedRow, parse_expected, read_results
-from pytest_dtdispatch.gates.saved_run import SavedRun, StateRow, judge_run, parse_run
+from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
 from pytest_dtdispatch.plugin.kinds import metric_names
-from tests.fuzz.inputs import TRIED, assert_one_line, changed, fuzzed, is_number, odd_texts, spoiled
+from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.saved_run import KEY, decode_run, encode_run
+from tests.fuzz.inputs import TRIED, assert_one_line, changed, fuzzed, odd_texts, spoiled
 
 METRICS = metric_names()
 NAME = "t.py::test_add::add.Tensor(f32[8]S0, f32[8]S0)@4"
@@ -118,22 +120,13 @@ def test_results_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 # Saved runs
 
-SECONDS = [1e-5 + n * 1e-8 for n in range(8)]
-
-
-def benchmark(state: str) -> dict[str, Any]:
-    figures = {"min": min(SECONDS), "median": statistics.median(SECONDS), "mean": statistics.fmean(SECONDS)}
-    return {
-        "fullname": f"{NAME}::{state}",
-        "group": f"dtdispatch {state}",
-        "stats": {**figures, "data": list(SECONDS)},
-    }
-
-
-SAVED = {
-    "machine_info": {"cpu": {"brand_raw": "x"}, "dtdispatch": {"torch": "2.13"}},
-    "benchmarks": [benchmark("hit"), benchmark("miss"), benchmark("local")],
-}
+NS = tuple(10_000 + 10 * n for n in range(8))
+TEST, _, LABEL = NAME.rpartition("::")
+STATES = (State.HIT, State.MISS, State.LOCAL)
+MEASURED = Measurement(
+    LABEL, LABEL, "add", "4", Contains.DISPATCH, 1, Figures(8, tuple(Samples(state, NS) for state in STATES))
+)
+SAVED = {"benchmarks": [], KEY: json.loads(json.dumps(encode_run(ReportedRun(measured={TEST: (MEASURED,)}))))}
 
 
 @fuzzed
@@ -145,40 +138,23 @@ SAVED = {
 def test_a_saved_run(run: tuple[Any, list[Any]], slower: float, threshold: float) -> None:
     TRIED["saved runs"] += 1
     try:
-        base = parse_run(json.dumps(run[0]), "run.json")
+        base = decode_run(run[0])
     except ValueError as error:
         assert_one_line(error)
         return
-    assert isinstance(base, SavedRun)
+    then = [row for test, rows in base.measured.items() for row in state_rows(test, rows)]
     now = [
-        StateRow(f"{NAME}::{state}", State(state), tuple(second * 1e9 * factor for second in SECONDS))
-        for state, factor in (("hit", slower), ("miss", slower), ("local", 1.0))
+        StateRow(f"{NAME}::{state}", state, tuple(round(ns * factor) for ns in NS), "4")
+        for state, factor in zip(STATES, (slower, slower, 1.0), strict=True)
     ]
-    judgement = judge_run(base.rows, now, lambda row: (Threshold("", "median", threshold),))
+    judgement = judge_run(then, now, lambda row: (Threshold("", "median", threshold),))
     passed = [one for one in judgement.verdicts if one.verdict in (Verdict.PASSED, Verdict.IMPROVED)]
     for one in passed:
-        assert_is_within(one, run[0], slower, threshold)
+        [samples] = [row.ns for row in then if row.name == one.row][-1:]
+        assert statistics.median(NS) * slower <= statistics.median(samples) * (1 + threshold) * (1 + 1e-9)
     told = {Verdict.REGRESSED, Verdict.CONTAMINATED}
     assert judgement.has_failed or passed
     assert judgement.has_failed or not told & {one.verdict for one in judgement.verdicts}
-
-
-def assert_is_within(one: RowVerdict, content: Any, slower: float, threshold: float) -> None:
-    [then] = [each["stats"] for each in content["benchmarks"] if each["fullname"] == one.row]
-    samples = then.get("data") or [then["median"]]
-    assert all(is_number(sample) and sample > 0 for sample in samples)
-    now = statistics.median(SECONDS) * slower
-    assert now <= statistics.median(samples) * (1 + threshold) * (1 + 1e-9)
-
-
-@fuzzed
-@given(text=spoiled(json.dumps(SAVED)))
-def test_a_saved_run_as_text(text: str) -> None:
-    TRIED["saved runs"] += 1
-    try:
-        parse_run(text, "run.json")
-    except ValueError as error:
-        assert_one_line(error)
 
 
 # Files of A/B runs

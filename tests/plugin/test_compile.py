@@ -199,7 +199,7 @@ def test_steps_are_no_compiled_functions(pytester: pytest.Pytester) -> None:
 def test_thresholds_of_saved_runs_hold_for_compiles(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(DOUBLE.replace("aot_eager", "eager"))
     eight = ("--benchmark-quiet", "--dtdispatch-compile-rounds=8")
-    measure(pytester, *eight, "--benchmark-save=base", "--benchmark-save-data").assert_outcomes(passed=1)
+    measure(pytester, *eight, "--benchmark-save=base").assert_outcomes(passed=1)
     gate = ("--benchmark-compare=0001", "--dtdispatch-fail=compile-cold=median:10000%")
     result = measure(pytester, *eight, *gate)
     # Where the machine is too busy to tell, no row could be judged.

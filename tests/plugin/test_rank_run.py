@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.report.saved_run import read_run
 from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 from tests.plugin_runs import measure
 from tests.probes import has_rule
@@ -279,7 +281,10 @@ def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(on_tw
     assert (machine["ranks"], machine["rank_stat"], machine["backend"]) == (2, "max", "gloo")
     [hit] = [row for row in saved["benchmarks"] if GOOD_HIT.fullmatch(row["fullname"])]
     info = hit["extra_info"]
-    assert {rank: len(ns) for rank, ns in info["rank_samples_ns"].items()} == {"0": 2, "1": 2}
+    measured = [row for of_test in read_run(folder / "rows.json").measured.values() for row in of_test]
+    [samples] = [row.of(State.HIT) for row in measured if row.of(State.HIT)][:1]
+    assert samples is not None
+    assert [(rank, len(ns)) for rank, ns in samples.by_rank] == [(0, 2), (1, 2)]
     slowest = info["rank_medians_ns"][str(info["slowest_rank"])]
     assert slowest == info["slowest_rank_ns"] == max(info["rank_medians_ns"].values())
     assert hit["stats"]["median"] * 1e9 == pytest.approx(slowest)

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.report.html_page import html_page
-from pytest_dtdispatch.report.saved_report import read_reported
+from pytest_dtdispatch.report.saved_run import read_run
 from tests.plugin_runs import IMPORTS, assert_says_once, measure, run
 
 pytestmark = pytest.mark.torch
@@ -39,7 +39,7 @@ def test_a_live_page_is_the_page_of_the_saved_run(
     result = measure(pytester, *files, "--dtdispatch-expected=expected.csv")
     result.stdout.fnmatch_lines(["* written to *page.html", "*1 gate failed*"])
     page, saved = pytester.path / "page.html", pytester.path / "saved.json"
-    again = read_reported(saved)
+    again = read_run(saved)
     assert html_page([replace(again, where="")]) == page.read_text()
     for said in (
         "Failed: ",

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.core.measurement import UNITS
+from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.report.saved_run import read_run
 from tests.plugin_runs import IMPORTS, assert_says_once, benchmarks_of, measure, run, text_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -98,9 +100,9 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_expected_results(pytester
 
 def test_a_sampler_is_judged_against_a_saved_run_of_its_own_alone(pytester: pytest.Pytester) -> None:
     rounds = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=1", "--dtdispatch-max-time=9")
-    saving = ("--benchmark-save=base", "--benchmark-save-data")
+    saving = "--benchmark-save=base"
     gate = ("--benchmark-compare=0001", "--dtdispatch-fail=median:10000%")
-    assert run(pytester, *rounds, METRIC, *saving).ret == pytest.ExitCode.OK
+    assert run(pytester, *rounds, METRIC, saving).ret == pytest.ExitCode.OK
     result = run(pytester, *rounds, METRIC, *gate)
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     assert "gate: passed against " in text_of(result)
@@ -215,8 +217,7 @@ def test_a_kind_of_result_goes_to_the_terminal_and_the_files(pytester: pytest.Py
     assert Path("results.csv").read_text() == f"{NUMBER},blocks,12\n"
     pytester.makepyfile(test_mul=TESTS)  # pytest-benchmark writes no file without a row
     measure(pytester, "--benchmark-json=rows.json").assert_outcomes(passed=2)
-    found = {"name": NUMBER, "metric": "blocks", "value": 12}
-    assert json.loads(Path("rows.json").read_text())["dtdispatch"] == [found]
+    assert read_run(Path("rows.json")).numbers == (MetricValue(NUMBER, "blocks", 12),)
 
 
 def test_a_kind_of_result_is_held_against_expected_results(pytester: pytest.Pytester) -> None:

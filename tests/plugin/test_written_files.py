@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.gates.expected_file import read_results
 from pytest_dtdispatch.plugin.flags import EXPORTS
 from pytest_dtdispatch.plugin.kinds import metric_names
+from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.saved_run import KEY, encode_run
 from tests.plugin_runs import IMPORTS, measure, text_of
 
 pytestmark = pytest.mark.torch
@@ -119,8 +122,8 @@ def test_what_cannot_be_exported_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    number = {"name": "t.py::test_a::train", "metric": "misses_per_step", "value": 2}
-    saved = {"machine_info": {}, "benchmarks": [], "dtdispatch": [number]}
+    number = MetricValue("t.py::test_a::train", "misses_per_step", 2)
+    saved = {"benchmarks": [], KEY: encode_run(ReportedRun(numbers=(number,)))}
     Path("saved.json").write_text(json.dumps(saved))
     assert main(["export", "saved.json", *exports]) == 2
     out, err = capsys.readouterr()

@@ -8,7 +8,6 @@ from typing import Any
 from pytest_dtdispatch.core.forms import BENCHER, form_of
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State, Unit
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.saved_samples import SavedSamples
 from pytest_dtdispatch.report.bencher import bencher
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
@@ -41,10 +40,9 @@ def test_a_latency_lies_between_the_least_sample_and_where_the_median_ends() -> 
 
 def test_there_is_no_interval_where_none_is_known() -> None:
     few = Samples(State.HIT, HITS[:4])
-    saved = SavedSamples(State.CALL, (1, 2, 3, 4, 5), figure_ns=3, scatter_share=0.5, taken=50)
     ranks = Samples(State.COLD, HITS, by_rank=((0, HITS), (1, HITS)))
-    metrics = metrics_of(run_of(row(ADD, few, saved, ranks)))
-    assert [list(measures["latency"]) for measures in metrics.values()] == [["value"]] * 3
+    metrics = metrics_of(run_of(row(ADD, few, ranks)))
+    assert [list(measures["latency"]) for measures in metrics.values()] == [["value"]] * 2
 
 
 def test_what_is_no_latency_has_another_measure() -> None:

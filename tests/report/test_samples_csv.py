@@ -7,7 +7,6 @@ import io
 
 from pytest_dtdispatch.core.forms import SAMPLES, form_of
 from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.core.saved_samples import SavedSamples
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.samples_csv import COLUMNS, sample_count, samples_csv
 from tests.reported_runs import ADD, HITS, MISSES, hostile_run, row, run_of
@@ -49,13 +48,6 @@ def test_ranks_have_their_own_samples() -> None:
         ("1", "0", "9"),
         ("1", "1", "10"),
     ]
-
-
-def test_what_was_not_saved_one_by_one_is_no_sample() -> None:
-    saved = SavedSamples(State.HIT, (1, 2, 3, 4, 5), figure_ns=3, taken=50)
-    assert lines_of(run_of(row(ADD, saved, Samples(State.MISS, (4,))))) == lines_of(
-        run_of(row(ADD, Samples(State.MISS, (4,))))
-    )
 
 
 def test_no_cell_is_a_formula_or_more_than_one_line() -> None:

@@ -6,17 +6,13 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 NO_TORCH = "torch is not installed"
 CPU_INFO = Path("/proc/cpuinfo")
-Machine = tuple[tuple[str, str], ...]  # names and texts
 
 
 @dataclass(frozen=True)
@@ -93,38 +89,6 @@ def load_text() -> str:
     # Two of what the system calls cores are often one core, and slow each other.
     busy = ": the machine is busy, and figures may scatter" if load > cores / 2 else ""
     return f"load {load:.1f} on {cores} core{'s' * (cores > 1)}{busy}"
-
-
-def machine_of(info: Mapping[str, Any]) -> Machine:
-    """Pick what must be equal before figures may be compared from what pytest-benchmark says of a machine."""
-    cpu, ours = mapping(info.get("cpu")), mapping(info.get("dtdispatch"))
-    python = f"{info.get('python_implementation', '')} {info.get('python_version', '')}"
-    parts = {
-        "CPU": cpu.get("brand_raw") or info.get("processor") or info.get("machine"),
-        "Python": python.strip(),
-        "torch": f"{ours.get('torch_version', '')} {ours.get('torch_build', '')}".strip(),
-        "CUDA": ours.get("cuda"),
-        "device": f"{ours.get('device', '')} {ours.get('device_name', '')}".strip(),
-        "backend": ours.get("backend"),
-        "threads": ours.get("threads"),
-        "ranks": f"{ours.get('ranks')}, {ours.get('rank_stat')}" if ours.get("rank_stat") else "",
-    }
-    return tuple((name, shorten(str(value or ""))) for name, value in parts.items())
-
-
-def machine_differences(then: Machine, now: Machine) -> tuple[str, ...]:
-    """Name what differs between two machines."""
-    before = dict(then)
-    return tuple(
-        f"{name}: {before.get(name) or 'unknown'} then, {value or 'unknown'} now"
-        for name, value in now
-        if before.get(name, "") != value
-    )
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Take a mapping of a file as one, and anything else as empty."""
-    return value if isinstance(value, dict) else {}
 
 
 def has_torch() -> bool:

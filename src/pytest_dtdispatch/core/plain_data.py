@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -15,10 +15,17 @@ NOT_FINITE = ("inf", "-inf", "nan")  # floats that JSON has no number for
 
 
 def encode(value: Any) -> Any:
-    """Make plain data of a value, which ``json`` writes; of a dataclass with the name of its type."""
+    """Make plain data of a value, which ``json`` writes.
+
+    A dataclass has the name of its type, and the fields whose values are not their defaults.
+    """
     if is_dataclass(value):
-        named = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
-        return {TYPE: type(value).__name__, **named}
+        named = {field.name: getattr(value, field.name) for field in fields(value)}
+        differing = {field.name for field in fields(value) if named[field.name] != _default(field)}
+        return {
+            TYPE: type(value).__name__,
+            **{name: encode(each) for name, each in named.items() if name in differing},
+        }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -28,6 +35,10 @@ def encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def decode(kind: Any, plain: Any) -> Any:

@@ -14,7 +14,6 @@ MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
 MOST_HELD_BYTES = 8 * MOST_BYTES
 # What a list, a mapping, and a value behind another one take, read and copied.
 HELD_BYTES = {"[": 64, "{": 200, ",": 80}
-LONGEST_S = 1e9
 
 T = TypeVar("T")
 
@@ -51,19 +50,3 @@ def members_of(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}: {error.msg}") from None
-
-
-def member(of: Any, name: str, kind: type, what: str) -> Any:
-    """Take a member of a type; what it is a member of is named where there is none."""
-    found = of.get(name) if isinstance(of, dict) else None
-    if not isinstance(found, kind):
-        raise ValueError(f"{what} has no {name}")
-    return found
-
-
-def time_ns(seconds: Any, name: str) -> float:
-    """Read a time of a row, in nanoseconds."""
-    is_time = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not is_time or not 0 < seconds < LONGEST_S:
-        raise ValueError(f"{name!r}: {str(seconds)[:40]!r} is no time")
-    return float(seconds) * 1e9

@@ -50,11 +50,6 @@ class Drifts:
         return tuple(each for each in moved if not each.drift.is_noise)
 
     @property
-    def is_of_one_run(self) -> bool:
-        """Whether intervals contain the noise of this run alone, as the other was saved without samples."""
-        return any(dict(each.row.figures).get("base_samples") == 0 for each in self.rows)
-
-    @property
     def most_up(self) -> RowDrift | None:
         """The one that has grown most; none where none can be told to have grown."""
         return next((each for each in self.told if each.drift.percent > 0), None)

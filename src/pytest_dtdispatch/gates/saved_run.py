@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from statistics import median
-from typing import Any
 
-from pytest_dtdispatch.core.environment import Machine, machine_of, mapping
-from pytest_dtdispatch.core.measurement import NOISY, State, noise_text
-from pytest_dtdispatch.core.saved_file import member, members_of, read_saved, time_ns
+from pytest_dtdispatch.core.measurement import NOISY, Measurement, State, noise_text
+from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict, read_thresholds
+from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
 from pytest_dtdispatch.gates.figure_ratios import STATISTICS, interval_of_ratio
 from pytest_dtdispatch.stats.medians import scatter
 
-GROUP = "dtdispatch "
-FIGURES = ("min", "median", "mean")  # quartiles are defined in more than one way
+# What must be equal before figures may be compared.
+COMPARABLE = (
+    *("CPU", "Python", "torch version", "torch build", "cuda", "device", "device name", "backend"),
+    *("threads", "ranks", "rank stat"),
+)
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
 LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
-LONGEST_MESH = 40
 CHANGES = ("change_percent", "change_low_percent", "change_high_percent")
 
 NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
@@ -33,10 +30,10 @@ GONE = "it is in the saved run and was not measured: restore the test, or save a
 TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
 FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "--dtdispatch-compile-rounds"
 SAVE_MORE = (
-    "save one with --benchmark-save-data and a greater --dtdispatch-rounds or --dtdispatch-max-time "
-    "where little else runs, or hold other states alone: hit=median:20%"
+    "save one with a greater --dtdispatch-rounds or --dtdispatch-max-time where little else runs, "
+    "or hold other states alone: hit=median:20%"
 )
-NO_SAMPLES = "the saved run has no samples: save it with --benchmark-save-data"
+ZERO = "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
 OTHER_MESH = "mesh: {} then, {} now; save a new run on this mesh"
 STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run where the cost is wanted"
@@ -55,37 +52,16 @@ class StateRow:
     Args:
         name: unique in its run, the same from run to run.
         state: of its samples.
-        ns: samples in nanoseconds, in the order taken; none where the run was saved without them.
-        figures: in nanoseconds, of a row without samples: its least, its median, its mean.
-        mesh: that it ran on, as text; empty where it used none, None where the saved run does not say.
-        thresholds: that the marker of its test had when it was saved.
+        ns: samples in nanoseconds, in the order taken; one at least.
+        mesh: that it ran on, as text; empty where it used none.
+        thresholds: that the marker of its test has.
     """
 
     name: str
     state: State
-    ns: tuple[float, ...]
-    figures: tuple[tuple[str, float], ...] = ()
-    mesh: str | None = None
+    ns: tuple[int, ...]
+    mesh: str = ""
     thresholds: tuple[Threshold, ...] = ()
-
-
-@dataclass(frozen=True)
-class SavedRun:
-    """All of a saved run that concerns us.
-
-    Args:
-        where: its file.
-        machine: what must be equal before figures may be compared.
-        rows: ours; those of other benchmarks are left out.
-        metric: that its rows are of, as ``--dtdispatch-metric`` names it.
-        day: when it was saved, as ``2026-07-31``; empty where it does not say.
-    """
-
-    where: str
-    machine: Machine
-    rows: tuple[StateRow, ...]
-    metric: str = "time"
-    day: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,25 +114,23 @@ class Judgement:
         return tuple(row for _, row in sorted(under, key=lambda each: -each[0]))
 
 
-def read_run(path: Path) -> SavedRun:
-    """Read a saved run, which may come from anywhere."""
-    return read_saved(path, lambda run: _read(run, str(path)))
+def state_rows(
+    test: str, rows: Iterable[Measurement], thresholds: Sequence[Threshold] = ()
+) -> Iterator[StateRow]:
+    """Give every state with latencies of every row of a test."""
+    for row in rows:
+        for samples in row.times():
+            name = state_name(test, row, samples)
+            yield StateRow(name, samples.state, samples.ns, row.mesh, tuple(thresholds))
 
 
-def parse_run(text: str, where: str) -> SavedRun:
-    """Read the text of a saved run."""
-    return _read(members_of(text), where)
-
-
-def _read(run: Any, where: str) -> SavedRun:
-    benchmarks = member(run, "benchmarks", list, "the file")
-    info = member(run, "machine_info", dict, "the file")
-    rows = tuple(_rows(benchmarks))
-    for name, times in Counter(row.name for row in rows).items():
-        if times > 1:
-            raise ValueError(f"{name!r} is there twice")
-    metric = mapping(info.get("dtdispatch")).get("metric") or "time"
-    return SavedRun(where, machine_of(info), rows, shorten(str(metric)), _day(run.get("datetime")))
+def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    """Name what differs between two environments, and makes their figures not comparable."""
+    return tuple(
+        f"{name}: {shorten(then.get(name) or 'unknown')} then, {now.get(name) or 'unknown'} now"
+        for name in COMPARABLE
+        if then.get(name, "") != now.get(name, "")
+    )
 
 
 def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
@@ -178,59 +152,24 @@ def judge_run(
     shifts = list(_control_shifts(then, now))
     shift = math.expm1(median(shifts)) if shifts else None
     verdicts: list[RowVerdict] = []
-    saved: list[tuple[StateRow, str]] = []
+    saved: list[StateRow] = []
     for name in dict.fromkeys((*now, *then)):
         row = then.get(name) or now[name]
         limits = thresholds(row) if row.state is not State.LOCAL else ()
         verdicts += [_judge_row(name, then.get(name), now.get(name), limit) for limit in limits]
-        saved += [(row, limit.field) for limit in limits if name in then]
+        saved += [row for _ in limits if name in then]
     judgement = Judgement((*verdicts, *_refusals(saved)), shift, len(shifts))
     if judgement.has_shifted:
         return replace(judgement, verdicts=tuple(map(_doubted, judgement.verdicts)))
     return judgement
 
 
-def _rows(benchmarks: list[Any]) -> Iterator[StateRow]:
-    for place, benchmark in enumerate(benchmarks, start=1):
-        name = member(benchmark, "fullname", str, f"benchmark {place}")
-        stats = member(benchmark, "stats", dict, repr(name))
-        state = name.rpartition("::")[2]
-        if not f"{benchmark.get('group')} ".startswith(f"{GROUP}{state} "):  # a comparison is named behind it
-            continue
-        if state not in set(map(str, State)):
-            raise ValueError(f"{name!r} has no state that is known")
-        samples = stats.get("data", [])
-        if not isinstance(samples, list):
-            raise ValueError(f"{name!r}: its data is no list")
-        mesh = mapping(benchmark.get("params")).get("mesh")
-        held = mapping(benchmark.get("extra_info")).get("threshold")
-        yield StateRow(
-            name,
-            State(state),
-            tuple(time_ns(sample, name) for sample in samples),
-            tuple((field, time_ns(stats.get(field), name)) for field in FIGURES),
-            None if mesh is None else str(mesh)[:LONGEST_MESH],
-            read_thresholds(held) if held else (),
-        )
-
-
-def _day(saved: Any) -> str:
-    try:
-        return datetime.fromisoformat(saved).date().isoformat()
-    except (TypeError, ValueError):
-        return ""
-
-
 def _control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[float]:
     for name, row in now.items():
         if row.state is State.LOCAL and name in then:
-            base, head = _figure(then[name], "median"), _figure(row, "median")
+            base, head = median(then[name].ns), median(row.ns)
             if base and head:
                 yield math.log(head / base)
-
-
-def _figure(row: StateRow, field: str) -> float | None:
-    return STATISTICS[field](row.ns) if row.ns else dict(row.figures).get(field)
 
 
 def _doubted(verdict: RowVerdict) -> RowVerdict:
@@ -247,14 +186,14 @@ def _judge_row(name: str, base: StateRow | None, head: StateRow | None, threshol
         return judged(Verdict.MISSING, (), GONE)
     if base is None:
         return judged(Verdict.NEW, (), NEVER_SAVED)
-    if base.mesh not in (None, head.mesh):
-        return judged(Verdict.MISMATCHED, (), OTHER_MESH.format(base.mesh or "none", head.mesh or "none"))
-    then = _figure(base, threshold.field)
-    why_not = _why_not(base, threshold.field, IN_SAVED_RUN) or _why_not(head, threshold.field, IN_THIS_RUN)
-    if why_not or then is None:
+    if base.mesh != head.mesh:
+        meshes = OTHER_MESH.format(shorten(base.mesh) or "none", head.mesh or "none")
+        return judged(Verdict.MISMATCHED, (), meshes)
+    if why_not := _why_not(base, IN_SAVED_RUN) or _why_not(head, IN_THIS_RUN):
         return judged(Verdict.INCONCLUSIVE, (), why_not)
-    now = STATISTICS[threshold.field](head.ns)
-    low, high = interval_of_ratio(base.ns or (then,), head.ns, STATISTICS[threshold.field])
+    statistic = STATISTICS[threshold.field]
+    then, now = statistic(base.ns), statistic(head.ns)
+    low, high = interval_of_ratio(base.ns, head.ns, statistic)
     figures = (
         ("base_ns", then),
         ("head_ns", now),
@@ -272,22 +211,22 @@ def _judge_row(name: str, base: StateRow | None, head: StateRow | None, threshol
     return judged(verdict, figures, remedy)
 
 
-def _refusals(saved: Sequence[tuple[StateRow, str]]) -> Iterator[RowVerdict]:
+def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
     """Refuse a saved run of whose thresholds half lack samples, or most can never be judged."""
-    few = sum(_figure(row, field) is None or 0 < len(row.ns) < LEAST_SAMPLES for row, field in saved)
-    useless = sum(bool(_why_not(row, field, IN_SAVED_RUN)) for row, field in saved)
+    few = sum(len(row.ns) < LEAST_SAMPLES for row in saved)
+    useless = sum(bool(_why_not(row, IN_SAVED_RUN)) for row in saved)
     if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
         why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
         yield RowVerdict(why, Verdict.MISMATCHED, (), SAVE_MORE)
 
 
-def _why_not(row: StateRow, field: str, noisy: str) -> str:
+def _why_not(row: StateRow, noisy: str) -> str:
     """Say why what one run has of a row can decide nothing; empty where it can."""
-    if _figure(row, field) is None:
-        return NO_SAMPLES
-    if 0 < len(row.ns) < MIN_SAMPLES:
+    if len(row.ns) < MIN_SAMPLES:
         flag = COMPILE_FLAG if row.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
         return TOO_FEW.format(flag=flag)
+    if not min(row.ns):
+        return ZERO
     share = scatter(row.ns) or 0.0
     return noisy.format(noise=noise_text(share)) if share > NOISY else ""
 

@@ -19,12 +19,9 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.flags import METRICS
-from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.options import marker_values
-from pytest_dtdispatch.report.run_data import KEY, data_of
+from pytest_dtdispatch.report.saved_run import KEY, encode_run
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.metrics import MetricValue
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.plugin.options import Settings
 
@@ -61,15 +58,13 @@ class Bridge:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._numbers: dict[str, tuple[MetricValue, ...]] = {}
         self._entries: dict[str, list[Any]] = {}
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
-        """Enter the rows of a test into pytest-benchmark's session, and keep its other numbers."""
+        """Enter the rows of a test into pytest-benchmark's session."""
         session = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is None or not read_world(os.environ).is_first:
             return
-        self._numbers[results.test] = tuple(results.numbers(KINDS))
         from pytest_benchmark.stats import Metadata
 
         for earlier in self._entries.get(results.test, ()):  # of an attempt before this one
@@ -123,22 +118,16 @@ class Bridge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        """Add numbers that are no samples, such as counts of steps, and what else a report needs."""
+        """Add the whole run: rows with all samples, counts, budgets, verdicts, where it was taken."""
         session: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
         if session is not None and (reported := session.reported):
-            output_json[KEY] = data_of(reported)
-        if any(self._numbers.values()):
-            output_json["dtdispatch"] = [
-                {"name": number.name, "metric": number.metric, "value": number.value}
-                for of_test in self._numbers.values()
-                for number in of_test
-            ]
+            output_json[KEY] = encode_run(reported)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Keep our rows out of tables that nobody asked for; draw the histograms that were asked for."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        if session is None or not session.groups or not self._numbers:
+        if session is None or not session.groups or not self._entries:
             return
         ours = [group for group in session.groups if self._is_ours(group)]
         if session.quiet:
@@ -168,11 +157,6 @@ class Bridge:
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is not None:
             session.json = session.save = session.autosave = None
-
-    def machine_info(self) -> dict[str, Any]:
-        """Describe this machine as a saved run does."""
-        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        return session.get_machine_info()  # type: ignore[no-any-return]
 
     def _is_measured(self, item: pytest.Item) -> bool:
         names = getattr(item, "fixturenames", None)
@@ -244,8 +228,6 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "scatter": samples.scatter,
             "overhead_ns": measurement.overhead_ns,
             "notes": [*measurement.notes, *measurement.remarks],
-            "remarks": list(measurement.remarks),
-            "threshold": [str(limit) for limit in marker_values(item).get("threshold", ())],
             **_of_ranks(samples),
         },
     )
@@ -260,7 +242,7 @@ def _group(item: pytest.Item, measurement: Measurement, samples: Samples) -> str
 
 
 def _of_ranks(samples: Samples) -> dict[str, Any]:
-    """All samples of all ranks, and what stands for them; None where there is one rank."""
+    """Medians of all ranks, and what stands for them; None where there is one rank."""
     if not samples.by_rank:
         return {}
     slowest, slowest_ns = samples.slowest
@@ -271,7 +253,6 @@ def _of_ranks(samples: Samples) -> dict[str, Any]:
         "slowest_rank": slowest,
         "slowest_rank_ns": slowest_ns,
         "rank_spread": samples.spread,
-        "rank_samples_ns": {str(rank): list(ns) for rank, ns in samples.by_rank},
     }
 
 

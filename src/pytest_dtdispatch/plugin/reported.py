@@ -14,8 +14,8 @@ from pytest_dtdispatch.report.explained import explained_lines
 from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.environment import Environment
     from pytest_dtdispatch.core.results import TestResults
+    from pytest_dtdispatch.core.verdicts import Threshold
     from pytest_dtdispatch.plugin.options import Settings
 
 
@@ -25,16 +25,18 @@ def reported_run(
     gates: tuple[ReportedGate, ...],
     notices: tuple[Document, ...],
     taken: str,
+    thresholds: Mapping[str, tuple[Threshold, ...]],
 ) -> ReportedRun:
     """Gather what was found in all tests, whole, and what gates and ranks said."""
     view = View(verbose=True)
     # Where nothing was measured, it may be because there is no such place.
-    environment = settings.environment() if any(found.values()) else None
+    has_found = any(found.values())
     return ReportedRun(
         taken=taken,
-        environment=_flat(environment) if environment else {},
-        build=environment.as_dict() if environment else {},
+        environment=environment_texts(settings) if has_found else {},
+        build=settings.environment().as_dict() if has_found else {},
         measured={test: results.measurements() for test, results in found.items() if results},
+        thresholds=thresholds,
         documents=tuple(
             ReportedDocument(kind, document)
             for kind, document in documents(found, view).items()
@@ -48,13 +50,14 @@ def reported_run(
     )
 
 
-def _flat(environment: Environment) -> dict[str, str]:
+def environment_texts(settings: Settings) -> dict[str, str]:
     """Name what figures depend on, in texts."""
-    ours = {name.replace("_", " "): str(value) for name, value in environment.as_dict().items()}
+    ours = {name.replace("_", " "): str(value) for name, value in settings.environment().as_dict().items()}
     parts = {
         "CPU": cpu_model(),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "pytest-dtdispatch": version("pytest-dtdispatch"),
+        "metric": settings.metric,
         **ours,
     }
     return {name: text for name, text in parts.items() if text}

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,15 +20,14 @@ from pytest_dtdispatch.report.document import Document
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.core.verdicts import Threshold
-    from pytest_dtdispatch.gates.saved_run import Judgement, SavedRun, StateRow
+    from pytest_dtdispatch.gates.saved_run import Judgement, StateRow
     from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.report.reported_run import ReportedGate
+    from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
 
 PLUGIN = "dtdispatch-saved-run"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
 ANOTHER_METRIC = "save a run with the same --dtdispatch-metric"
 SAVE_ONE = "save one with --benchmark-save=NAME or --benchmark-autosave"
-NONE_OF_OURS = "save a run in which the same tests were measured with --dtdispatch"
 
 
 def prepare(config: pytest.Config) -> None:
@@ -62,18 +61,17 @@ class SavedRunGate(PluginObject):
         self._rows: dict[str, list[StateRow]] = {}
         self._held: dict[str, tuple[Threshold, ...]] = {}
         self._left_out: set[str] = set()
-        self._base: SavedRun | None = None
+        self._base: ReportedRun | None = None
+        self._saved: list[StateRow] = []
         self._why_no_base = ""
         self._read()
 
     def enter(self, item: pytest.Item, results: TestResults) -> None:
         """Enter what was measured in a test."""
-        from pytest_dtdispatch.gates.saved_run import StateRow
+        from pytest_dtdispatch.gates.saved_run import state_rows
 
         self._held[results.test] = options.test_settings(item).threshold or ()
-        self._rows[results.test] = [
-            StateRow(name, samples.state, samples.ns, mesh=row.mesh) for name, row, samples in results.times()
-        ]
+        self._rows[results.test] = [*state_rows(results.test, results.measurements())]
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
@@ -91,7 +89,7 @@ class SavedRunGate(PluginObject):
 
         if (judged := self._judgement) is None:
             return None
-        where, day = (self._base.where, self._base.day) if self._base else ("no saved run", "")
+        where, day = (self._base.where, self._base.taken[:10]) if self._base else ("no saved run", "")
         said = saved_run_document(judged, where, day)
         return ReportedGate(where, judged.verdicts, judged.has_failed, said, judged.failed)
 
@@ -103,31 +101,28 @@ class SavedRunGate(PluginObject):
     @functools.cached_property
     def _judgement(self) -> Judgement | None:
         """Judge when all is measured, where anything was asked for."""
-        saved = self._base.rows if self._base else ()
         has_thresholds = (
-            self._settings.threshold or any(self._held.values()) or any(map(self._thresholds, saved))
+            self._settings.threshold or any(self._held.values()) or any(map(self._thresholds, self._saved))
         )
         if not has_thresholds or self._config.getoption("collectonly"):
             return None
-        from pytest_dtdispatch.core.environment import machine_differences, machine_of
         from pytest_dtdispatch.core.verdicts import Verdict
-        from pytest_dtdispatch.gates.saved_run import judge_run, not_judged
+        from pytest_dtdispatch.gates.saved_run import environment_differences, judge_run, not_judged
+        from pytest_dtdispatch.plugin.reported import environment_texts
 
         if disabled := self._why_disabled():
             return not_judged(Verdict.DISABLED, disabled)
         if self._base is None:
             return not_judged(Verdict.MISSING, self._why_no_base, SAVE_ONE)
-        if not self._base.rows:
-            return not_judged(Verdict.MISSING, f"{self._base.where} has no row of ours", NONE_OF_OURS)
-        if self._base.metric != self._settings.metric:
-            metrics = f"metric: {self._base.metric} then, {self._settings.metric} now"
-            return not_judged(Verdict.MISMATCHED, metrics, ANOTHER_METRIC)
-        if not self._settings.any_machine:
-            bridge: Any = self._config.pluginmanager.get_plugin("dtdispatch-bridge")
-            if differ := machine_differences(self._base.machine, machine_of(bridge.machine_info())):
-                return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
         rows = [row for of_test in self._rows.values() for row in of_test]
-        return judge_run(self._base.rows, rows, self._thresholds)
+        if rows:  # where nothing was measured, it may be because there is no such place
+            then, now = self._base.environment, environment_texts(self._settings)
+            if then.get("metric") != now["metric"]:
+                metrics = f"metric: {then.get('metric')} then, {now['metric']} now"
+                return not_judged(Verdict.MISMATCHED, metrics, ANOTHER_METRIC)
+            if not self._settings.any_machine and (differ := environment_differences(then, now)):
+                return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
+        return judge_run(self._saved, rows, self._thresholds)
 
     def _why_disabled(self) -> str:
         from pytest_dtdispatch.measuring.sampler import SAMPLERS
@@ -159,15 +154,19 @@ class SavedRunGate(PluginObject):
         return tuple(starts)
 
     def _read(self) -> None:
-        from pytest_dtdispatch.gates.saved_run import read_run
+        from pytest_dtdispatch.gates.saved_run import state_rows
         from pytest_dtdispatch.plugin.bridge import saved_run
+        from pytest_dtdispatch.report.saved_run import read_run
 
         named = self._config.getoption("benchmark_compare")
         asked = "--benchmark-compare" if named is True else f"--benchmark-compare={named}"
         try:
             path = saved_run(self._config)
-            self._base = read_run(path) if path else None
+            self._base = base = read_run(path) if path else None
             self._why_no_base = "" if path else f"{asked} finds no saved run"
+            if base is not None:
+                for test, rows in base.measured.items():
+                    self._saved += state_rows(test, rows, base.thresholds.get(test, ()))
         except ValueError as error:
             self._why_no_base = str(error)
             if self._settings.threshold:

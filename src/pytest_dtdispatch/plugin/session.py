@@ -34,6 +34,7 @@ from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
+    from pytest_dtdispatch.core.verdicts import Threshold
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.expected_gate import ExpectedGate
     from pytest_dtdispatch.plugin.limit_gate import LimitGate
@@ -67,6 +68,7 @@ class Session(PluginObject):
         self._has_thresholds = bool(settings.threshold)
         self._unmeasured = Unmeasured()
         self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._thresholds: dict[str, tuple[Threshold, ...]] = {}
         self.results: dict[str, TestResults] = {}
 
     def pytest_report_header(self) -> list[str]:
@@ -109,6 +111,8 @@ class Session(PluginObject):
         """Measure in one test, and publish its rows when it is over, however it ended."""
         settings, test = options.test_settings(item), options.row_nodeid(item)
         self._has_thresholds |= bool(settings.threshold)
+        if of_marker := options.marker_values(item).get("threshold"):
+            self._thresholds[test] = of_marker
         self._unmeasured.add(test, settings)
         waiting = waiting_for(self._config, item.nodeid, settings)
         try:
@@ -195,7 +199,7 @@ class Session(PluginObject):
         ranks = [self._ranks.document()] if self._ranks else []
         notices = (caveats(self.results.values()), *ranks, noise(rows))
         gates = tuple(said for gate in self._plugins(*GATES) if (said := gate.reported()) is not None)
-        return reported_run(self.results, self._settings, gates, notices, self._taken)
+        return reported_run(self.results, self._settings, gates, notices, self._taken, self._thresholds)
 
     @property
     def _ranks(self) -> RankSession | None:

@@ -28,8 +28,7 @@ def drift_blocks(drifts: Drifts, since: str = "") -> Iterator[Block]:
         return
     count = len(drifts.rows)
     rows = f"{count:,} passed row{'s' * (count > 1)}{f' since {since}' * bool(since)}"
-    alone = ", of this run alone" * drifts.is_of_one_run
-    intervals = f" (99 % intervals{alone})" if drifts.middle.interval else ""
+    intervals = " (99 % intervals)" if drifts.middle.interval else ""
     yield _detail(f"drift of {rows}{intervals}: {_together(drifts)}", 1)
     for word, furthest in (("up", drifts.most_up), ("down", drifts.most_down)):
         if furthest is not None:

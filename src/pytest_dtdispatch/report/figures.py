@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples
 from pytest_dtdispatch.core.results import state_name
-from pytest_dtdispatch.core.saved_samples import SavedSamples
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.stats.medians import bounds
 
@@ -32,11 +31,9 @@ def interval_of(samples: Samples) -> tuple[float, float] | None:
     It begins at the least sample, and ends where the median lies below with 95 %.
 
     Returns:
-        Both ends; None of counts, of few samples, of those that were not saved one by one, and of figures
-        that stand for several ranks: of these none is known.
+        Both ends; None of counts, of few samples, and of figures that stand for several ranks.
     """
-    is_of_samples = samples.unit.is_time and not samples.by_rank and not isinstance(samples, SavedSamples)
-    return bounds(samples.values) if is_of_samples else None
+    return bounds(samples.values) if samples.unit.is_time and not samples.by_rank else None
 
 
 def number_unit(metric: str) -> str:

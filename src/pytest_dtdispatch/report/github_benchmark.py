@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples
-from pytest_dtdispatch.core.saved_samples import samples_taken
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.figures import figure_of, number_unit, recorded_rows
 from pytest_dtdispatch.report.reported_run import ReportedRun
@@ -33,7 +32,7 @@ def _rows(run: ReportedRun) -> Iterator[dict[str, Any]]:
 def _details(row: Measurement, samples: Samples) -> Iterator[str]:
     """Say what a chart shows beside an entry."""
     yield row.full_label
-    yield f"{samples.figure_name} of {samples_taken(samples):,} samples, {row.proof}"
+    yield f"{samples.figure_name} of {samples.count:,} samples, {row.proof}"
     if samples.is_noisy:
         yield "noisy: its samples scatter too far for it to be judged"
 

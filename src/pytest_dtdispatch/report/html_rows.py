@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
-from pytest_dtdispatch.core.saved_samples import samples_taken
 from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import Verdict
@@ -189,7 +188,7 @@ class _Writer:
     def _more(self, row: Measurement) -> Iterator[Html]:
         yield from (element("p", note, class_="notice") for note in row.notes)
         charts = [distribution(samples, self.text) for samples in row.recorded()]
-        taken = sum(samples_taken(samples) for samples in row.recorded())
+        taken = sum(samples.count for samples in row.recorded())
         summary = element("summary", f"{taken:,} samples")
         about = (element("p", text, class_="about") for text in _about(row))
         yield element("details", summary, *about, element("div", *charts, class_="charts"))

@@ -149,11 +149,7 @@ def _figures_text(row: RowVerdict) -> str:
     figures = dict(row.figures)
     unit = column_scale([figures["base_ns"], figures["head_ns"]])
     percents = [f"{100 * (figures[name] - 1):+.1f} %" for name in ("ratio", "ratio_low", "ratio_high")]
-    samples = (
-        f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
-        if figures["base_samples"]
-        else f"saved without samples, so the interval is of this run's {figures['head_samples']:.0f} alone"
-    )
+    samples = f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
     return (
         f"{row.criterion}: {unit.text(figures['base_ns'])} {unit.name} -> {unit.text(figures['head_ns'])} "
         f"{unit.name}, {percents[0]}, 99 % interval {percents[1]} to {percents[2]} ({samples})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.metrics import MetricValue, row_key
 from pytest_dtdispatch.core.results import OWN_TABLES, row_metrics
-from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold
 from pytest_dtdispatch.report.document import Document, View
 
 
@@ -54,6 +54,7 @@ class ReportedRun:
         environment: where it was taken, by name.
         build: the same, as records of databases have it.
         measured: every row that was measured, those of compiles and comparisons too, by test.
+        thresholds: that the markers of tests had, by test.
         documents: what is said of each other kind of result, in the order they are shown.
         numbers: those that results have beside rows, such as counts of steps.
         gates: what they said.
@@ -67,6 +68,7 @@ class ReportedRun:
     environment: Mapping[str, str] = field(default_factory=dict)
     build: Mapping[str, str | int] = field(default_factory=dict)
     measured: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
+    thresholds: Mapping[str, tuple[Threshold, ...]] = field(default_factory=dict)
     documents: tuple[ReportedDocument, ...] = ()
     numbers: tuple[MetricValue, ...] = ()
     gates: tuple[ReportedGate, ...] = ()

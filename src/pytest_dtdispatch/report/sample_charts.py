@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from pytest_dtdispatch.core.measurement import Samples
-from pytest_dtdispatch.core.saved_samples import SavedSamples, samples_taken
-from pytest_dtdispatch.report.drawing import Tick, axis, box, drawing, label, rule
+from pytest_dtdispatch.report.drawing import Tick, axis, drawing, label, rule
 from pytest_dtdispatch.report.html_parts import Html, element
 
 BINS = 40
@@ -17,18 +16,15 @@ TextOf = Callable[[float], str]
 
 def distribution(samples: Samples, text: TextOf) -> Html:
     """Draw how samples are distributed, with what stands for them."""
-    chart = _quartiles(samples, text) if isinstance(samples, SavedSamples) else _histogram(samples, text)
+    chart = _histogram(samples, text)
     how = _told(samples, text)
     return element("figure", element("figcaption", *how), chart, class_="samples")
 
 
 def _told(samples: Samples, text: TextOf) -> tuple[str, ...]:
     noise = "" if samples.scatter is None else f", noise ±{samples.scatter:.0%}"
-    kept = ", saved as quartiles alone" if isinstance(samples, SavedSamples) else ""
     marked = element("strong", " noisy", class_="notice") if samples.is_noisy else ""
-    figure = (
-        f": {samples.figure_name} {text(samples.figure)}{noise}, {samples_taken(samples):,} samples{kept}"
-    )
+    figure = f": {samples.figure_name} {text(samples.figure)}{noise}, {samples.count:,} samples"
     return element("strong", str(samples.state)), figure, marked
 
 
@@ -80,19 +76,3 @@ def _ends(low: float, high: float, text: TextOf) -> list[Html]:
     if high <= low:
         return [label(0.5, HEIGHT + FOOT - 3, text(low), "tick")]
     return list(axis([Tick(0, text(low)), Tick(1, text(high))], HEIGHT + FOOT - 3))
-
-
-def _quartiles(samples: Samples, text: TextOf) -> Html:
-    """Draw quartiles as a box, with lines to the least and the greatest sample."""
-    low, lower, middle, upper, high = (max(value, 1) for value in sorted(samples.values))
-    places = [_place(value, low, high) for value in (low, lower, middle, upper, high)]
-    y = HEIGHT / 2
-    line = element("line", x1="0%", x2="100%", y1=f"{y:g}", y2=f"{y:g}", class_="whisker")
-    inner = box(places[1], places[3], 10, HEIGHT - 20, "quartiles")
-    said = (
-        f"from {text(low)} to {text(high)}, half of them from {text(lower)} to {text(upper)}, "
-        f"median {text(middle)}"
-    )
-    middle_line = rule(places[2], 10, HEIGHT - 20, "middle")
-    figure = rule(_place(samples.figure, low, high), 0, HEIGHT, "figure")
-    return drawing(said, HEIGHT + FOOT, line, inner, middle_line, figure, *_ends(low, high, text))

@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterator
 
 from pytest_dtdispatch.core.measurement import Samples
-from pytest_dtdispatch.core.saved_samples import has_every_sample
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.report.reported_run import ReportedRun
 
@@ -31,8 +30,8 @@ def samples_csv(run: ReportedRun) -> str:
 
 
 def sample_count(run: ReportedRun) -> int:
-    """Count the samples that are known one by one."""
-    return sum(1 for row in run.rows() for samples in row.recorded() for _ in _taken(samples))
+    """Count the samples."""
+    return sum(samples.count for row in run.rows() for samples in row.recorded())
 
 
 def cell(text: str) -> str:
@@ -48,7 +47,5 @@ def cell(text: str) -> str:
 
 def _taken(samples: Samples) -> Iterator[tuple[int, int, int]]:
     """Give each sample with its rank, and its place among those of the rank."""
-    by_rank = samples.by_rank or ((0, samples.values),)
-    if has_every_sample(samples):
-        for rank, values in by_rank:
-            yield from ((rank, index, value) for index, value in enumerate(values))
+    for rank, values in samples.by_rank or ((0, samples.values),):
+        yield from ((rank, index, value) for index, value in enumerate(values))

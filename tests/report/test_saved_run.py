@@ -1,0 +1,179 @@
+"""Saved runs as reports take them: the same run again, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from pytest_dtdispatch.core import saved_file
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.report.bars import BarPart, StackedBar
+from pytest_dtdispatch.report.document import Document, Folded, Span, Tone, one_line
+from pytest_dtdispatch.report.html_page import html_page
+from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
+from pytest_dtdispatch.report.saved_run import (
+    KEY,
+    NOTHING,
+    OTHER_VERSION,
+    VERSION,
+    decode_run,
+    encode_run,
+    read_run,
+)
+from tests.fuzz.inputs import assert_one_line, changed, fuzzed
+from tests.reported_runs import HITS, hostile_run, row, run_of
+
+BAR = StackedBar("train", "10 us", (BarPart("local", 0.4, "4 us"), BarPart("unexplained", 0.6, "6 us", True)))
+BUDGET = Document((BAR, Folded("more", (one_line("x"),))), "is", {"a": "b"})
+INFINITE = RowVerdict("t.py::test_a", Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%")
+UNMEASURED = Measurement(
+    "mul.Tensor(f32[8]R)@4", "mul", "mul.Tensor", "4", Contains.DISPATCH, 3, Figures(0, (), ("why not",))
+)
+REFUSED = row(
+    "mm.default(f32[8,8]R)@4",
+    Samples(State.MISS, (), (Refused("nothing propagated (twice)", 4),)),
+    Samples(State.HIT, HITS, (Refused("it propagated", 1),)),
+    Samples(State.LOCAL, HITS),
+)
+OWN_UNIT = Unit(hit="thread_cpu_hit_ns")
+RANKS = row(
+    "mul.Tensor(f32[4]R)@4",
+    Samples(State.HIT, (9,), by_rank=((0, (7, 7)), (1, (9, 9))), stat="max"),
+    Samples(State.COLD, HITS, unit=OWN_UNIT),
+)
+LIVE = ReportedRun(
+    taken="2026-11-22T20:00:00+00:00",
+    environment={"CPU": "a CPU", "threads": "1"},
+    measured={"t.py::test_a": (UNMEASURED, row(), REFUSED, RANKS), "t.py::test_b": (row(calls=7),)},
+    thresholds={"t.py::test_a": (Threshold("hit", "median", 0.3, is_strict=True),)},
+    documents=(
+        ReportedDocument("budget", Document((BAR, Folded("more", (one_line("x"),))), "is", {"a": "b"})),
+    ),
+    numbers=(MetricValue("t.py::test_a::step", "collectives", 3),),
+    gates=(ReportedGate("base.json", (INFINITE,), False, Document((one_line(Span("ok", Tone.GOOD)),))),),
+    explained=Document((one_line("all of it"),)),
+    notices=Document((one_line("one thing"),)),
+)
+
+
+def saved(run: ReportedRun) -> dict[str, Any]:
+    """Make the members of a saved run as they are read again."""
+    text = json.dumps({"machine_info": {}, "benchmarks": [], KEY: encode_run(run)})
+    members: dict[str, Any] = json.loads(text)
+    return members
+
+
+@pytest.mark.parametrize("run", [LIVE, hostile_run()], ids=["all kinds", "hostile"])
+def test_a_saved_run_is_the_run_that_was_saved(run: ReportedRun, tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(saved(run)))
+    assert read_run(path) == replace(run, where=str(path))
+
+
+def block(**changes: Any) -> str:
+    """Make a file of which members of the run are others."""
+    members = saved(run_of(row()))
+    members[KEY]["run"] |= changes
+    return json.dumps(members)
+
+
+def of_samples(**changes: Any) -> str:
+    """Make a file of which members of the first samples are others."""
+    members = saved(run_of(row()))
+    members[KEY]["run"]["measured"]["t.py::test_a"][0]["figures"]["samples"][0] |= changes
+    return json.dumps(members)
+
+
+WRONG = {
+    "empty": ("", "line 1: Expecting value"),
+    "no JSON": ("{", "line 1: Expecting property name"),
+    "torn": (block()[:-20], "line 1: "),
+    "nested": ("[" * 100_000, "it is nested too deeply"),
+    "a list": ("[]", NOTHING),
+    "null": ("null", NOTHING),
+    "others alone": (json.dumps({"benchmarks": [{"fullname": "t.py::test_theirs"}]}), NOTHING),
+    "no run": (json.dumps({"benchmarks": [], KEY: {"version": VERSION}}), "has no dict: None"),
+    "an earlier version": (json.dumps({"benchmarks": [], KEY: [{"name": "a"}]}), OTHER_VERSION),
+    "a later version": (json.dumps({"benchmarks": [], KEY: {"version": 99, "run": 3}}), OTHER_VERSION),
+    "nothing": (block(measured={}), NOTHING),
+    "gates": (block(gates=3), f"its {KEY} has no list: 3"),
+    "a block": (block(notices={"blocks": [{"type": "Evil"}]}), f"its {KEY} has a Evil where none is valid"),
+    "no state": (of_samples(state="warm"), "'warm' is not a valid State"),
+    "no times": (of_samples(values=["<b>"]), "has no int: '<b>'"),
+    "below zero": (of_samples(values=[-1]), "no whole number from 0: -1"),
+    "no number": (of_samples(values=[float("nan")]), "has no int: nan"),
+    "too great": (of_samples(values=[10**400]), "a latency of 1000"),
+    "a long name": (of_samples(state="x" * 10_000), "is not a valid State"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_said_in_a_line_that_names_the_file(what: str, tmp_path: Path) -> None:
+    text, said = WRONG[what]
+    path = tmp_path / "0001_base.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r".") as error:
+        read_run(path)
+    line = str(error.value)
+    assert line.startswith(f"{path} is no saved run: ")
+    assert said in line
+    assert "\n" not in line
+    assert len(line) < len(str(path)) + 450
+
+
+def test_a_file_that_is_no_text_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "0001_base.json"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match="is no saved run: it is no text"):
+        read_run(path)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "0001_base.json"
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+    with pytest.raises(ValueError, match="it has more than 64 MiB"):
+        read_run(path)
+    monkeypatch.setattr(saved_file, "MOST_BYTES", len(block()))
+    path.write_text(block())
+    assert read_run(path)
+
+
+@pytest.mark.parametrize("padding", ["[],", "{},", "1,"])
+def test_a_file_whose_values_would_fill_the_memory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str
+) -> None:
+    path = tmp_path / "0001_base.json"
+    monkeypatch.setattr(saved_file, "MOST_HELD_BYTES", 2**20)
+    path.write_text(f'{{"pad": [{padding * 20_000}0], {block()[1:]}')
+    with pytest.raises(ValueError, match="its values would take more than 1 MiB of memory"):
+        read_run(path)
+    path.write_text(f'{{"pad": [{padding * 20}0], {block()[1:]}')
+    assert read_run(path)
+
+
+def test_a_folder_and_a_file_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.json"):
+        with pytest.raises(ValueError, match=r"cannot be read: (Is a directory|No such file)"):
+            read_run(path)
+
+
+@fuzzed
+@given(some.data())
+def test_whatever_a_file_holds_it_is_a_page_or_one_line(data: some.DataObject) -> None:
+    for run in (LIVE, hostile_run()):
+        spoiled, _ = data.draw(changed(saved(run)))
+        try:
+            again = decode_run(spoiled)
+        except ValueError as error:
+            assert_one_line(error)
+            continue
+        assert html_page([again]).endswith("</html>\n")
