@@ -114,10 +114,9 @@ def _watch(words: list[str]) -> int:
     own, rest = (words[:1], words[1:]) if words[:1] == ["--"] else ([], words)
     if not rest or (not own and rest[0].startswith("-")):
         _parser().parse_args(["watch", *rest])  # asks for help, or says what is wrong
-    from pytest_dtdispatch.watch.program import script
-    from pytest_dtdispatch.watch.script import watch_program
+    from pytest_dtdispatch.watch.script import watch_script
 
-    return watch_program(script(rest[0]), rest[1:])
+    return watch_script(rest[0], rest[1:])
 
 
 def _update_expected(given: argparse.Namespace) -> int:

@@ -1,99 +1,106 @@
-"""``dtdispatch watch``: a script runs unchanged, and its optimizer ends the steps. Imports no torch."""
+"""``dtdispatch watch``: a script runs as Python runs it, and the steps of its optimizer end the steps."""
 
 from __future__ import annotations
 
+import os
+import runpy
+import sys
 import threading
+import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_dtdispatch.core.shown import printable
-from pytest_dtdispatch.errors import DtDispatchError, WatchError
-from pytest_dtdispatch.torchapi.first_mesh import told_of_first_mesh
+from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.watch.lines import calls_text
-from pytest_dtdispatch.watch.program import Program, run
 from pytest_dtdispatch.watch.saying import is_first_rank, say_on_first_rank
+from pytest_dtdispatch.watch.step_watch import StepWatch
 
-if TYPE_CHECKING:
-    from pytest_dtdispatch.watch.step_ends import StepEnds
-    from pytest_dtdispatch.watch.step_watch import StepWatch
-
-
-WITHOUT_MESH = "it made no DeviceMesh, so it has no DTensors; processes that it starts are not watched"
+INTERRUPTED, FAILED = 130, 1
 
 
-def watch_program(program: Program, arguments: Sequence[str]) -> int:
-    """Run a program, watch its steps, and print a summary however it ends; return its exit status.
+def watch_script(name: str, arguments: Sequence[str]) -> int:
+    """Run a script, watch its steps, and print a summary however it ends.
+
+    Returns:
+        The status that Python would exit with.
 
     Raises:
-        WatchError: it ended well, and there was nothing to watch.
+        WatchError: it cannot be read, or it ended well and called no op on DTensors.
     """
-    watched = WatchedProgram(program.name)
+    path = os.path.abspath(name)  # noqa: PTH100 (links are not followed, as Python follows none)
     try:
-        with told_of_first_mesh(watched.open):
-            status = run(program, arguments)
-    finally:
-        watched.close()
-    if watched.why_nothing and not status and is_first_rank():
-        raise WatchError(watched.why_nothing)
-    say_on_first_rank(watched.summary())
+        Path(path).open("rb").close()
+    except OSError as error:
+        raise WatchError(f"watch {name}: cannot be read: {error.strerror}") from None
+    with StepWatch() as watch:
+        hook = register_optimizer_step_post_hook(_StepEnds(watch).after_step)
+        try:
+            status = _run(path, arguments)
+        finally:
+            hook.remove()
+    steps = watch.steps
+    if not steps.calls and not steps.after.calls:
+        nothing = "called no op on DTensors; processes that it starts are not watched"
+        if not status and is_first_rank():
+            raise WatchError(f"{name} {nothing}")
+        say_on_first_rank(f"dtdispatch: {printable(name)} {nothing}")
+    elif not len(steps):
+        say_on_first_rank(
+            f"dtdispatch: {printable(name)}: no optimizer stepped outside of compiled code, which would have "
+            f"told its steps apart; in all {calls_text(steps.after)}"
+        )
+    else:
+        say_on_first_rank(watch.summary())
     return status
 
 
-class WatchedProgram:
-    """The watch over a program, from its first mesh on.
+class _StepEnds:
+    """Ends a step of a watch with each step of the optimizer that leads: the first that steps.
 
-    Args:
-        name: of the program.
+    Another one that steps twice while the leader does not takes its place, as the leader may be done. So
+    each iteration of a loop with several optimizers ends once.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = printable(name)
-        self._why_not = WITHOUT_MESH
-        self._watch: StepWatch | None = None
-        self._ends: StepEnds | None = None
+    def __init__(self, watch: StepWatch) -> None:
+        self._watch = watch
         self._thread = threading.current_thread()
+        self._leader: weakref.ref[Any] | None = None
+        self._others: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def open(self) -> None:
-        """Open the watch; a program that measures by itself is not watched, and does not fail."""
-        from pytest_dtdispatch.watch.step_ends import StepEnds
-        from pytest_dtdispatch.watch.step_watch import StepWatch
-
-        try:
-            self._watch = StepWatch()
-        except DtDispatchError as error:
-            self._why_not = str(error)
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Note a step of an optimizer; what is compiled stays as it is."""
+        if torch.compiler.is_compiling() or threading.current_thread() is not self._thread:
             return
-        self._thread = threading.current_thread()
-        self._ends = StepEnds(self._step)
-        self._ends.open()
+        leader = self._leader() if self._leader else None
+        if leader is not None and optimizer is not leader and optimizer not in self._others:
+            self._others.add(optimizer)
+            return
+        self._leader = weakref.ref(optimizer)
+        self._others.clear()
+        self._watch.step()
 
-    def close(self) -> None:
-        """Close it."""
-        if self._ends is not None:
-            self._ends.close()
-        if self._watch is not None:
-            self._watch.close()
 
-    @property
-    def why_nothing(self) -> str:
-        """Why nothing was seen; empty where something was."""
-        if self._watch is None:
-            return f"{self._name} was not watched: {self._why_not}"
-        steps = self._watch.steps
-        return "" if steps.calls or steps.after.calls else f"{self._name} called no op on DTensors"
-
-    def summary(self) -> str:
-        """Say what was seen."""
-        if self._watch is None or self.why_nothing:
-            return f"dtdispatch: {self.why_nothing}"
-        steps = self._watch.steps
-        if not len(steps):
-            return (
-                f"dtdispatch: {self._name}: no optimizer stepped outside of compiled code, which would have "
-                f"told its steps apart; in all {calls_text(steps.after)}"
-            )
-        return self._watch.summary()
-
-    def _step(self) -> None:
-        if self._watch is not None and threading.current_thread() is self._thread:
-            self._watch.step()
+def _run(path: str, arguments: Sequence[str]) -> int:
+    """Run a script to its end; return the status that Python would exit with."""
+    sys.argv[:] = [path, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(path).resolve().parent)
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as left:
+        if left.code is None or isinstance(left.code, int):
+            return left.code or 0
+        print(left.code, file=sys.stderr)
+        return FAILED
+    except BaseException as error:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != path:  # ours, and those of runpy
+            frames = frames.tb_next
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+    return 0
