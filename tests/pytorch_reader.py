@@ -29,14 +29,6 @@ def read_results(path: Path) -> dict[Key, int]:
     return rows
 
 
-def check(expected: Path, results: Path) -> dict[Key, float]:
-    """Compare as it does: each change in percent. An expected 0 ends it, and a row without a result."""
-    found = read_results(results)
-    return {
-        key: float(found[key] - value) * 100 / value for key, (value, _) in read_expected(expected).items()
-    }
-
-
 def _enter(rows: dict[Key, T], fields: list[str], value: T) -> None:
     key = fields[0].strip(), fields[1].strip()
     assert key not in rows, f"duplicate {key}"

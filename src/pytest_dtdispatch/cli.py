@@ -121,15 +121,10 @@ def _watch(words: list[str]) -> int:
 
 def _update_expected(given: argparse.Namespace) -> int:
     from pytest_dtdispatch.gates.expected import update_expected
-    from pytest_dtdispatch.gates.expected_file import as_it_is, as_pytorch_reads_it
     from pytest_dtdispatch.plugin.kinds import metric_names
 
-    names, form = metric_names(), as_pytorch_reads_it if given.pytorch else as_it_is
-    update = update_expected(given.file, given.results, given.reason, given.new_margin, names, form)
-    said, *left_out = str(update).split("\n")
-    say(f"{given.file}: {said}", Tone.GOOD)
-    for line in left_out:
-        say(line, Tone.NOTICE)
+    update = update_expected(given.file, given.results, given.reason, given.new_margin, metric_names())
+    say(f"{given.file}: {update}", Tone.GOOD)
     return 0
 
 
@@ -223,5 +218,3 @@ def _add_expected(commands: Any) -> None:
     update.add_argument("--reason", required=True, metavar="TEXT", help=what)
     what = "add results that FILE has no row for, with this margin: 0.1 is 10 %%; counters get 0"
     update.add_argument("--new-margin", metavar="FRACTION", help=what)
-    what = "leave out and list what PyTorch's check_results.py cannot read: comments, rows that expect 0"
-    update.add_argument("--pytorch", action="store_true", help=what)

@@ -245,48 +245,6 @@ def test_a_first_file_is_made_from_results_and_pytorch_reads_it(files: tuple[Pat
     assert len(pytorch_reader.read_expected(files[0])) == 4
 
 
-def test_what_pytorchs_checker_cannot_read_is_left_out_and_listed(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(IndexError):
-        pytorch_reader.check(*files)
-    text = FILE.replace("test_gone", "test_new")
-    files[0].write_text(text.removeprefix("# hits are noisy\n"))
-    with pytest.raises(ZeroDivisionError):
-        pytorch_reader.check(*files)
-    files[0].write_text(f"{text}   \n  # the  end\x1b[31m\r\n")
-    assert update(*files, "--pytorch", reason="more") == 0
-    assert capsys.readouterr().out == (
-        f"{files[0]}: 3 of 4 rows changed\n"
-        "left out, as PyTorch's check_results.py ends at it: # hits are noisy\n"
-        "left out, as PyTorch's check_results.py ends at it: t.py::test_step::train,misses_per_step,0,0\n"
-        "left out, as PyTorch's check_results.py ends at it: # the end [31m\n"
-    )
-    assert pytorch_reader.check(*files).keys() == {
-        ("t.py::test_add::add(S0, S0)", HIT),
-        ("t.py::test_step::train", "collectives"),
-        ("t.py::test_new::train", "collectives"),
-    }
-    text = files[0].read_text()
-    assert text.startswith('\n"t.py::test_add::add(S0, S0)",dispatch_hit_ns,98760,0.25,more\n\n\n')
-    assert update(*files, "--pytorch", reason="again") == 0
-    assert files[0].read_text() == text
-    assert "left out" not in capsys.readouterr().out
-
-
-def test_a_file_for_pytorch_is_not_emptied(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for text in ("t.py::test_step::train,misses_per_step,0,0\n", "t.py::test_step::train,collectives,5,0\n"):
-        files[0].write_text(text)
-        files[1].write_text(
-            "t.py::test_step::train,misses_per_step,0\nt.py::test_step::train,collectives,0\n"
-        )
-        assert update(*files, "--pytorch") == 2
-        assert "expected.csv: no row would be left" in refusal(capsys)
-        assert files[0].read_text() == text
-
-
 def test_a_read_only_file_is_refused_and_stays(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,6 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.gates import expected_file as expected
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedRow,
-    as_pytorch_reads_it,
     checked_reason,
     parse_expected,
     read_expected,
@@ -260,21 +259,6 @@ def test_pytorch_reads_the_rows_that_we_write_with_their_reasons(
     assert pytorch_reader.read_expected(path) == {
         (row.name, row.metric): (row.expected, row.noise_margin) for row in rows
     }
-
-
-@given(ROWS)
-def test_what_is_left_for_pytorch_is_every_row_that_expects_more_than_0(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[ExpectedRow]
-) -> None:
-    text = parse_expected("# why\n \n", "f", METRICS).with_rows(rows)
-    expected = {(row.name, row.metric): (row.expected, row.noise_margin) for row in rows if row.expected}
-    try:
-        kept, left_out = as_pytorch_reads_it(parse_expected(text, "f", METRICS))
-    except ValueError:
-        assert not expected
-        return
-    assert len(left_out) == 1 + len(rows) - len(expected)
-    assert pytorch_reader.read_expected(written(tmp_path_factory.mktemp("expected"), kept)) == expected
 
 
 def test_pytorch_stops_at_a_comment_so_a_reason_is_none(tmp_path: Path) -> None:

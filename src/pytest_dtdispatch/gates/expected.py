@@ -6,7 +6,7 @@ An improvement counts too, unless it is not to: one that nobody recorded hides t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +20,6 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import (
     ExpectedFile,
     ExpectedRow,
-    as_it_is,
     checked_reason,
     parse_expected,
     read_expected,
@@ -33,7 +32,6 @@ REGRESSED = "find what made it grow, or update the expected file where the cost 
 IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
 GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
 NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
-CHECKER = "PyTorch's check_results.py"
 UNEXPECTED = "the expected file has no such row: add one to gate it"
 
 
@@ -81,7 +79,6 @@ class Update:
         added: rows that it did not have.
         unmeasured: rows that no result was given for; they stay.
         unknown: results that it has no row for.
-        left_out: lines that it does not have any more, as PyTorch cannot read them.
     """
 
     rows: int
@@ -89,18 +86,16 @@ class Update:
     added: int
     unmeasured: int
     unknown: int
-    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """One line for who typed the command, and one for each that was left out."""
+        """One line for who typed the command."""
         text = f"{self.changed:,} of {self.rows:,} rows changed"
         others = (
             (self.added, "added"),
             (self.unmeasured, "left alone, as the results do not have them"),
             (self.unknown, "results have no row: --new-margin adds them"),
         )
-        counts = "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
-        return "\n".join([counts, *(f"left out, as {CHECKER} ends at it: {line}" for line in self.left_out)])
+        return "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
 
 
 def judge_results(
@@ -151,11 +146,10 @@ def update_expected(
     reason: str,
     new_margin: str | None,
     metrics: MetricNames,
-    form: Callable[[ExpectedFile], tuple[str, tuple[str, ...]]] = as_it_is,
 ) -> Update:
     """Write values that are off by more than a third of their margin anew, each with the reason.
 
-    Order, comments, blank lines and every other row stay as they are, as far as the form has them.
+    Order, comments, blank lines and every other row stay as they are.
     """
     checked_target(path)
     try:
@@ -173,12 +167,12 @@ def update_expected(
         raise DtDispatchError(f"{results_path} has no result for any row of {path}")
     changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
     added = [] if margin is None else [_new_row(result, margin, reason, metrics) for result in unknown]
-    text = file.with_rows([*changed, *added]) if changed or added else file.text
-    try:
-        text, left_out = form(parse_expected(text, str(path), metrics))
-    except ValueError as error:
-        raise DtDispatchError(str(error)) from None
-    if text != file.text:
+    if changed or added:
+        text = file.with_rows([*changed, *added])
+        try:
+            parse_expected(text, str(path), metrics)
+        except ValueError as error:
+            raise DtDispatchError(str(error)) from None
         write_whole(path, text)
     return Update(
         rows=len(file.rows) + len(added),
@@ -186,7 +180,6 @@ def update_expected(
         added=len(added),
         unmeasured=len(known - found),
         unknown=len(unknown) - len(added),
-        left_out=left_out,
     )
 
 

@@ -99,29 +99,6 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
     return ExpectedFile(where, text, tuple(rows))
 
 
-def as_it_is(file: ExpectedFile) -> tuple[str, tuple[str, ...]]:
-    """Give all of a file; nothing is left out."""
-    return file.text, ()
-
-
-def as_pytorch_reads_it(file: ExpectedFile) -> tuple[str, tuple[str, ...]]:
-    """Give what PyTorch's ``check_results.py`` can read of a file, and the lines that are left out.
-
-    A comment ends that program, and so does a row that expects 0: it divides by what is expected.
-    """
-    rows = {row.line: row for row in file.rows}
-    kept, left_out = [], []
-    for number, line in enumerate(file.text.split("\n"), start=1):
-        row = rows.get(number)
-        if line.strip() and not (row and row.expected):
-            left_out.append(plain_name(line))
-        else:
-            kept.append(str(row) if row else "")
-    if left_out and not any(kept):
-        raise ValueError(f"{file.where}: no row would be left: PyTorch's checker reads none that expects 0")
-    return "\n".join(kept), tuple(left_out)
-
-
 def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     """Read a file of results."""
     rows = _rows(_text(path), str(path), RESULTS_FORM, (3, 4), metrics)
