@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 FOLDERS = (
     *("errors", "stats", "core", "torchapi", "gates", "report", "measuring"),
     *("steps", "compiled", "instructions", "scaling", "ranks", "meshes", "budget", "compare"),
-    *("api", "watch", "__init__", "plugin", "ab", "atlas", "suite", "cli", "__main__"),
+    *("api", "watch", "__init__", "plugin", "ab", "suite", "cli", "__main__"),
 )
 NEITHER_TORCH_NOR_PYTEST = {"core", "stats", "report", "gates"}
 LOADED_WITHOUT_TORCH = {*NEITHER_TORCH_NOR_PYTEST, *("__init__", "api", "plugin", "ab", "cli", "__main__")}

@@ -13,24 +13,13 @@ from typing import Any, NoReturn
 from pytest_dtdispatch.ab.command_flags import told_by
 from pytest_dtdispatch.ab.commands import AB, add_ab_parser, obey_ab
 from pytest_dtdispatch.ab.matrix_commands import MATRIX, add_matrix_parser, obey_matrix
-from pytest_dtdispatch.atlas.outputs import checked_outputs
-from pytest_dtdispatch.core.environment import require_torch
 from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.forms import (
-    ATLAS,
-    ATLAS_DATA,
-    ATLAS_PAGE,
-    ATLASES,
-    ATLASES_DATA,
-    ATLASES_PAGE,
-    REPORT,
-)
+from pytest_dtdispatch.core.forms import REPORT
 from pytest_dtdispatch.core.parsing import read_exports, read_file
-from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.plugin.flags import EXPORTS
 from pytest_dtdispatch.report.document import Tone
-from pytest_dtdispatch.report.screen import say, shown_progress
+from pytest_dtdispatch.report.screen import say
 
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
 
@@ -69,7 +58,7 @@ def _obey(words: list[str]) -> int:
         print("dtdispatch", version("pytest-dtdispatch"))
         return 0
     if given.command is None:
-        names = "ab, matrix, atlas, atlas-versions, watch, expected, export, report"
+        names = "ab, matrix, watch, expected, export, report"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
     if given.command == AB:
         return obey_ab(given, arguments)
@@ -77,36 +66,8 @@ def _obey(words: list[str]) -> int:
         return obey_matrix(given, arguments)
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
-    others = {
-        "expected": _update_expected,
-        "export": _export,
-        "report": _report,
-        "atlas-versions": _atlas_versions,
-    }
-    if given.command in others:
-        return others[given.command](given)
-    return _atlas(given, shlex.join(["dtdispatch", *words]))
-
-
-def _atlas(given: argparse.Namespace, command: str) -> int:
-    outputs = checked_outputs(given.output, ATLAS, ATLAS_PAGE, ATLAS_DATA)
-    require_torch()
-    from pytest_dtdispatch.atlas.survey import write_atlas
-
-    with shown_progress():
-        atlas = write_atlas(outputs, given.ops, command)
-    say(f"{outputs}: {many(len(atlas.rows), 'row')} of {many(atlas.ops, 'op')}", Tone.GOOD)
-    return 0
-
-
-def _atlas_versions(given: argparse.Namespace) -> int:
-    from pytest_dtdispatch.atlas.joining import merged
-    from pytest_dtdispatch.atlas.written_versions import read_records, write_versions
-
-    outputs = checked_outputs(given.output, ATLASES, ATLASES_PAGE, ATLASES_DATA)
-    records = read_records(given.atlases)
-    say(f"{outputs}: {write_versions(merged(records) if given.merge else records, outputs)}", Tone.GOOD)
-    return 0
+    others = {"expected": _update_expected, "export": _export, "report": _report}
+    return others[given.command](given)
 
 
 def _watch(words: list[str]) -> int:
@@ -161,7 +122,6 @@ def _parser() -> Parser:
     parser = Parser("dtdispatch", description=about)
     parser.add_argument("--version", action="store_true", help="print the version of this package")
     commands = parser.add_subparsers(dest="command", title="subcommands")
-    _add_atlas(commands)
     watch = commands.add_parser("watch", help="run a script, and say where its steps miss the caches")
     what = "a Python file, run as Python runs it; the steps of its optimizer end the steps"
     watch.add_argument("script", metavar="SCRIPT.py", help=what)
@@ -172,21 +132,6 @@ def _parser() -> Parser:
     _add_export(commands)
     _add_report(commands)
     return parser
-
-
-def _add_atlas(commands: Any) -> None:
-    atlas = commands.add_parser("atlas", help="measure every op that DTensor has a rule for, in minutes")
-    what = "a short page in Markdown; every row goes into FILE.html beside it, and as data into FILE.json"
-    atlas.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
-    what = "only these ops, as mm.* or add.Tensor; may be repeated"
-    atlas.add_argument("--ops", action="append", default=[], metavar="GLOB", help=what)
-    versions = commands.add_parser("atlas-versions", help="compare atlases of several versions of torch")
-    what = "two or more that dtdispatch atlas wrote; they are put into the order of their versions"
-    versions.add_argument("atlases", type=told_by(read_file), nargs="+", metavar="ATLAS.json", help=what)
-    what = "atlases of one torch and Python on one machine are one version, with the visits of all"
-    versions.add_argument("--merge", action="store_true", help=what)
-    what = "a short page of what changed; every row goes into FILE.html beside it, and as data into FILE.json"
-    versions.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.md", help=what)
 
 
 def _add_export(commands: Any) -> None:

@@ -29,8 +29,6 @@ FLAGS = {
         "control",
     ],
     "matrix": ["python", "metric", "threshold", "pairs", "confirm", "floor", "control"],
-    "atlas": ["output", "ops"],
-    "atlas-versions": ["output", "merge"],
     "expected": ["results", "reason", "new-margin"],
     "export": ["format"],
     "": ["help", "version", "base"],
@@ -39,8 +37,6 @@ FLAGS = {
 SAFE = {
     "ab": [f"--base={NOWHERE}", f"--head={NOWHERE}", "--json=/nowhere/ab.json"],
     "matrix": [f"--python={NOWHERE}", "--json=/nowhere/matrix.json"],
-    "atlas": ["--output=/nowhere/atlas.md"],
-    "atlas-versions": ["/nowhere/atlas.json", "--output=/nowhere/versions.md"],
     "export": ["/nowhere/saved.json", "csv:/nowhere/out.csv"],
 }
 EXPECTED = "# hits\nt.py::test_a::a,dispatch_hit_ns,6940,0.25\nt.py::test_b::b,collectives,4,0,why\n"

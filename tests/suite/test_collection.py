@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.plugin_runs import run
-from tests.probes import has_rule
 
 pytestmark = pytest.mark.torch
 SUITE = ("--pyargs", "pytest_dtdispatch.suite")
@@ -58,20 +57,3 @@ def test_a_name_that_is_of_another_test_or_negated_leaves_compiles_out(
     assert "test_dispatch" in text
     assert "test_compile" not in text
     assert "test_atlas" not in text
-
-
-REFUSED = "_upsample_nearest_exact1d_backward.grad_input"
-
-
-def test_an_op_of_the_atlas_is_measured_and_one_that_torch_refuses_is_skipped(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    ops = f"test_op and (atan2.default or {REFUSED})"
-    selected = (*SUITE, "-m", "atlas", "-k", ops, "-rs", "--benchmark-quiet")
-    result = run(pytester, "--dtdispatch", "--dtdispatch-rounds=2", *selected)
-    assert result.ret == pytest.ExitCode.OK
-    printed = result.stdout.str()
-    assert "atan2.default(f32[8,8]S0, f32[8,8]S0)@4" in printed
-    assert "1 skipped" in printed or not has_rule(REFUSED)
-    assert "torch does not support it: RuntimeError: " in printed or not has_rule(REFUSED)

@@ -9,12 +9,6 @@ RESULTS, EXPECTED = "results", "expected results"
 RECORDS = "records of PyTorch's benchmark database"
 AB_RUN, AB_FORMAT = "a run of dtdispatch ab or matrix", "pytest-dtdispatch ab"
 TRACE, TRACE_EXPORT, TRACE_FORMAT = "a trace", "trace", "pytest-dtdispatch trace"
-ATLAS, ATLAS_TITLE = "an atlas", "Atlas of ops"
-ATLAS_PAGE = "a page of an atlas"
-ATLAS_DATA, ATLAS_FORMAT = "data of an atlas", "pytest-dtdispatch atlas"
-ATLASES, ATLASES_TITLE = "a comparison of atlases", "Atlas of ops by version"
-ATLASES_PAGE = "a page of several atlases"
-ATLASES_DATA, ATLASES_FORMAT = "data of several atlases", "pytest-dtdispatch atlas versions"
 GITHUB, BENCHER = "entries of github-action-benchmark", "metrics of Bencher"
 SAMPLES, STACKS = "samples", "collapsed stacks"
 SUMMARY, SUMMARY_TITLE = "a summary in Markdown", "dtdispatch"
@@ -33,17 +27,11 @@ _BEGINNINGS = {
     AB_RUN: re.compile(rf'\s*\{{\s*"format":\s*"{AB_FORMAT}"'),
     TRACE: re.compile(rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"'),
     "a saved run of pytest-benchmark": re.compile(r'\s*\{\s*"machine_info":'),
-    ATLAS: re.compile(f"# {ATLAS_TITLE}\n"),
-    ATLAS_DATA: re.compile(rf'\s*\{{\s*"format":\s*"{ATLAS_FORMAT}"'),
-    ATLASES: re.compile(f"# {ATLASES_TITLE}\n"),
-    ATLASES_DATA: re.compile(rf'\s*\{{\s*"format":\s*"{ATLASES_FORMAT}"'),
     GITHUB: re.compile(rf'\s*\[\s*\{{\s*"name":\s*{_TEXT},\s*"unit":'),
     BENCHER: re.compile(rf'\s*\{{\s*{_TEXT}:\s*\{{\s*{_TEXT}:\s*\{{\s*"value":'),
     SAMPLES: re.compile("test,signature,op,mesh,state,unit,rank,index,value\n"),
     STACKS: re.compile(r"[^;\n]*::[^;\n]*;[^\n]* \d+\n"),
     REPORT: _page_of(REPORT_TITLE),
-    ATLAS_PAGE: _page_of(ATLAS_TITLE),
-    ATLASES_PAGE: _page_of(ATLASES_TITLE),
     SUMMARY: re.compile(f"## {SUMMARY_TITLE}: "),
 }
 _MARGIN = re.compile(r"[-+.\de]+")

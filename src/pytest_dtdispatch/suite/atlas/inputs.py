@@ -28,6 +28,9 @@ class Layout:
     mesh: tuple[int, ...]
     placements: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{' '.join(self.placements)}@{'x'.join(map(str, self.mesh))}"
+
     def of(self, position: int) -> str:
         """Placements of the tensor at a position, counted from 0."""
         return self.placements[min(position, len(self.placements) - 1)]

@@ -12,17 +12,17 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from pytest_dtdispatch.atlas.inputs import Layout, needs_of
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.op_call import DTYPES, OpCall
+from pytest_dtdispatch.suite.atlas.inputs import Layout, needs_of
 from pytest_dtdispatch.torchapi.ops import SchemaArgument, op_name, schema_of
 
 # Tensors of the generic arguments, tried in this order until the op runs on plain tensors.
-MOULDS = (
+TENSOR_TEMPLATES = (
     *("f32[8,8]", "i64[8,8]", "b8[8,8]", "f32[8]", "c64[8,8]"),
     *("f32[8,8,8]", "f64[8,8]", "f32[8,8,8,8]", "f32[8,8,8,8,8]"),
 )
-# Dtypes of tensors that have the mould's shape, by the name of the argument.
+# Dtypes of tensors that have the template's shape, by the name of the argument.
 NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
 # Dtypes of outputs by name; all others are tried in the order of OUTPUT_DTYPES.
 NAMED_OUTPUTS = {
@@ -31,6 +31,8 @@ NAMED_OUTPUTS = {
     "P": "f32",
 }
 OUTPUT_DTYPES = ("f32", "b8", "i64", "f64", "c64")
+# Placements of what is only written to, tried in this order; the first are those of the other tensors.
+OUTPUT_PLACEMENTS = ("", "R", "S1")
 
 _BY_TEXT = {text: dtype for dtype, text in DTYPES.items()}
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)\](t?)([RL]?)")
@@ -134,6 +136,19 @@ class Arguments:
 
         return self._call(place)
 
+    def supported(self, mesh: DeviceMesh, layout: Layout) -> OpCall | str:
+        """Return the call on DTensors that runs, or torch's first refusal."""
+        refusals = []
+        for first in OUTPUT_PLACEMENTS if self.outputs else OUTPUT_PLACEMENTS[:1]:
+            output = first and first + "R" * (mesh.ndim - 1)
+            try:
+                self.placed(mesh, layout, output).run()
+            except Exception as error:  # whatever torch says: plain tensors run with these arguments
+                refusals.append(first_line(error))
+            else:
+                return self.placed(mesh, layout, output)
+        return refusals[0]
+
     def _call(self, make: Callable[[TensorText, str], torch.Tensor]) -> OpCall:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
@@ -176,9 +191,9 @@ def _candidates(op: Any) -> Iterator[Arguments]:
     schema = schema_of(op)
     needed = needs_of(op_name(op))
     outputs = [argument.name for argument in schema if argument.is_output]
-    for mould in MOULDS:
+    for template in TENSOR_TEMPLATES:
         values = {
-            argument.name: _value(argument, mould, needed)
+            argument.name: _value(argument, template, needed)
             for argument in schema
             if not argument.is_output and (argument.is_required or argument.name in needed)
         }
@@ -198,7 +213,7 @@ def _output_dtypes(outputs: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield tuple(each[0] for each in tried)
 
 
-def _value(argument: SchemaArgument, mould: str, needed: Mapping[str, Any]) -> Any:
+def _value(argument: SchemaArgument, template: str, needed: Mapping[str, Any]) -> Any:
     kind = argument.type
     if argument.name in needed:
         value = needed[argument.name]
@@ -206,19 +221,19 @@ def _value(argument: SchemaArgument, mould: str, needed: Mapping[str, Any]) -> A
             return _dtype(value) if argument.name.endswith("dtype") else value
         return tuple(map(TensorText.read, value)) if isinstance(value, list) else TensorText.read(value)
     if "Tensor" in kind and not kind.startswith("Optional"):
-        dtype, _, shape = mould.partition("[")
+        dtype, _, shape = template.partition("[")
         text = TensorText.read(f"{NAMED.get(argument.name, dtype)}[{shape}")
         return (text, text) if "List" in kind else text
-    return _plain_value(argument, kind, mould)
+    return _plain_value(argument, kind, template)
 
 
-def _plain_value(argument: SchemaArgument, kind: str, mould: str) -> Any:
+def _plain_value(argument: SchemaArgument, kind: str, template: str) -> Any:
     if argument.name == "dtype":
         return torch.float64
     if kind.startswith("Optional"):
         return None
     if "List" in kind:
-        shape = list(TensorText.read(mould).shape)
+        shape = list(TensorText.read(template).shape)
         values = {"List[int]": [1] if argument.name in ("dim", "dims") else shape, "List[number]": [2, 2]}
         return values.get(kind, [True] * (argument.length or 2))
     return {"number": 2, "int": 1, "float": 0.5, "bool": False, "str": "none"}.get(kind)

@@ -1,4 +1,4 @@
-"""Arguments of ops, made from their schemas."""
+"""The atlas of the suite: arguments of ops, made from their schemas, and what a run of it says of an op."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from pytest_dtdispatch.atlas.arguments import MOULDS, Arguments, TensorText, find_arguments
-from pytest_dtdispatch.atlas.inputs import NEEDS, Layout, layouts, layouts_of, needs_of
+from pytest_dtdispatch.suite.atlas.arguments import TENSOR_TEMPLATES, Arguments, TensorText, find_arguments
+from pytest_dtdispatch.suite.atlas.inputs import NEEDS, Layout, layouts, layouts_of, needs_of
 from pytest_dtdispatch.torchapi.ops import SchemaArgument, ops_with_a_rule, schema_of
+from tests.plugin_runs import run
+from tests.probes import needs_rule
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -18,6 +20,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 ADD = torch.ops.aten.add.Tensor
+
+
+ATLAS = (
+    "--dtdispatch",
+    "--dtdispatch-rounds=2",
+    "--benchmark-quiet",
+    "--pyargs",
+    "pytest_dtdispatch.suite",
+    "-m",
+    "atlas",
+)
+OPS = ops_with_a_rule()
 
 
 def found(op: object) -> Arguments:
@@ -47,7 +61,7 @@ def test_a_text_that_is_no_tensor_is_refused() -> None:
 
 def test_every_text_of_the_tables_can_be_read() -> None:
     texts = [value for _, needed in NEEDS for value in needed.values() if isinstance(value, str)]
-    for text in (*MOULDS, *(text for text in texts if "[" in text)):
+    for text in (*TENSOR_TEMPLATES, *(text for text in texts if "[" in text)):
         TensorText.read(text).plain()
 
 
@@ -88,7 +102,7 @@ def test_a_tensor_is_placed_as_far_as_it_can_be_split(
         (torch.ops.aten.mm.default, {"self": "f32[8,16]", "mat2": "f32[16,32]"}),
     ],
 )
-def test_the_first_mould_that_runs_is_taken(op: object, values: dict[str, str]) -> None:
+def test_the_first_template_that_runs_is_taken(op: object, values: dict[str, str]) -> None:
     expected = {name: TensorText.read(text) for name, text in values.items()}
     assert found(op).values == expected
 
@@ -162,3 +176,62 @@ def test_ops_are_read_from_the_registries_in_the_order_of_names() -> None:
     assert list(ops) == sorted(ops)
     assert {"add.Tensor", "convolution.default", "is_same_size.default"} <= set(ops)
     assert ops["add.Tensor"] is ADD
+
+
+def test_an_op_on_which_no_arguments_run_says_why_the_first_did_not() -> None:
+    class Demanding:
+        """An op that nothing suits."""
+
+        __name__ = "demanding.default"
+        _schema = ADD._schema
+
+        def __call__(self, *args: object) -> None:
+            raise ValueError("not these\nnor any other")
+
+    assert find_arguments(Demanding()) == "ValueError: not these"
+
+
+def test_a_call_that_runs_is_found_and_a_refusal_is_what_torch_says_first(mesh: DeviceMesh) -> None:
+    call = found(torch.ops.aten.sum.IntList_out).supported(mesh, Layout((4,), ("S0",)))
+    assert not isinstance(call, str)
+    call.run()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param(name, said, marks=needs_rule(name), id=name)
+        for name, said in {
+            "mm.default": [
+                "*mm.default(f32[[]8,16]S0, f32[[]16,32]S0)@4*",
+                "*redistributes f32[[]16,32]S0 -> R",
+            ],
+            "squeeze_.default": ["*not measured", "*runs once: it changes a tensor's shape in place"],
+            "is_same_size.default": ["*unpropagated"],
+            "index_put_.default": ["*torch refuses index_put_.default on *@*: RuntimeError: *"],
+            "_scaled_dot_product_flash_attention.default": [
+                "SKIPPED*no arguments made: NotImplementedError: *"
+            ],
+            "_upsample_nearest_exact1d_backward.grad_input": ["SKIPPED*torch refuses *: RuntimeError: *"],
+        }.items()
+    ],
+)
+def test_an_op_has_its_rows_with_their_notes_or_says_why_it_has_none(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str, said: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    result = run(pytester, *ATLAS, "-k", f"test_op[{name}]", "-rs", "-v")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(said)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_every_op_is_measured_or_says_why_not(pytester: pytest.Pytester) -> None:
+    report = pytester.path / "report.xml"
+    result = run(pytester, *ATLAS, "--dtdispatch-max-time=0.01", "-q", f"--junitxml={report}")
+    assert result.ret == pytest.ExitCode.OK
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] + outcomes["skipped"] == len(OPS)
+    assert outcomes["passed"] >= 200
+    assert report.read_text().count('message="no arguments made') <= len(OPS) // 50
