@@ -63,10 +63,10 @@ def test_the_package_runs_as_the_command() -> None:
 def test_an_interruption_is_told_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*given: object) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pytest_dtdispatch.report.saved_report.read_reported", interrupted)
+    monkeypatch.setattr("argparse.ArgumentParser.parse_args", interrupted)
     assert main(["report", "a.json", "--output", "page.html"]) == 130
     assert capsys.readouterr() == ("", "dtdispatch: interrupted, and nothing was written\n")
 
