@@ -19,7 +19,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.steps.measure import run_and_count_steps
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 
 BOUND = 1.5
@@ -53,7 +54,7 @@ def whole(step: Callable[[], Any]) -> float:
     ratios = []
     for _ in range(5):
         plain = seconds(lambda: [step() for _ in range(3 + STEPS)])
-        ratios.append(seconds(lambda: run_and_count_steps(step, 3, STEPS, "step")) / plain)
+        ratios.append(seconds(lambda: run_and_count(StepCalls("step", step, 3, STEPS))) / plain)
     return statistics.median(ratios)
 
 
@@ -101,7 +102,7 @@ def main() -> None:
     worst = 0.0
     for name, step in steps.items():
         plain, counted, between = cost(step)
-        calls = run_and_count_steps(step, 0, 1, name).calls
+        calls = run_and_count(StepCalls(name, step, 0, 1)).calls
         worst = max(worst, counted / plain)
         print(
             f"{name:28}{calls:14}{plain * 1e3:14.3f}{counted * 1e3:14.3f}{counted / plain:14.3f}"

@@ -122,7 +122,7 @@ class DtDispatch(Budgeting, Comparing):
             warmup: steps that run first, and do not count: 3, with inputs 0.
             steps: steps that are counted, one by one: 5, with inputs the rest of them.
             inputs: what the step is called with, each once and in order, as a decode loop or batches of
-                several shapes have them; any iterable that ends. ``stream`` of the result is by their shapes.
+                several shapes have them; any iterable that ends. The table has a line for each shape.
             name: names the line; by default the function's own name.
 
         Returns:
@@ -139,7 +139,7 @@ class DtDispatch(Budgeting, Comparing):
             True
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.step_calls import read_calls
+        from pytest_dtdispatch.steps.model import read_calls
 
         return read_calls(step_fn, warmup, steps, inputs, name).run_once()
 

@@ -24,7 +24,8 @@ from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.plugin.call_counts import count_call
 from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
-from pytest_dtdispatch.steps.measure import run_and_count_steps
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
 from tests.probes import needs
@@ -130,7 +131,7 @@ def test_a_compile_leaves_none(gather: Callable[[], Any]) -> None:
 
 def test_sizes_and_steps_leave_none(block: Block) -> None:
     assert left_by(lambda: run_and_measure_sizes(lambda _: block, (1, 2), ShardingCaches(), Plan(7, 2))) == 0
-    assert left_by(lambda: run_and_count_steps(block, 2, 3, "block")) == 0
+    assert left_by(lambda: run_and_count(StepCalls("block", block, 2, 3))) == 0
 
 
 def test_a_capture_leaves_what_the_program_leaves(block: Block, capture: Make) -> None:

@@ -25,8 +25,8 @@ from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
 from pytest_dtdispatch.steps.happened import Asked
 from pytest_dtdispatch.steps.held import resident_bytes
-from pytest_dtdispatch.steps.measure import run_and_count_steps
-from pytest_dtdispatch.steps.model import Steps
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.dispatcher import TENSOR_META, collective_kind
 from pytest_dtdispatch.torchapi.ops import open_modes
@@ -44,7 +44,7 @@ Step = Callable[[], Any]
 
 
 def count(step: Step, warmup: int = 3, steps: int = 5) -> Steps:
-    return run_and_count_steps(step, warmup, steps, "step")
+    return run_and_count(StepCalls("step", step, warmup, steps))
 
 
 def on_mesh(mesh: DeviceMesh, rows: int = 4) -> DTensor:

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from pytest_dtdispatch.core.places import CodePlace
 from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.happened import Miss
-from pytest_dtdispatch.steps.measure import run_and_count_steps
-from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls, StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch
@@ -95,7 +95,7 @@ def counts(request: pytest.FixtureRequest) -> Any:
         optimizer.step()  # optimizer
         loss.full_tensor()  # logging
 
-    yield run_and_count_steps(step, 2, 1, "train").steps[0]
+    yield run_and_count(StepCalls("train", step, 2, 1)).steps[0]
     owner.close()
 
 
@@ -178,7 +178,7 @@ def test_one_cause_at_two_lines_is_two_lines(shard: Callable[..., DTensor]) -> N
         ShardingCaches().clear()
         a + a  # there
 
-    missed = [one.missed for one in run_and_count_steps(step, 1, 3, "step").steps]
+    missed = [one.missed for one in run_and_count(StepCalls("step", step, 1, 3)).steps]
     lines = by_cause(missed)
     assert len(lines) == 2
     assert all(line.endswith(" (forward) (once in each of steps 1-3)") for line in lines)
@@ -190,5 +190,5 @@ def test_one_cause_at_two_lines_is_two_lines(shard: Callable[..., DTensor]) -> N
 
 def test_a_step_of_another_file_has_the_line_that_counts_it(shard: Callable[..., DTensor]) -> None:
     a = shard(8, 8)
-    steps = run_and_count_steps(a.sin, 0, 1, "step")  # outside
+    steps = run_and_count(StepCalls("step", a.sin, 0, 1))  # outside
     assert where(steps.missed) == {("outside", "", "forward")}

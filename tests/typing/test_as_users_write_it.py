@@ -27,8 +27,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import GateError, UnequalError
 from pytest_dtdispatch.scaling.model import Fit, Point, Scaling
 from pytest_dtdispatch.steps.happened import Miss, Redistribution
-from pytest_dtdispatch.steps.model import StepCounts, Steps
-from pytest_dtdispatch.steps.stream import Stream
+from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps
 from pytest_dtdispatch.watch.model import LoopSteps
 
 pytestmark = pytest.mark.torch
@@ -96,9 +95,9 @@ def test_steps_take_inputs(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> N
         return distribute_tensor(batch, device_mesh, [Replicate()]).sum()
 
     steps = dtdispatch.steps(step, inputs=batches())
-    stream: Stream | None = steps.stream
-    assert stream is not None
-    assert bool(stream.steps) is dtdispatch.enabled
+    steady: Steady | None = steps.steady_after
+    assert bool(steps.inputs) is dtdispatch.enabled
+    assert steady is None or isinstance(steady.steps, int)
 
 
 def test_a_scaling_is_fitted(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:

@@ -88,7 +88,7 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         """See :meth:`DtDispatch.steps`."""
         __tracebackhide__ = True
         from pytest_dtdispatch.steps.measure import run_and_count
-        from pytest_dtdispatch.steps.step_calls import read_calls
+        from pytest_dtdispatch.steps.model import read_calls
 
         with self._counted(Steps.kind, str(name or step_name(step_fn))):
             calls = read_calls(step_fn, warmup, steps, inputs, name)

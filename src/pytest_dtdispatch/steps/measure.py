@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
-from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor
+from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.signatures import place_text, shorten
+from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor, shape_text, tensor_text
 from pytest_dtdispatch.measuring.timed import Timed
 from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.steps.input_shapes import shape_of
-from pytest_dtdispatch.steps.model import StepCounts, Steps
-from pytest_dtdispatch.steps.step_calls import StepCalls
-from pytest_dtdispatch.steps.stream import stream_of
-from pytest_dtdispatch.torchapi.tensors import wait_for
+from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
+from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_for
 
 WARMUP = " (warm-up)"
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class CallNotes(UnnoticedMode):
@@ -36,58 +38,55 @@ class CallNotes(UnnoticedMode):
         return result
 
 
-def run_and_count_steps(step: Callable[[], object], warmup: int, steps: int, name: str) -> Steps:
-    """Run a step, first to warm up, then as often as it is counted."""
-    __tracebackhide__ = True
-    with StepCounter(run_and_count_steps) as counter:
-        warm, counted = [], []  # no comprehensions: their frames would stand in a failing step's traceback
-        for number in range(1, warmup + 1):
-            with CallNotes(counter), Timed("step", partial(_numbered, number, name, WARMUP)):
-                result = step()
-            wait_for(result)
-            del result  # it is not left alive
-            warm.append(counter.lap())
-        for number in range(1, steps + 1):
-            with Timed("step", partial(_numbered, number, name)):
-                wait_for(step())
-            counted.append(counter.lap())
-    return Steps(name, tuple(warm), tuple(counted))
-
-
-def run_and_count_stream(calls: StepCalls) -> Steps:
-    """Run a step once with each of its inputs, first to warm up, then counted and timed."""
-    __tracebackhide__ = True
-    with StepCounter() as counter:
-        warm: list[StepCounts] = []
-        counted: list[StepCounts] = []
-        shapes, took_ns = [], []
-        for given in calls.given():
-            shapes.append(shape_of(given))
-            counter.lap()  # what making the input took is no part of the step
-            if len(warm) < calls.warmup:
-                with CallNotes(counter), Timed("step", partial(_numbered, len(warm) + 1, calls.name, WARMUP)):
-                    result = calls.step(given)
-                wait_for(result)
-                del result
-                warm.append(counter.lap())
-                continue
-            began = time.perf_counter_ns()
-            with Timed("step", partial(_numbered, len(counted) + 1, calls.name)):
-                result = calls.step(given)
-            took_ns.append(time.perf_counter_ns() - began)
-            wait_for(result)
-            del result
-            counted.append(counter.lap())
-    stream = stream_of(shapes, warm, counted, took_ns)
-    return Steps(calls.name, tuple(warm), tuple(counted), stream)
-
-
 def run_and_count(calls: StepCalls) -> Steps:
-    """Run a step as its calls say, and count each."""
+    """Run a step as its calls say, first to warm up, and count each call."""
     __tracebackhide__ = True
-    if calls.inputs is None:
-        return run_and_count_steps(calls.step, calls.warmup, calls.steps, calls.name)
-    return run_and_count_stream(calls)
+    with StepCounter(run_and_count) as counter:
+        counted: list[StepCounts] = []
+        shapes: list[str] = []
+        for arguments in calls.arguments():
+            if calls.inputs is not None:
+                shapes.append(shape_of(*arguments))
+                counter.lap()  # what making the input took is no part of the step
+            is_warm = len(counted) < calls.warmup
+            number = len(counted) + 1 - (0 if is_warm else calls.warmup)
+            with Timed("step", partial(_numbered, number, calls.name, WARMUP * is_warm)):
+                with CallNotes(counter) if is_warm else nullcontext():
+                    result = calls.step(*arguments)
+                wait_for(result)
+            del result  # it is not left alive
+            counted.append(counter.lap())
+    return Steps(calls.name, tuple(counted[: calls.warmup]), tuple(counted[calls.warmup :]), tuple(shapes))
+
+
+def shape_of(given: Any) -> str:
+    """Write the dtypes, shapes and placements of the tensors in an input; of what holds none, its repr."""
+    return shorten(_text(given))
+
+
+def _text(given: Any) -> str:
+    if (tensor := tensor_traits(given)) is not None:
+        mesh = mesh_among([given])
+        place = "" if mesh is None else f"@{place_text(mesh.shape, mesh.device_type)}"
+        return f"{tensor_text(tensor)}{place}"
+    if isinstance(given, Mapping):
+        return f"{{{', '.join(f'{key}: {_text(value)}' for key, value in given.items())}}}"
+    if is_dataclass(given) and not isinstance(given, type):
+        values = [f"{each.name}={_text(getattr(given, each.name, None))}" for each in fields(given)]
+        return f"{type(given).__name__}({', '.join(values)})"
+    if isinstance(given, (list, tuple)):
+        return f"({', '.join(map(_text, given))})"
+    if hasattr(given, "dtype") and hasattr(given, "shape"):  # an array of another library
+        return f"{given.dtype}{shape_text(given.shape)}"
+    return _own_text(given)
+
+
+def _own_text(given: Any) -> str:
+    try:
+        text = repr(given)
+    except Exception:  # it is the user's, and can raise anything
+        text = f"<{type(given).__name__}>"
+    return printable(" ".join(ADDRESS.sub("", text).split()))
 
 
 class CountedRegion(StepCounter):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from pytest_dtdispatch.core.callables import step_name
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.spans import Interval
+from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.steps.causes import by_cause
 from pytest_dtdispatch.steps.happened import Collective, Miss, Redistribution, Wrapping
-from pytest_dtdispatch.steps.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,20 @@ class StepCounts:
         return max((count for _, count in self.cache_growth), default=0)
 
 
+WARMUP, STEPS = 3, 5
+
 METRICS: dict[str, Callable[[StepCounts], int]] = {
     "misses_per_step": lambda step: step.misses,
     "redistributes": lambda step: step.redistributes,
     "collectives": lambda step: step.collective_calls,
 }
+
+
+class Steady(NamedTuple):
+    """Since when no step missed: after how many distinct inputs, and after how many counted steps."""
+
+    shapes: int
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -97,7 +110,7 @@ class Steps:
         name: of the step.
         warmup: counts of each step of the warm-up.
         steps: counts of each step after it.
-        stream: the same steps by the shapes of their inputs, where they were given.
+        inputs: the shape of each input, those of the warm-up first; empty where none were given.
 
     Example:
         >>> from pytest_dtdispatch.steps.happened import Asked
@@ -111,7 +124,7 @@ class Steps:
     name: str
     warmup: tuple[StepCounts, ...]
     steps: tuple[StepCounts, ...]
-    stream: Stream | None = None
+    inputs: tuple[str, ...] = ()
 
     def rows(self) -> tuple[Measurement, ...]:
         """None: nothing was timed."""
@@ -239,6 +252,14 @@ class Steps:
         return Count(self.dtensor_growth, len(self.steps))
 
     @property
+    def steady_after(self) -> Steady | None:
+        """After how many distinct inputs and steps no step missed any more; None where the last one did."""
+        last = max((number for number, step in enumerate(self.steps, 1) if step.misses), default=0)
+        if last and last == len(self.steps):
+            return None
+        return Steady(len(set(self.inputs[: len(self.warmup) + last])), last)
+
+    @property
     def unsteady(self) -> str:
         """Where the number of calls differs from step to step: the first two that differ; else empty."""
         calls = [step.calls for step in self.steps]
@@ -251,3 +272,99 @@ def _summed(counts: Iterable[Sequence[tuple[str, int]]]) -> dict[str, int]:
     for of_step in counts:
         summed.update(dict(of_step))
     return dict(summed)
+
+
+@dataclass(frozen=True)
+class StepCalls:
+    """What a step is called with, and how often.
+
+    Args:
+        name: of the step.
+        step: is called.
+        warmup: calls that run first, and do not count.
+        steps: calls after them; without a meaning where there are inputs.
+        inputs: one for each call; None where the step takes no argument.
+    """
+
+    name: str
+    step: Callable[..., object]
+    warmup: int
+    steps: int
+    inputs: Iterable[Any] | None = None
+
+    def arguments(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the arguments of each call; refuse inputs of which none would be counted."""
+        __tracebackhide__ = True
+        if self.inputs is None:
+            yield from itertools.repeat((), self.warmup + self.steps)
+            return
+        number = 0
+        for given in self.inputs:
+            number += 1
+            yield (given,)
+        _check_number(number, self.warmup)
+
+    def run_once(self) -> Steps:
+        """Call the step where nothing is measured: once, or once with each input."""
+        __tracebackhide__ = True
+        if self.inputs is None:
+            self.step()
+        else:
+            for arguments in self.arguments():
+                self.step(*arguments)
+        return Steps(self.name, (), ())
+
+
+def read_calls(
+    step: Callable[..., object],
+    warmup: int | None,
+    steps: int | None,
+    inputs: Iterable[Any] | None,
+    name: str | None,
+) -> StepCalls:
+    """Read what ``steps()`` was given, and refuse what cannot be counted."""
+    __tracebackhide__ = True
+    from pytest_dtdispatch.measuring.preconditions import check_callable, check_count, check_steps
+
+    if inputs is None:
+        warmup, steps = WARMUP if warmup is None else warmup, STEPS if steps is None else steps
+        check_steps(step, warmup, steps, name)
+        return StepCalls(name or step_name(step), step, warmup, steps)
+    check_callable("steps", step, name)
+    if steps is not None:
+        raise CaptureError(f"steps(): steps={shown(steps)} with inputs: each input is a step, leave it out")
+    warmup = 0 if warmup is None else warmup
+    check_count("warmup", warmup, 0)
+    if not isinstance(inputs, Iterable) and not hasattr(inputs, "__getitem__"):
+        raise CaptureError(f"steps(): inputs={shown(inputs)} cannot be iterated over: give a list of inputs")
+    if isinstance(inputs, Sized):
+        _check_number(len(inputs), warmup)
+    _check_takes_one(step)
+    return StepCalls(name or step_name(step), step, warmup, 0, inputs)
+
+
+def _check_number(number: int, warmup: int) -> None:
+    __tracebackhide__ = True
+    if number <= warmup:
+        rest = f"warmup={warmup} leaves none of them to count" if number else "give one at least"
+        raise CaptureError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
+
+
+def _check_takes_one(step: Callable[..., object]) -> None:
+    __tracebackhide__ = True
+    try:
+        signature = inspect.signature(step)
+    except ValueError:  # a function of C that does not tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise CaptureError(
+            f"steps(): the step takes {_shown_parameters(signature)}, and is called with one of the inputs: "
+            "wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
+        ) from None
+
+
+def _shown_parameters(signature: inspect.Signature) -> str:
+    names = ", ".join(signature.parameters)
+    return f"arguments ({names})" if names else "no argument"

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.core.results import number_name
+from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
-from pytest_dtdispatch.steps.causes import by_cause
+from pytest_dtdispatch.steps.causes import by_cause, ranged
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
-from pytest_dtdispatch.steps.stream_table import MEANINGS as OF_STREAMS
-from pytest_dtdispatch.steps.stream_table import missed_texts, notes_of, state_of_stream, tables
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
     ("calls", lambda step: step.calls),
@@ -35,8 +34,10 @@ MEANINGS = {
     "specs+": "live sharding specs gained",
     "DTensors+": "live DTensors gained",
     "steps": "of the warm-up + counted",
-    **OF_STREAMS,
+    "missed": "steps with inputs of that shape that missed",
 }
+SHAPE_COLUMNS = tuple(map(Column, ("steps", "missed", "misses", "cache+")))
+MOST_SHAPES, FIRST_SHAPES = 10, 5
 
 
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
@@ -48,15 +49,22 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     )
     columns = tuple(map(Column, (*(title for title, _ in COLUMNS), "steps")))
     table = Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)
-    return Document((table, *tables(counted, view)), LEGEND, MEANINGS)
+    shapes = tuple(
+        Group(f"{test}: inputs of {steps.name} (counts of all steps of a shape)", _shape_lines(steps, view))
+        for test, of_test in counted.items()
+        for steps in of_test
+        if steps.inputs
+    )
+    by_shape = Table(
+        SHAPE_COLUMNS, shapes, label_title="shape", proof_title="", expendable=("cache+", "missed")
+    )
+    return Document((table, by_shape) if shapes else (table,), LEGEND, MEANINGS)
 
 
 def state_of(steps: Steps) -> str:
     """Say in a word or two whether a step is steady: no misses, no growth, as many calls each time."""
-    if steps.stream:
-        steady = steps.stream.steady_after
-        grows = steady is not None and _grows(replace(steps, steps=steps.steps[steady.steps :]))
-        return f"{state_of_stream(steps.stream)}{', grows' * grows}"
+    if steps.inputs:
+        return _state_of_inputs(steps)
     if not steps.warmup and len(steps.steps) == 1:
         return "counted"
     trouble = {
@@ -65,6 +73,15 @@ def state_of(steps: Steps) -> str:
         "unsteady": steps.unsteady,
     }
     return ", ".join(word for word, found in trouble.items() if found) or "steady"
+
+
+def _state_of_inputs(steps: Steps) -> str:
+    steady = steps.steady_after
+    if steady is None:
+        return "misses"
+    after = f" after {many(steady.shapes, 'shape')}" if steady.steps else ""
+    grows = ", grows" if _grows(replace(steps, steps=steps.steps[steady.steps :])) else ""
+    return f"steady{after}{grows}"
 
 
 def _grows(steps: Steps) -> bool:
@@ -85,9 +102,9 @@ def _line(test: str, steps: Steps, view: View) -> Line:
 
 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
-    notes = list(notes_of(steps.stream)) if steps.stream else []
+    notes = [_steadiness(steps)] if steps.inputs else []
     notes += [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
-    notes += view.listed(missed_texts(steps))
+    notes += view.listed([f"missed {text}" for text in by_cause([step.missed for step in steps.steps])])
     if elsewhere := sum(miss.elsewhere for miss in steps.missed):
         notes.append(
             f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "
@@ -96,6 +113,35 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
     notes += [f"cache entries over {steps.length}: {', '.join(grown)}"] if grown else []
     return [*notes, *_details(steps)] if view.verbose else notes
+
+
+def _steadiness(steps: Steps) -> str:
+    steady, rest = steps.steady_after, "never steady, the last step missed"
+    if steady is not None:
+        rest = f"steady after {many(steady.shapes, 'shape')} and {many(steady.steps, 'step')}"
+    counted = steps.inputs[len(steps.warmup) :]
+    return f"inputs of {many(len(set(counted)), 'shape')} in {many(len(counted), 'step')}: {rest}"
+
+
+def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:
+    """Lay out a line for each shape in the order they came; of many shapes the rest is one line."""
+    of_shape: dict[str, list[StepCounts]] = {}
+    for shape, counts in zip(steps.inputs[len(steps.warmup) :], steps.steps, strict=True):
+        of_shape.setdefault(shape, []).append(counts)
+    shapes = list(of_shape)
+    alone = len(shapes) if view.verbose or len(shapes) <= MOST_SHAPES else FIRST_SHAPES
+    lines = [_shape_line(shape, of_shape[shape]) for shape in shapes[:alone]]
+    if rest := shapes[alone:]:
+        title = f"{len(rest)} more shapes: {ranged(rest)}"
+        lines.append(_shape_line(title, [counts for shape in rest for counts in of_shape[shape]]))
+    return tuple(lines)
+
+
+def _shape_line(label: str, steps: Sequence[StepCounts]) -> Line:
+    counted = Steps("", (), tuple(steps))
+    missed = sum(step.misses > 0 for step in steps)
+    grown = max(counted.cache_growth.values(), default=0)
+    return Line(label, tuple(f"{count:,}" for count in (len(steps), missed, counted.misses, grown)))
 
 
 def _details(steps: Steps) -> Sequence[str]:

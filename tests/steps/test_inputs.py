@@ -1,0 +1,385 @@
+"""Steps with inputs of several shapes, as decode loops and batches: what is counted, shown and refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from pytest_dtdispatch.api import DtDispatch
+from pytest_dtdispatch.core.signatures import MAX_LENGTH
+from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.report.document import Tone, View
+from pytest_dtdispatch.steps.happened import Asked, Miss
+from pytest_dtdispatch.steps.measure import run_and_count, shape_of
+from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
+from pytest_dtdispatch.steps.table import FIRST_SHAPES, MOST_SHAPES, document, state_of
+from pytest_dtdispatch.torchapi.process_groups import has_local_mode
+from tests.rendered import lines_of
+from tests.steps.test_measure import clear_as_a_program_does
+
+pytestmark = pytest.mark.torch
+
+Step = Callable[[Any], Any]
+MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "shape of self [9,8], was [8,8]", Asked.NATIVE)
+
+
+def count(step: Step, inputs: Iterable[Any], warmup: int = 0) -> Steps:
+    clear_as_a_program_does()
+    return run_and_count(read_calls(step, warmup, None, inputs, "step"))
+
+
+def steps_of(shapes: Iterable[str], misses: list[int], warmup: int = 0) -> Steps:
+    counted = tuple(StepCounts(hits=3, missed=(MISS,) * n, cache_growth=(("native", n),)) for n in misses)
+    return Steps("decode", counted[:warmup], counted[warmup:], tuple(shapes))
+
+
+def one(given: Any) -> None:
+    del given
+
+
+def two(left: Any, right: Any) -> None:
+    del left, right
+
+
+# What the step may be given, and what it is called with
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "line"),
+    [
+        (one, {"inputs": []}, "steps(): inputs has no items: give one at least"),
+        (
+            one,
+            {"inputs": [1, 2], "warmup": 2},
+            "steps(): inputs has 2 items: warmup=2 leaves none of them to",
+        ),
+        (
+            one,
+            {"inputs": [1], "warmup": 1},
+            "steps(): inputs has 1 item: warmup=1 leaves none of them to count",
+        ),
+        (one, {"inputs": iter(())}, "steps(): inputs has no items"),
+        (one, {"inputs": iter((1, 2)), "warmup": 3}, "steps(): inputs has 2 items: warmup=3 leaves none"),
+        (one, {"inputs": 7}, "steps(): inputs=7 cannot be iterated over: give a list of inputs"),
+        (
+            one,
+            {"inputs": [1], "steps": 5},
+            "steps(): steps=5 with inputs: each input is a step, leave it out",
+        ),
+        (one, {"inputs": [1], "warmup": -1}, "steps(): warmup=-1 is not a whole number of at least 0"),
+        (one, {"inputs": [1], "warmup": "2"}, "steps(): warmup='2' is not a whole number of at least 0"),
+        (lambda: None, {"inputs": [1]}, "steps(): the step takes no argument, and is called with one of the"),
+        (two, {"inputs": [1]}, "steps(): the step takes arguments (left, right), and is called with one of"),
+        (7, {"inputs": [1]}, "steps(): a value of type int is not callable; give a function"),
+    ],
+)
+def test_a_mistake_is_one_line(step: Any, given: dict[str, Any], line: str) -> None:
+    with pytest.raises(CaptureError) as refused:
+        DtDispatch().steps(step, **given)
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
+
+
+def test_numbers_of_steps_have_their_defaults() -> None:
+    alike, inputs = read_calls(dict, None, None, None, None), read_calls(one, None, None, [1], None)
+    assert (alike.name, alike.warmup, alike.steps) == ("dict", 3, 5)
+    assert (inputs.name, inputs.warmup) == ("one", 0)
+    assert read_calls(lambda x: x, 1, None, [1, 2], None).name == "step"
+
+
+class Items:
+    """A sequence of the old kind, as a map-style dataset is."""
+
+    def __getitem__(self, at: int) -> int:
+        return [8, 16][at]
+
+
+@pytest.mark.parametrize(
+    "inputs", [range(2), {8: 1, 16: 2}, Items(), iter([8, 16])], ids=lambda x: type(x).__name__
+)
+def test_where_nothing_is_measured_the_step_runs_once_with_each_input(inputs: Any) -> None:
+    seen: list[int] = []
+    steps = DtDispatch().steps(seen.append, inputs=inputs)
+    assert len(seen) == 2
+    assert (steps.steps, steps.inputs, steps.steady_after) == ((), (), (0, 0))
+
+
+def test_each_input_is_asked_for_when_its_step_is_due() -> None:
+    log: list[str] = []
+
+    def inputs() -> Iterator[int]:
+        for n in range(2):
+            log.append(f"made {n}")
+            yield n
+
+    DtDispatch().steps(lambda n: log.append(f"step {n}"), inputs=inputs())
+    assert log == ["made 0", "step 0", "made 1", "step 1"]
+
+
+@pytest.mark.parametrize("run", [count, lambda step, inputs: DtDispatch().steps(step, inputs=inputs)])
+def test_a_step_and_a_generator_that_raise_raise_at_once(run: Callable[..., Any]) -> None:
+    seen: list[int] = []
+
+    def step(number: int) -> None:
+        seen.append(number)
+        if number == 2:
+            raise KeyError("of the program")
+
+    with pytest.raises(KeyError, match="of the program"):
+        run(step, range(9))
+    assert seen == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        run(one, (1 // n for n in (1, 0)))
+
+
+# The text of an input
+
+
+@dataclass
+class Batch:
+    tokens: Any
+    scale: float = 0.5
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise ValueError("of the program")
+
+
+class Array:
+    dtype, shape = "float32", (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (torch.zeros(8, 4), "f32[8,4]"),
+        (torch.tensor(1.0), "f32[]"),
+        ((torch.zeros(2), 3), "(f32[2], 3)"),
+        ([torch.zeros(2), [torch.zeros(3)]], "(f32[2], (f32[3]))"),
+        ({"ids": torch.zeros(2), "n": 7}, "{ids: f32[2], n: 7}"),
+        (Batch(torch.zeros(2)), "Batch(tokens=f32[2], scale=0.5)"),
+        (Array(), "float32[8,2]"),
+        (None, "None"),
+        ("a\nb", r"'a\nb'"),
+        (Unshowable(), "<Unshowable>"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_input_is_written_by_what_the_caches_tell_apart(given: Any, text: str) -> None:
+    assert shape_of(given) == text
+
+
+def test_placements_and_mesh_are_part_of_a_shape(group_owner: ProcessGroupOwner) -> None:
+    line, grid = (group_owner.mesh(Place(shape, "cpu", "fake")) for shape in ((4,), (2, 2)))
+    local = torch.zeros(2, 8)
+    assert shape_of(DTensor.from_local(local, line, [Shard(0)])) == "f32[8,8]S0@4"
+    assert shape_of((DTensor.from_local(local, grid, [Replicate(), Shard(1)]), 1)) == "(f32[2,16]RS1@2x2, 1)"
+
+
+def test_values_and_addresses_make_no_other_shape_and_long_inputs_stay_apart() -> None:
+    assert shape_of(torch.zeros(4)) == shape_of(torch.ones(4))
+    assert shape_of(Items()) == shape_of(Items())
+    short, other = shape_of(list(range(999))), shape_of([*range(998), 5])
+    assert len(short) == len(other) == MAX_LENGTH
+    assert short != other
+
+
+# When a step is steady
+
+
+@pytest.mark.parametrize(
+    ("shapes", "misses", "steady"),
+    [
+        ("aaaa", [0, 0, 0, 0], Steady(0, 0)),
+        ("aabcab", [1, 0, 1, 1, 0, 0], Steady(3, 4)),
+        ("abcd", [1, 0, 0, 0], Steady(1, 1)),
+        ("abab", [1, 1, 0, 1], None),
+        ("a", [1], None),
+        ("", [], Steady(0, 0)),
+    ],
+)
+def test_a_step_is_steady_after_its_last_miss_unless_that_is_its_end(
+    shapes: str, misses: list[int], steady: Steady | None
+) -> None:
+    assert steps_of(shapes, misses).steady_after == steady
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 2)), max_size=12))
+def test_no_step_misses_after_it_is_steady(steps: list[tuple[str, int]]) -> None:
+    found = steps_of((shape for shape, _ in steps), [misses for _, misses in steps])
+    if (steady := found.steady_after) is None:
+        assert found.steps[-1].misses
+    else:
+        assert not any(step.misses for step in found.steps[steady.steps :])
+        assert steady.shapes == len({shape for shape, _ in steps[: steady.steps]})
+
+
+def test_shapes_of_the_warm_up_are_known_and_its_steps_do_not_count() -> None:
+    assert steps_of("abca", [1, 1, 1, 0], warmup=2).steady_after == Steady(3, 1)
+    assert steps_of("aba", [1, 1, 0], warmup=2).steady_after == Steady(2, 0)
+
+
+# What is counted
+
+
+def tokens(mesh: DeviceMesh, placement: Any, count: int) -> Iterator[DTensor]:
+    for _ in range(count):
+        yield DTensor.from_local(torch.rand(2, 1, 8), mesh, [placement])
+
+
+def decoding(mesh: DeviceMesh, placement: Any) -> tuple[Step, list[torch.Tensor]]:
+    """Make a step that attends to all tokens before it, and what it writes its results to."""
+    cache: Any = DTensor.from_local(torch.rand(2, 4, 8), mesh, [placement])
+    results: list[torch.Tensor] = []
+
+    def step(token: DTensor) -> None:
+        nonlocal cache
+        cache = torch.cat([cache, token], dim=1)
+        scores = torch.softmax(token @ cache.transpose(1, 2), -1)
+        results.append((scores @ cache).to_local())
+
+    return step, results
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=["replicated", "sharded"])
+def test_a_growing_cache_misses_at_each_token(mesh: DeviceMesh, placement: Any) -> None:
+    steps = count(decoding(mesh, placement)[0], tokens(mesh, placement, 6))
+    assert len(steps.steps) == 6
+    assert all(step.misses for step in steps.steps)
+    assert (len(set(steps.inputs)), steps.steady_after) == (1, None)
+    assert all("shape of" in miss.reason for miss in steps.steps[-1].missed)
+
+
+@pytest.fixture
+def simulated(group_owner: ProcessGroupOwner) -> DeviceMesh:
+    """Four ranks that are simulated in this process."""
+    if not has_local_mode():
+        pytest.skip("this torch has no torch.distributed._local_tensor")
+    return group_owner.mesh(Place((4,), "cpu", "local"))
+
+
+@pytest.mark.parametrize("ranks", ["mesh", "simulated"])
+def test_batches_of_three_sizes_are_steady_after_three_shapes(
+    ranks: str, request: pytest.FixtureRequest
+) -> None:
+    mesh: DeviceMesh = request.getfixturevalue(ranks)
+    weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
+    rows = [2, 4, 8, *random.Random(0).choices([2, 4, 8], k=17)]
+    batches = [DTensor.from_local(torch.rand(n, 8), mesh, [Shard(0)]) for n in rows]
+    steps = count(lambda batch: (batch @ weight).relu(), batches)
+    assert set(steps.inputs) == {"f32[8,8]S0@4", "f32[16,8]S0@4", "f32[32,8]S0@4"}
+    assert steps.steady_after == (3, 3)
+    assert [one.misses for one in steps.steps] == [2] * 3 + [0] * 17
+
+
+def test_the_warm_up_is_run_and_not_counted(mesh: DeviceMesh) -> None:
+    batches = [DTensor.from_local(torch.rand(n, 8), mesh, [Shard(0)]) for n in (2, 4, 2, 4)]
+    steps = count(lambda batch: batch + batch, batches, warmup=2)
+    assert [one.misses for one in (*steps.warmup, *steps.steps)] == [1, 1, 0, 0]
+    assert steps.inputs == ("f32[8,8]S0@4", "f32[16,8]S0@4") * 2
+    assert steps.steady_after == (2, 0)
+
+
+def test_a_shape_whose_plan_was_dropped_misses_again(mesh: DeviceMesh) -> None:
+    a = DTensor.from_local(torch.rand(2, 8), mesh, [Shard(0)])
+
+    def step(number: int) -> None:
+        if number == 3:
+            clear_as_a_program_does()
+        a + a
+
+    steps = count(step, [1, 2, 3, 2, 3, 1])
+    assert [counts.misses for counts in steps.steps] == [1, 0, 1, 0, 1, 0]
+    assert steps.missed[-1].reason == "the caches were cleared since its last call"
+
+
+def test_what_makes_the_inputs_is_no_part_of_the_steps(mesh: DeviceMesh) -> None:
+    def inputs() -> Iterator[DTensor]:
+        for n in (2, 4, 8):
+            a: Any = DTensor.from_local(torch.rand(n, 8), mesh, [Shard(0)])
+            yield (a * 2).redistribute(placements=[Replicate()])
+
+    steps = count(lambda a: a.redistribute(placements=[Shard(1)]), inputs())
+    assert (steps.misses, steps.redistributes_per_step, steps.collectives) == (0, 1, {})
+    assert steps.dtensor_growth == 0
+
+
+def test_counted_steps_compute_what_they_compute_uncounted(mesh: DeviceMesh) -> None:
+    def results(run: Callable[[Step, Iterable[Any]], Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        step, found = decoding(mesh, Shard(0))
+        run(step, tokens(mesh, Shard(0), 5))
+        return [*found, torch.rand(3)]
+
+    def uncounted(step: Step, inputs: Iterable[Any]) -> None:
+        for token in inputs:
+            step(token)
+
+    expected, found = results(uncounted), results(lambda step, inputs: count(step, inputs, warmup=1))
+    assert len(expected) == len(found) == 6
+    assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
+# What is shown
+
+
+def text_of(steps: Steps, verbose: bool = False) -> list[str]:
+    return [line.strip() for line in lines_of(document({"test_step": (steps,)}, View(verbose)))]
+
+
+def test_each_shape_is_a_line() -> None:
+    text = text_of(steps_of(["f32[8]", "f32[16]", "f32[8]", "f32[16]"], [2, 2, 0, 0]))
+    assert "inputs of 2 shapes in 4 steps: steady after 2 shapes and 2 steps" in text
+    assert text[-4:] == [
+        "shape    steps  missed  misses  cache+",
+        "test_step: inputs of decode (counts of all steps of a shape)",
+        "f32[8]       2       1       2       2",
+        "f32[16]      2       1       2       2",
+    ]
+
+
+def test_of_many_shapes_the_rest_is_one_line_unless_all_are_asked_for() -> None:
+    steps = steps_of([f"f32[8,{n}]" for n in range(1, 101)], [3] * 100)
+    shown = [line for line in text_of(steps) if line.startswith(("f32", "9"))]
+    assert len(shown) == FIRST_SHAPES + 1
+    assert shown[-1].startswith(f"{100 - FIRST_SHAPES} more shapes: f32[8,{FIRST_SHAPES + 1}-100]")
+    assert shown[-1].split()[4:] == ["95", "95", "285", "285"]
+    assert sum(line.startswith("f32") for line in text_of(steps, verbose=True)) == 100
+    few = steps_of([f"f32[{n}]" for n in range(MOST_SHAPES)], [0] * MOST_SHAPES)
+    assert not any("more shapes" in line for line in text_of(few))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "misses", "state", "tone"),
+    [
+        ("ab", [1, 0], "steady after 1 shape", Tone.GOOD),
+        ("aa", [0, 0], "steady", Tone.GOOD),
+        ("ab", [0, 1], "misses", Tone.BAD),
+    ],
+)
+def test_the_state_of_steps_with_inputs(shapes: str, misses: list[int], state: str, tone: Tone) -> None:
+    steps = steps_of(shapes, misses)
+    [table, _] = document({"test_step": (steps,)}, View()).blocks
+    assert state_of(steps) == state
+    assert table.groups[0].lines[0].tone is tone  # type: ignore[union-attr]
+
+
+def test_steps_that_grow_after_they_were_steady_say_so() -> None:
+    steady = steps_of("aba", [1, 0, 0])
+    grown = replace(steady, steps=(*steady.steps[:2], StepCounts(spec_growth=1)))
+    assert state_of(grown) == "steady after 1 shape, grows"
+    assert "inputs of 2 shapes in 2 steps: never steady, the last step missed" in text_of(
+        steps_of("ab", [0, 1])
+    )
