@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from pytest_dtdispatch.budget.budgeting import Budgeting
 from pytest_dtdispatch.compare.comparing import Comparing
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
-from pytest_dtdispatch.core.callables import own_name
-from pytest_dtdispatch.core.parsing import read_cache_settings, read_given, read_limit, read_sizes
+from pytest_dtdispatch.core.parsing import read_given, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
-from pytest_dtdispatch.errors import CaptureError, CompileError, ScalingError
+from pytest_dtdispatch.errors import CaptureError, ScalingError
 from pytest_dtdispatch.scaling.model import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import Steps
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.preconditions import Setup
 
 T = TypeVar("T")
-CacheSettings = bool | Sequence[bool] | None
 SIZES = (8, 16, 32, 64)
 
 
@@ -226,7 +224,6 @@ class DtDispatch(Budgeting, Comparing):
         backend: str | Callable[..., Any] | None = None,
         dynamic: bool | None = None,
         fullgraph: bool = True,
-        fake_tensor_cache: CacheSettings = None,
         name: str | None = None,
         setup: Setup | None = None,
         others: Sequence[tuple[Any, ...]] = (),
@@ -245,8 +242,6 @@ class DtDispatch(Budgeting, Comparing):
                 flag or ini file, else ``inductor``.
             dynamic: as torch.compile takes it.
             fullgraph: as torch.compile takes it; a graph break then fails the test.
-            fake_tensor_cache: whether torch's FakeTensor cache is on; ``[False, True]`` measures both in
-                turn, as rows of their own. By default as torch is set.
             name: names the rows; by default the function's own name.
             setup: called before each call, untimed. A tuple that it returns replaces ``args``.
             others: tuples of arguments of further calls, made once each; recompiles that they cause are
@@ -268,18 +263,13 @@ class DtDispatch(Budgeting, Comparing):
         from pytest_dtdispatch.measuring.preconditions import check_callable
 
         check_callable("compile", fn, name)
-        cached: tuple[bool, ...] | None = None
-        if fake_tensor_cache is not None:
-            cached = read_given("fake_tensor_cache", fake_tensor_cache, read_cache_settings, CompileError)
         compilation = Compilation(fn, args, others, setup, backend or "", dynamic, fullgraph)
-        return self._compile(compilation, cached, name)
+        return self._compile(compilation, name)
 
-    def _compile(
-        self, compilation: Compilation, fake_tensor_cache: tuple[bool, ...] | None, name: str | None
-    ) -> Compiled:
+    def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
         """Call and compile a function."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.preconditions import given_arguments
 
         results = compilation.call_all(*given_arguments(compilation.args, compilation.setup))
-        return Compiled(name or own_name(compilation.fn), results, results)
+        return Compiled(results, results)

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
-from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompilePlan
+from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.measuring.sampler import WallClock
@@ -49,9 +49,14 @@ def double(x: Any) -> Any:
     return x + x
 
 
+def function_of(compiled: Compiled) -> CompiledFunction:
+    assert compiled.function
+    return compiled.function
+
+
 def states(compiled: Compiled) -> dict[State, int]:
-    [variant] = compiled.variants
-    return {samples.state: len(samples.ns) for samples in variant.measurement.recorded()}
+    function = function_of(compiled)
+    return {samples.state: len(samples.ns) for samples in function.measurement.recorded()}
 
 
 # What is counted
@@ -67,10 +72,10 @@ def test_every_state_has_its_samples_and_counts_are_those_of_one_compile(shard: 
         State.CALL: 6,
         State.EAGER: 6,
     }
-    [variant] = compiled.variants
-    assert variant.measurement.proof == "proved"
-    assert variant.measurement.mesh == "4"
-    counts = variant.counts
+    function = function_of(compiled)
+    assert function.measurement.proof == "proved"
+    assert function.measurement.mesh == "4"
+    counts = function.counts
     assert (counts.graphs, counts.graph_breaks, counts.recompiles) == (1, (), ())
     assert counts.guards
     assert counts.propagations
@@ -84,9 +89,9 @@ def test_a_propagation_that_asks_no_cache_is_counted(shard: Make) -> None:
     if missing := why_no_dynamic_compile(shard(8, 8)):
         pytest.skip(missing)
     compiled = measure(double, shard(8, 8), dynamic=True)
-    [variant] = compiled.variants
-    assert variant.counts.sharding_misses == 0
-    assert variant.counts.propagations
+    function = function_of(compiled)
+    assert function.counts.sharding_misses == 0
+    assert function.counts.propagations
 
 
 def test_graph_breaks_are_counted_with_reason_and_place() -> None:
@@ -99,8 +104,8 @@ def test_graph_breaks_are_counted_with_reason_and_place() -> None:
 
     compiled = measure(broken, torch.ones(3), backend="eager", fullgraph=False)
     first = broken.__code__.co_firstlineno
-    [variant] = compiled.variants
-    breaks = variant.counts.graph_breaks
+    function = function_of(compiled)
+    breaks = function.counts.graph_breaks
     assert breaks is not None
     assert [each.place for each in breaks] == [f"{__file__}:{first + 2}", f"{__file__}:{first + 4}"]
     assert all("graph_break" in each.reason for each in breaks)
@@ -111,9 +116,9 @@ def test_graph_breaks_are_counted_with_reason_and_place() -> None:
 def test_a_recompile_on_another_placement_is_counted_once_with_torch_s_reason(shard: Make) -> None:
     rows, columns = shard(8, 8), shard(8, 8, placement=Shard(1))
     compiled = measure(double, rows, others=[(columns,), (rows,), (columns,)])
-    [variant] = compiled.variants
-    assert variant.counts.recompiles is not None
-    [again] = variant.counts.recompiles
+    function = function_of(compiled)
+    assert function.counts.recompiles is not None
+    [again] = function.counts.recompiles
     assert again.function == "double"
     assert again.place == f"{__file__}:{double.__code__.co_firstlineno}"
     assert re.search("dtensor_spec|check_metadata", again.reason) or again.reason == compilerapi.NO_REASON
@@ -133,9 +138,9 @@ def test_calls_that_recompile_are_counted_and_are_no_steady_calls() -> None:
         plan={"calls": 2},
         fullgraph=False,
     )
-    [variant] = compiled.variants
-    assert variant.counts.recompiles
-    reasons = {again.reason for again in variant.counts.recompiles} - {compilerapi.NO_REASON}
+    function = function_of(compiled)
+    assert function.counts.recompiles
+    reasons = {again.reason for again in function.counts.recompiles} - {compilerapi.NO_REASON}
     assert all("size mismatch" in reason for reason in reasons)
 
 
@@ -143,31 +148,18 @@ def test_a_function_that_torch_does_not_compile_has_no_compiled_rows() -> None:
     hidden = torch.compiler.disable(double)
     compiled = measure(lambda x: hidden(x), torch.ones(3), backend="eager", fullgraph=False)
     assert states(compiled) == {State.EAGER: 2}
-    [variant] = compiled.variants
-    assert "no graph was compiled (1x)" in variant.measurement.proof
+    function = function_of(compiled)
+    assert "no graph was compiled (1x)" in function.measurement.proof
 
 
 # What cold and warm mean
 
 
 @pytest.mark.parametrize("is_on", [False, True])
-def test_the_fake_tensor_cache_is_as_it_was_asked_for_and_as_it_was_after(is_on: bool) -> None:
-    before = torch._dynamo.config.fake_tensor_cache_enabled
-    compiled = measure(double, torch.ones(3), plan={"fake_tensor_cache": (is_on,)})
-    [variant] = compiled.variants
-    assert bool(variant.counts.fake_tensor_misses) is is_on
-    assert (variant.name, variant.fake_tensor_cache) == ("f", is_on)
-    assert torch._dynamo.config.fake_tensor_cache_enabled is before
-
-
-def test_two_settings_are_two_sets_of_rows() -> None:
-    compiled = measure(double, torch.ones(3), plan={"fake_tensor_cache": (False, True), "rounds": 3})
-    assert [variant.name for variant in compiled.variants] == [
-        "f[fake_tensor_cache=off]",
-        "f[fake_tensor_cache=on]",
-    ]
-    assert {variant.base_name for variant in compiled.variants} == {"f"}
-    assert all(variant.measurement.rounds == 3 for variant in compiled.variants)
+def test_the_fake_tensor_cache_is_as_the_program_set_it(is_on: bool) -> None:
+    with compilerapi.fake_tensor_cache(is_on):
+        compiled = measure(double, torch.ones(3))
+    assert bool(function_of(compiled).counts.fake_tensor_misses) is is_on
 
 
 def test_folders_and_settings_of_caches_are_those_of_the_program_again(
@@ -205,10 +197,10 @@ def test_a_cold_compile_that_a_cache_answered_is_refused() -> None:
         counters["inductor"]["fxgraph_cache_hit"] += 1
         return graph
 
-    [variant] = measure(double, torch.ones(3), backend=backend, plan={"rounds": 2}).variants
-    assert variant.measurement.of(State.COMPILE_COLD) is None
-    assert variant.measurement.proof == "a cache of compiled code answered (2x)"
-    assert variant.measurement.notes == ()  # as a warm one it is what it should be
+    function = function_of(measure(double, torch.ones(3), backend=backend, plan={"rounds": 2}))
+    assert function.measurement.of(State.COMPILE_COLD) is None
+    assert function.measurement.proof == "a cache of compiled code answered (2x)"
+    assert function.measurement.notes == ()  # as a warm one it is what it should be
 
 
 def test_a_warning_of_torch_that_caches_are_off_is_none_of_the_program_s() -> None:
@@ -256,9 +248,9 @@ def test_what_was_compiled_for_a_measurement_answers_no_call_of_the_program() ->
 def test_what_cannot_be_repeated_is_not_compiled() -> None:
     x = torch.ones(3)
     compiled = measure(lambda: x.resize_(5), backend="eager")
-    [variant] = compiled.variants
+    function = function_of(compiled)
     assert states(compiled) == {}
-    assert variant.measurement.notes[0].startswith("runs once")
+    assert function.measurement.notes[0].startswith("runs once")
     assert compiled.result is compiled.eager_result
 
 
@@ -343,9 +335,9 @@ def test_caches_left_on_disk_make_no_cold_compile_faster(
     for turn in range(4):
         for folder in ("empty", "filled") if turn % 2 else ("filled", "empty"):
             monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / folder))
-            [variant] = measure(program, a, backend="inductor", plan=plan).variants
-            assert (variant.measurement.proof, variant.measurement.notes) == ("proved", ())
-            for samples in variant.measurement.recorded():
+            function = function_of(measure(program, a, backend="inductor", plan=plan))
+            assert (function.measurement.proof, function.measurement.notes) == ("proved", ())
+            for samples in function.measurement.recorded():
                 times[folder].setdefault(samples.state, []).extend(samples.ns)
     assert not (tmp_path / "empty").exists()
     empty, filled = ([math.log(ns) for ns in of[State.COMPILE_COLD]] for of in times.values())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant, GraphBreak, Recompile
+from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction, GraphBreak, Recompile
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.metrics import (
     FEW_SAMPLES,
@@ -81,10 +81,10 @@ def test_instructions_are_given_by_their_least() -> None:
     )
 
 
-def compiled(counts: CompileCounts, *samples: Samples) -> CompiledVariant:
+def compiled(counts: CompileCounts, *samples: Samples) -> CompiledFunction:
     figures = Figures(1, samples)
     measurement = Measurement("f", "f", "f", "4", Contains.COMPILED, 1, figures)
-    return CompiledVariant("f", "f", "inductor", None, counts, measurement)
+    return CompiledFunction("f", "inductor", counts, measurement)
 
 
 def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_one() -> None:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.parsing import (
     Export,
-    read_cache_settings,
     read_choice,
     read_count,
     read_exports,
@@ -390,28 +389,6 @@ def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
 def test_anything_else_is_no_threshold(value: Any, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         read_thresholds(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "settings"),
-    [
-        ("on", (True,)),
-        ("OFF", (False,)),
-        ("both", (False, True)),
-        (True, (True,)),
-        (False, (False,)),
-        ([True, False], (True, False)),
-        ((True, True), (True,)),
-    ],
-)
-def test_settings_of_a_cache_are_words_or_bools(value: Any, settings: tuple[bool, ...]) -> None:
-    assert read_cache_settings(value) == settings
-
-
-@pytest.mark.parametrize("value", ["", "true", 1, 0, [], [1], ["on"], None, {True}])
-def test_anything_else_is_no_setting_of_a_cache(value: Any) -> None:
-    with pytest.raises(ValueError, match="on, off or both, in Python True, False or "):
-        read_cache_settings(value)
 
 
 def test_a_name_is_text_that_shows() -> None:

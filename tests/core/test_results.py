@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.compiled.model import CompileCounts, CompiledVariant
+from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, mesh_text, shorten
@@ -99,7 +99,7 @@ def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after
 def test_a_compiled_function_is_a_measurement_and_takes_its_name() -> None:
     book = TestResults()
     row = Measurement("f", "f", "f", "4", Contains.COMPILED, 1, FIGURES)
-    variant = CompiledVariant("f", "f", "eager", None, CompileCounts(), row)
+    variant = CompiledFunction("f", "eager", CompileCounts(), row)
     book.enter_call("warm start", "4", FIGURES)
     book.add(variant)
     assert book.compiled() == (variant,)

@@ -120,13 +120,13 @@ def test_a_repetition_that_raises_leaves_no_hook(hide: Callable[[], Any]) -> Non
 def test_a_compile_leaves_none(gather: Callable[[], Any]) -> None:
     compilation = Compilation(gather, backend="aot_eager", others=((),))
     plan = CompilePlan(rounds=1, calls=5)
-    variants: list[Any] = []
+    functions: list[Any] = []
 
     def body() -> None:
-        variants.extend(run_and_measure_compile(compilation, "f", ShardingCaches(), plan).variants)
+        functions.append(run_and_measure_compile(compilation, "f", ShardingCaches(), plan).function)
 
     assert left_by(body) == 0
-    assert [variant.measurement.rounds for variant in variants] == [1]
+    assert [function.measurement.rounds for function in functions] == [1]
 
 
 def test_sizes_and_steps_leave_none(block: Block) -> None:

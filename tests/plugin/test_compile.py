@@ -100,25 +100,8 @@ def test_the_table_has_a_line_of_its_own(pytester: pytest.Pytester) -> None:
     assert re.search(rf"tracing: {ONCE} propagations, {misses} misses of the sharding caches", verbose)
 
 
-def test_two_settings_of_the_fake_tensor_cache_are_rows_and_a_ratio(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_both=DOUBLE)
-    result, found = rows(
-        pytester, "--benchmark-quiet", "--dtdispatch-fake-tensor-cache=both", "--dtdispatch-compile-rounds=4"
-    )
-    names = [row["fullname"] for row in found if row["params"]["state"] == "compile-cold"]
-    assert names == [
-        f"test_both.py::test_double::double[fake_tensor_cache={setting}]::compile-cold"
-        for setting in ("off", "on")
-    ]
-    assert re.search(
-        r"double compile-cold takes [\d.]+ times as long with the FakeTensor cache off "
-        r"\(95 %: [\d.]+ to [\d.]+\)",
-        text_of(result),
-    )
-
-
 def test_an_argument_beats_the_flag_and_the_flag_the_marker(pytester: pytest.Pytester) -> None:
-    marker = "@pytest.mark.dtdispatch(compile_backend='eager', fake_tensor_cache=True)"
+    marker = "@pytest.mark.dtdispatch(compile_backend='eager')"
     source = DOUBLE.replace("def test_double", f"{marker}\ndef test_double")
     pytester.makepyfile(test_given=source, test_marked=source.replace(', backend="aot_eager"', ""))
     text = text_of(measure(pytester, *FEW))
@@ -283,7 +266,6 @@ def test_what_ran_first_in_a_capture_keeps_running_compiled(pytester: pytest.Pyt
         ),
         ("dtdispatch.compile(lambda x: x, a)", "a compile of <lambda> needs a name"),
         ("[dtdispatch.call(double, a), dtdispatch.compile(double, a)]", "the name 'double' is taken"),
-        ("dtdispatch.compile(double, a, fake_tensor_cache=3)", "fake_tensor_cache=3 is not on, off or both"),
         (
             "dtdispatch.compile(double, a, backend='inductr')",
             "backend='inductr' is none of torch",

@@ -145,23 +145,11 @@ def test_a_compile_runs_everything_once_and_compiles_nothing(unmeasured: DtDispa
         calls.append(args)
         return sum(args)
 
-    compiled = unmeasured.compile(step, 1, 2, others=[(3,), (4, 5)], fake_tensor_cache=[False, True])
+    compiled = unmeasured.compile(step, 1, 2, others=[(3,), (4, 5)])
     assert calls == [(1, 2), (3,), (4, 5)]
     assert compiled.results == compiled.eager_results == (3, 3, 9)
-    assert (compiled.name, compiled.result, compiled.variants) == ("step", 3, ())
+    assert (compiled.result, compiled.function) == (3, None)
     assert compiled.graphs == compiled.graph_breaks == compiled.recompiles == compiled.propagations == 0
-
-
-def test_settings_of_the_fake_tensor_cache_that_make_no_sense_are_refused_before_anything_runs(
-    unmeasured: DtDispatch,
-) -> None:
-    calls: list[int] = []
-    with pytest.raises(DtDispatchError) as raised:
-        unmeasured.compile(calls.append, 1, name="append", fake_tensor_cache="sometimes")  # type: ignore[arg-type]
-    assert str(raised.value) == (
-        "fake_tensor_cache='sometimes' is not on, off or both, in Python True, False or [False, True]"
-    )
-    assert calls == []
 
 
 def test_a_gate_fails_a_test_as_an_assertion_does() -> None:

@@ -49,7 +49,6 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "max_graph_breaks": (["--dtdispatch", "--dtdispatch-max-graph-breaks=1"], 1),
     "compile_backend": (["--dtdispatch-compile-backend=aot_eager"], "aot_eager"),
     "compile_rounds": (["--dtdispatch-compile-rounds=3"], 3),
-    "fake_tensor_cache": (["--dtdispatch-fake-tensor-cache=both"], (False, True)),
     "threshold": (
         ["--dtdispatch-fail=median:10%", "--dtdispatch-fail=hit=min:7.5%"],
         (Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)),
@@ -96,7 +95,6 @@ INI = {
     "max_graph_breaks": "dtdispatch_max_graph_breaks = 1",
     "compile_backend": "dtdispatch_compile_backend = aot_eager",
     "compile_rounds": "dtdispatch_compile_rounds = 3",
-    "fake_tensor_cache": "dtdispatch_fake_tensor_cache = both",
     "threshold": "dtdispatch_fail =\n  median:10%\n  hit=min:7.5%",
     "any_machine": "dtdispatch_any_machine = yes",
     "expected": "dtdispatch_expected = a b.csv",
@@ -129,7 +127,6 @@ MISTAKES = [
     ("max_collectives", "few", LIMIT),
     ("max_recompiles", "-1", LIMIT),
     ("compile_rounds", "0", COUNT),
-    ("fake_tensor_cache", "maybe", "is not on, off or both, in Python True, False or [False, True]"),
     ("metric", "counters", "is not one of time, counts, instructions"),
     ("backend", "mpi", "is not one of auto, fake, gloo, nccl, local"),
     ("timeout", "0", "is not a number of seconds above 0"),

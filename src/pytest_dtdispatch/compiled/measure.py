@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,11 +16,10 @@ from pytest_dtdispatch.compiled.model import (
     Compilation,
     CompileCounts,
     Compiled,
-    CompiledVariant,
+    CompiledFunction,
     CompilePlan,
     GraphBreak,
     Recompile,
-    variant_name,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.progress import tell
@@ -44,18 +43,15 @@ temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-
 
 
 class TorchCompiler:
-    """Compiles in one setting of the FakeTensor cache, and counts what the first cold compile did."""
+    """Compiles, and counts what the first cold compile did."""
 
     look_ups = staticmethod(compilerapi.look_ups)
     graphs = staticmethod(compilerapi.graphs_compiled)
 
-    def __init__(
-        self, compilation: Compilation, caches: ShardingCaches, fake_tensor_cache: bool | None, folder: str
-    ) -> None:
+    def __init__(self, compilation: Compilation, caches: ShardingCaches, folder: str) -> None:
         self.counts = CompileCounts()
         self._compilation = compilation
         self._caches = caches
-        self._fake_tensor_cache = fake_tensor_cache
         self._folder = Path(folder)
         self._uncached = [0]
         self._graphs_before = 0
@@ -71,7 +67,6 @@ class TorchCompiler:
         """Use an empty folder, with caches switched off, and count propagations."""
         with (
             temporary_folder() as folder,
-            compilerapi.fake_tensor_cache(self._fake_tensor_cache),
             compilerapi.cache_folder(Path(folder)),
             compilerapi.caches_disabled(),
             self._caches.counting_uncached() as self._uncached,
@@ -81,7 +76,7 @@ class TorchCompiler:
     @contextmanager
     def warm(self) -> Iterator[None]:
         """Use the run's own folder, which the first compile fills, with caches as the user set them."""
-        with compilerapi.fake_tensor_cache(self._fake_tensor_cache), compilerapi.cache_folder(self._folder):
+        with compilerapi.cache_folder(self._folder):
             yield
 
     def forget(self) -> None:
@@ -140,7 +135,7 @@ class TorchCompiler:
 
 
 class CompileRounds:
-    """Take rounds of one function in one setting."""
+    """Take rounds of one function."""
 
     def __init__(self, compiler: TorchCompiler, subject: Subject, plan: CompilePlan) -> None:
         self._compiler = compiler
@@ -240,58 +235,52 @@ def run_and_measure_compile(
     release = release_of(eager_results)
     wait_for(eager_results)  # nobody need look at them: without us they would not have been made
 
-    def variant(is_on: bool | None, counts: CompileCounts, figures: Figures) -> CompiledVariant:
-        own = name if is_on is None or len(plan.fake_tensor_cache) < 2 else variant_name(name, is_on)
-        measurement = Measurement(own, own, name, ran.place, Contains.COMPILED, 1, figures)
+    def compiled(results: tuple[Any, ...], counts: CompileCounts, figures: Figures) -> Compiled:
+        measurement = Measurement(name, name, name, ran.place, Contains.COMPILED, 1, figures)
         backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
-        return CompiledVariant(own, name, backend_name, is_on, counts, measurement)
+        return Compiled(results, eager_results, CompiledFunction(name, backend_name, counts, measurement))
 
     def not_compiled(why: str) -> Compiled:
-        nothing = variant(None, CompileCounts(), Figures(notes=(why,)))
-        return Compiled(name, eager_results, eager_results, (nothing,))
+        return compiled(eager_results, CompileCounts(), Figures(notes=(why,)))
 
     if ran.once:
         return not_compiled(ran.once)
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating(plan.one_thread))
         subject = Subject(compilation.fn, prepare, release=release)
-        settings = plan.fake_tensor_cache or (None,)
-        folders = [stack.enter_context(temporary_folder()) for _ in settings]
-        compilers = list(map(partial(TorchCompiler, compilation, caches), settings, folders))
+        compiler = TorchCompiler(compilation, caches, stack.enter_context(temporary_folder()))
         stack.callback(torch.compiler.reset)  # what was compiled for us must not answer the program
-        rounds = [CompileRounds(compiler, subject, plan) for compiler in compilers]
+        rounds = CompileRounds(compiler, subject, plan)
         try:
             results = _rehearse(rounds)
         except NoCopyError as error:  # another thread freed what the function writes to
             return not_compiled(str(error))
         notes = _take_rounds(rounds, plan.rounds)
-    counts, figures = [each.counts for each in compilers], [each.figures(*notes) for each in rounds]
-    return Compiled(name, results, eager_results, tuple(map(variant, settings, counts, figures)))
+    return compiled(results, compiler.counts, rounds.figures(*notes))
 
 
-def _rehearse(settings: Sequence[CompileRounds]) -> tuple[Any, ...]:
-    """Compile in each setting for the first time; what goes wrong here is told to the program."""
+def _rehearse(rounds: CompileRounds) -> tuple[Any, ...]:
+    """Compile for the first time; what goes wrong here is told to the program."""
     __tracebackhide__ = True
     try:
         tell("compiling")
-        first, *others = [rounds.rehearse() for rounds in settings]
+        results = rounds.rehearse()
     except Exception as error:
         place = compilerapi.break_of(error)
         if place is None:
             raise
         raise CompileError(f"fullgraph=True, and there is a graph break at {GraphBreak(*place)}") from None
-    wait_for((first, others))
-    return first
+    wait_for(results)
+    return results
 
 
-def _take_rounds(settings: Sequence[CompileRounds], count: int) -> tuple[str, ...]:
-    """Take rounds of every setting in turn, and note what ended them early."""
+def _take_rounds(rounds: CompileRounds, count: int) -> tuple[str, ...]:
+    """Take rounds, and note what ended them early."""
     try:
         with nothing_warned():  # the first compile has warned of what there is to warn of
             for number in range(count):
                 tell("compiling: round {} of {}", number + 1, count)
-                for rounds in settings if number % 2 == 0 else settings[::-1]:
-                    rounds.take_round()
+                rounds.take_round()
     except Exception as error:  # the first compile succeeded: the program must not see this
         return (f"repeating it raised {first_line(error)}",)
     return ()

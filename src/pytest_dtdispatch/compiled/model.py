@@ -25,7 +25,6 @@ class CompilePlan:
         backend: of torch.compile.
         rounds: cold compiles, and as many warm ones.
         calls: of the compiled function in each round, and of the uncompiled one.
-        fake_tensor_cache: settings that are compared; empty to keep torch's own.
         sampler: reads each call; where all read alike there are no warm compiles.
         one_thread: compile for, and call in, one intra-op thread.
     """
@@ -33,7 +32,6 @@ class CompilePlan:
     backend: str = "inductor"
     rounds: int = 5
     calls: int = 40
-    fake_tensor_cache: tuple[bool, ...] = ()
     sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
     one_thread: bool = True
 
@@ -147,23 +145,19 @@ METRICS: dict[str, Callable[[CompileCounts], int | None]] = {
 
 
 @dataclass(frozen=True)
-class CompiledVariant:
-    """A function compiled in one setting of the FakeTensor cache.
+class CompiledFunction:
+    """What is kept of a compiled function.
 
     Args:
         name: of its rows.
-        base_name: the same without the setting.
         backend: that compiled it.
-        fake_tensor_cache: whether the FakeTensor cache was on; None where torch decided.
         counts: what its compile did.
         measurement: its rows.
     """
 
     kind: ClassVar[str] = "compiled"
     name: str
-    base_name: str
     backend: str
-    fake_tensor_cache: bool | None
     counts: CompileCounts
     measurement: Measurement
 
@@ -181,27 +175,25 @@ class CompiledVariant:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What ``dtdispatch.compile`` gives: results to hold against eager ones, and counts to assert on.
+    """What ``dtdispatch.compile`` returns: results to hold against eager ones, and counts to assert on.
 
     Where nothing is measured the function runs uncompiled: both results are one, and every count is 0.
     A count that this torch cannot give is not-a-number, which equals nothing.
 
     Args:
-        name: of its rows.
         results: of the compiled function: its first call, then one for each of ``others``.
         eager_results: of the same calls uncompiled.
-        variants: one for each setting of the FakeTensor cache.
+        function: what was measured; None where nothing is.
 
     Example:
-        >>> compiled = Compiled("add", (4,), (4,))
+        >>> compiled = Compiled((4,), (4,))
         >>> compiled.result, compiled.graph_breaks == 0
         (4, True)
     """
 
-    name: str
     results: tuple[Any, ...]
     eager_results: tuple[Any, ...]
-    variants: tuple[CompiledVariant, ...] = ()
+    function: CompiledFunction | None = None
 
     @property
     def result(self) -> Any:
@@ -215,44 +207,31 @@ class Compiled:
 
     @property
     def graphs(self) -> float:
-        """Graphs that were compiled; of this and every other count, in the setting that has most."""
-        return self._most(lambda counts: counts.graphs)
+        """Graphs that were compiled."""
+        return self._count(lambda counts: counts.graphs)
 
     @property
     def guards(self) -> float:
         """Guards that every later call checks."""
-        return self._most(lambda counts: counts.guards)
+        return self._count(lambda counts: counts.guards)
 
     @property
     def graph_breaks(self) -> float:
         """Graph breaks; lists where and why."""
-        return self._longest(lambda counts: counts.graph_breaks)
+        return self._count(lambda counts: counts.graph_breaks)
 
     @property
     def recompiles(self) -> float:
         """Recompiles; lists what and why."""
-        return self._longest(lambda counts: counts.recompiles)
+        return self._count(lambda counts: counts.recompiles)
 
     @property
     def propagations(self) -> float:
         """Propagations of DTensor's sharding while the function was traced."""
-        return self._most(lambda counts: counts.propagations)
+        return self._count(lambda counts: counts.propagations)
 
-    def _most(self, of: Callable[[CompileCounts], int | None]) -> float:
-        found = [of(variant.counts) for variant in self.variants]
-        known = [count for count in found if count is not None]
-        return math.nan if len(known) < len(found) else float(max(known, default=0))
-
-    def _longest(self, of: Callable[[CompileCounts], Sequence[object] | None]) -> float:
-        found = [of(variant.counts) for variant in self.variants]
-        known = [listed for listed in found if listed is not None]
-        if len(known) < len(found):
-            return math.nan
-        longest: Sequence[object] = max(known, key=len, default=())
-        details = [str(one) for one in longest]
-        return Count(len(details), 1, details)
-
-
-def variant_name(name: str, fake_tensor_cache: bool) -> str:
-    """Name the rows of one setting of several: ``embedding[fake_tensor_cache=off]``."""
-    return f"{name}[fake_tensor_cache={'on' if fake_tensor_cache else 'off'}]"
+    def _count(self, of: Callable[[CompileCounts], int | Sequence[object] | None]) -> float:
+        found = of(self.function.counts) if self.function else 0
+        if found is None or isinstance(found, int):
+            return math.nan if found is None else float(found)
+        return Count(len(found), 1, list(map(str, found)))

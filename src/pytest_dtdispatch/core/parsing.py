@@ -129,17 +129,6 @@ def read_names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def read_cache_settings(value: Any) -> tuple[bool, ...]:
-    """Read settings of a cache that are compared: ``on``, ``off``, ``both``, or bools."""
-    words = {"on": (True,), "off": (False,), "both": (False, True)}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    settings = value if isinstance(value, (tuple, list)) else (value,)
-    if not settings or not all(isinstance(each, bool) for each in settings):
-        raise ValueError("on, off or both, in Python True, False or [False, True]")
-    return tuple(dict.fromkeys(settings))
-
-
 def read_word(value: Any) -> str:
     """Read a name."""
     if not isinstance(value, str) or not value.strip():
@@ -254,7 +243,6 @@ def _limits_of(value: Any) -> list[tuple[Any, Any]]:
 
 
 READERS: Mapping[str, Callable[[Any], Any]] = {
-    "cache settings": read_cache_settings,
     "count": read_count,
     "file": read_file,
     "file or auto": read_file_or_auto,

@@ -143,7 +143,6 @@ OPTIONS = (
     # How one function is compiled belongs to its test: the marker says it.
     Option("compile_backend", "word", "", "inductor", "NAME", is_older=True),
     Option("compile_rounds", "count", "cold compiles of a function, and as many warm ones", "5", "N"),
-    Option("fake_tensor_cache", "cache settings", "", metavar="on|off|both", is_older=True),
     Option(
         "threshold",
         "thresholds",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_dtdispatch.budget.table import KIND as BUDGET
 from pytest_dtdispatch.compare.table import KIND as COMPARED
-from pytest_dtdispatch.compiled.judge import KIND as COMPILED
+from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import UNITS, Measurement
 from pytest_dtdispatch.core.metrics import MetricNames
 from pytest_dtdispatch.core.results import NamedCall, TestResults

@@ -12,7 +12,7 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.claims import Compared
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compare.model import row_name as row_name_of
-from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledVariant, CompilePlan, variant_name
+from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.callables import step_name
 from pytest_dtdispatch.core.forms import TRACE_EXPORT
 from pytest_dtdispatch.core.measurement import Figures
@@ -129,22 +129,17 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         self.record(scaling)
         return scaling
 
-    def _compile(
-        self, compilation: Compilation, fake_tensor_cache: tuple[bool, ...] | None, name: str | None
-    ) -> Compiled:
+    def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
         __tracebackhide__ = True
         from pytest_dtdispatch.compiled.measure import run_and_measure_compile
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        plan = self._compile_plan
-        if fake_tensor_cache is not None:
-            plan = replace(plan, fake_tensor_cache=fake_tensor_cache)
         name = self._row_name("compile(fn, name=...)", compilation.fn, name)
-        variants = (variant_name(name, is_on) for is_on in plan.fake_tensor_cache)
-        with self._counted(CompiledVariant.kind, name):
-            with self._measuring("compile", name, *variants):
-                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), plan)
-            self.record(*map(self._kept, compiled.variants))
+        with self._counted(CompiledFunction.kind, name):
+            with self._measuring("compile", name):
+                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), self._compile_plan)
+            if compiled.function:
+                self.record(self._kept(compiled.function))
         return compiled
 
     def _compare(self, asked: Variants) -> Compared:
@@ -160,9 +155,9 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         self.record(*compared.variants)
         return compared
 
-    def _kept(self, variant: CompiledVariant) -> CompiledVariant:
+    def _kept(self, function: CompiledFunction) -> CompiledFunction:
         """What is kept of a compiled function."""
-        return variant
+        return function
 
 
 class BudgetingDtDispatch(MeasuringDtDispatch):
@@ -276,10 +271,10 @@ class CountingDtDispatch(UntimedDtDispatch):
         functions = {label: counted(label, fn) for label, fn in asked.functions.items()}
         return super()._compare(replace(asked, functions=functions))
 
-    def _kept(self, variant: CompiledVariant) -> CompiledVariant:
+    def _kept(self, function: CompiledFunction) -> CompiledFunction:
         """Keep counts alone: a run that counts has no latencies."""
-        kept = Figures(variant.measurement.rounds, notes=variant.measurement.notes)
-        return replace(variant, measurement=replace(variant.measurement, figures=kept))
+        kept = Figures(function.measurement.rounds, notes=function.measurement.notes)
+        return replace(function, measurement=replace(function.measurement, figures=kept))
 
 
 def make_measurer(
@@ -299,7 +294,6 @@ def make_measurer(
         kind = BudgetingDtDispatch
     if settings.metric == "counts":
         kind, compile_rounds, calls = CountingDtDispatch, 1, 1
-    cached = settings.fake_tensor_cache or ()
-    compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, cached, sampler, one_thread)
+    compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, sampler, one_thread)
     is_traced = any(export.format == TRACE_EXPORT for export in settings.export)
     return kind(plan, settings.ops, settings.limits, compile_plan, waiting, test, is_traced)

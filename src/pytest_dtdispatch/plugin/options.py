@@ -69,7 +69,6 @@ class Settings:
     max_wraps: int | None = None
     compile_backend: str = "inductor"
     compile_rounds: int = 5
-    fake_tensor_cache: tuple[bool, ...] | None = None
     max_recompiles: int | None = None
     max_graph_breaks: int | None = None
     threshold: tuple[Threshold, ...] | None = None

@@ -18,9 +18,13 @@ from pytest_dtdispatch.suite.functions import (
     embedding,
 )
 from pytest_dtdispatch.suite.models import filled, tensor_parallel_mlp
+from pytest_dtdispatch.torchapi.compiler import fake_tensor_cache
 from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 
 pytestmark = pytest.mark.compile
+FAKE_TENSOR_CACHE = pytest.mark.parametrize(
+    "is_cached", [False, True], ids=["fake_tensor_cache_off", "fake_tensor_cache_on"]
+)
 
 
 # A compile takes seconds here, and a warm one as long as a cold one: this backend keeps nothing.
@@ -37,22 +41,26 @@ def test_aotdispatcher(dtdispatch: DtDispatch, training: bool, subclass: bool) -
     assert all(output.requires_grad is training for output in compiled.result)
 
 
-def test_embedding(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+@FAKE_TENSOR_CACHE
+def test_embedding(dtdispatch: DtDispatch, device_mesh: DeviceMesh, is_cached: bool) -> None:
     """Look rows up in a table, with dynamic shapes, with the FakeTensor cache off and on."""
     function, indices = embedding(device_mesh)
-    compiled = dtdispatch.compile(function, indices, dynamic=True, fake_tensor_cache=[False, True])
+    with fake_tensor_cache(is_cached):
+        compiled = dtdispatch.compile(function, indices, dynamic=True)
     assert_compiled_once(compiled)
 
 
 # Inductor cannot generate code for tensors that hold those of every rank.
 @pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
 @pytest.mark.dtdispatch(backend="local", device="cpu")
-def test_embedding_on_simulated_ranks(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+@FAKE_TENSOR_CACHE
+def test_embedding_on_simulated_ranks(
+    dtdispatch: DtDispatch, device_mesh: DeviceMesh, is_cached: bool
+) -> None:
     """Do the same where every rank is simulated in this process, by a backend that generates no code."""
     function, indices = embedding(device_mesh)
-    compiled = dtdispatch.compile(
-        function, indices, backend="aot_eager", dynamic=True, fake_tensor_cache=[False, True]
-    )
+    with fake_tensor_cache(is_cached):
+        compiled = dtdispatch.compile(function, indices, backend="aot_eager", dynamic=True)
     assert_compiled_once(compiled)
 
 

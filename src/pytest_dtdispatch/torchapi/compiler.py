@@ -168,10 +168,8 @@ def fake_tensor_counts() -> FakeTensorCounts | None:
     return FakeTensorCounts(now.hits, now.misses, sum(now.bypasses.values()))
 
 
-def fake_tensor_cache(is_on: bool | None) -> AbstractContextManager[Any]:
-    """Switch the FakeTensor cache on or off for a while; None leaves it as it is."""
-    if is_on is None:
-        return nullcontext()
+def fake_tensor_cache(is_on: bool) -> AbstractContextManager[Any]:
+    """Switch the FakeTensor cache on or off for a while."""
     config = importlib.import_module("torch._dynamo.config")
     if not hasattr(config, "fake_tensor_cache_enabled"):
         raise CompileError(f"torch {torch.__version__} cannot switch its FakeTensor cache")
