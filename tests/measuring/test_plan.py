@@ -10,7 +10,6 @@ from pytest_dtdispatch.measuring.plan import (
     MIN_ROUNDS,
     SLOW_NS,
     Effort,
-    Plan,
     fitted,
     is_enough,
 )
@@ -36,7 +35,6 @@ def test_where_five_of_each_do_not_fit_just_these_are_taken() -> None:
 def test_a_miss_that_takes_longer_than_all_of_the_time_is_taken_once() -> None:
     assert ASKED.where(SECOND, SECOND) == ASKED
     assert ASKED.where(SECOND + 1, SECOND) == Effort(1, 1, 10, 10)
-    assert Plan().foretold_calls(100 * SECOND) == 2 + 1 + 1
 
 
 def test_hits_are_cut_before_rounds_are() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.plugin.rootdir import joined
 from tests.plugin_runs import IMPORTS, run, text_of
 
 pytestmark = pytest.mark.torch
@@ -29,31 +28,35 @@ def test_add(dtdispatch, device_mesh):
     return file
 
 
-@pytest.mark.parametrize("spelling", ["apart", "joined", "in the environment"])
-def test_a_file_elsewhere_changes_no_name(
-    pytester: pytest.Pytester, elsewhere: Path, spelling: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["given", "in the environment"])
+def test_a_value_that_moved_the_rootdir_is_refused(
+    pytester: pytest.Pytester, elsewhere: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag = ["--dtdispatch-csv", str(elsewhere)]
-    if spelling == "in the environment":
+    if where == "in the environment":
         monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(flag))
         flag = []
-    elif spelling == "joined":
-        flag = ["=".join(flag)]
     result = run(pytester, "--dtdispatch", *flag)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    line = (
+        f"ERROR: --dtdispatch-csv {elsewhere} would move pytest's rootdir: write --dtdispatch-csv={elsewhere}"
+    )
+    assert text_of(result).count(line) == 1
+
+
+def test_a_file_elsewhere_changes_no_name_where_it_is_joined_to_its_flag(
+    pytester: pytest.Pytester, elsewhere: Path
+) -> None:
+    result = run(pytester, "--dtdispatch", f"--dtdispatch-csv={elsewhere}")
     result.assert_outcomes(passed=1)
     assert f"rootdir: {pytester.path}\n" in text_of(result)
-    assert text_of(result).count("test session starts") == 1
     names = {line.rpartition('",')[0] for line in elsewhere.read_text().splitlines()}
     ops = ("add.Tensor(f32[8,8]S0)@2", "distribute_tensor(f32[8,8] -> S0)@2")
     assert names == {f'"test_it.py::test_add::{op}' for op in ops}
 
 
-def test_a_mistake_is_told_once(pytester: pytest.Pytester, elsewhere: Path) -> None:
-    result = run(pytester, "--dtdispatch", "--dtdispatch-csv", str(elsewhere), "--dtdispatch-rounds=0")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert text_of(result).count("ERROR") == 1
-
-
-def test_only_values_of_our_flags_are_joined() -> None:
-    args = ["--dtdispatch", "tests", "-k", "add", "--dtdispatch-mesh", "2x2", "--dtdispatch-csv=a", "b"]
-    assert joined(args) == [*args[:4], "--dtdispatch-mesh=2x2", *args[6:]]
+def test_a_file_that_moves_nothing_may_stand_apart_from_its_flag(
+    pytester: pytest.Pytester, elsewhere: Path
+) -> None:
+    (pytester.path / "results.csv").write_text(elsewhere.read_text())
+    run(pytester, "--dtdispatch", "--dtdispatch-csv", "results.csv").assert_outcomes(passed=1)

@@ -141,7 +141,7 @@ def test_a_machine_that_drifts_does_not_push_the_interval_off_the_exponent(
 
     class Scripted(RanCall):
         def __init__(self, size: int) -> None:
-            self.place, self.once, self.took_ns, self.size = "", "", 0, size
+            self.place, self.once, self.size = "", "", size
 
         def settle_again(self) -> None:
             pass  # it changes nothing

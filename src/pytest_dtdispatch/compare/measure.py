@@ -16,7 +16,7 @@ from pytest_dtdispatch.compare.equality import Reference
 from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant, Variants, ratio_of, row_name
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.progress import tell
-from pytest_dtdispatch.measuring.calls import Foretell, RanCall, repeating_in_turn, run_call, threads_note
+from pytest_dtdispatch.measuring.calls import RanCall, repeating_in_turn, run_call, threads_note
 from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
 from pytest_dtdispatch.measuring.proof import gc_paused
@@ -182,7 +182,6 @@ def run_and_measure_variants(
     caches: ShardingCaches,
     plan: Plan,
     count: Count,
-    foretell: Foretell = lambda calls, seconds: None,
 ) -> Compared:
     """Call each variant for the program, hold results against each other, then measure them in turn."""
     __tracebackhide__ = True
@@ -195,10 +194,6 @@ def run_and_measure_variants(
         del result
     for one in ran.values():
         one.settle_again()
-    # A turn is a call that fills the caches, and one that finds them filled, at the least. The first call of
-    # a compiled function compiled it, and foretells nothing.
-    timed = [one.took_ns for one in ran.values() if not (one.once or one.is_compiled)]
-    foretell(2 * LEAST_ROUNDS * len(timed), 2 * LEAST_ROUNDS * sum(timed) / 1e9)
     figures, counts = _measured(ran, caches, plan, count)
     variants: list[ComparedVariant] = []
     for label in asked.functions:

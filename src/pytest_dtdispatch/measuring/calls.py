@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -36,7 +35,6 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import noting_collectives, release_of, unwaited, wait_for_all
 
 # Is told how many calls will be made, and how many seconds they may take.
-Foretell = Callable[[int, float], None]
 
 
 class WriteWatch(UnnoticedMode):
@@ -109,13 +107,11 @@ class RanCall:
         replay: CallReplay,
         place: str,
         once: str,
-        took_ns: int,
         is_compiled: bool,
         collectives: list[torch.Tensor] | None = None,
     ) -> None:
         self.place = place
         self.once = once
-        self.took_ns = took_ns
         self.subject = subject
         self.is_compiled = is_compiled
         self._replay = replay
@@ -210,7 +206,6 @@ def run_and_measure_call(
     setup: Setup | None,
     caches: ShardingCaches,
     plan: Plan,
-    foretell: Foretell = lambda calls, seconds: None,
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
 
@@ -220,9 +215,6 @@ def run_and_measure_call(
     """
     __tracebackhide__ = True
     result, ran = run_call(fn, args, setup)
-    if not ran.once and not plan.sampler.is_exact:
-        calls = plan.foretold_calls(ran.took_ns)
-        foretell(calls, calls * ran.took_ns / 1e9)
     return result, ran.place, ran.measure(caches, plan)
 
 
@@ -235,13 +227,11 @@ def run_call(
         replay = CallReplay(tree_leaves(args))
     first_args = given_arguments(args, setup)
     with replay.masks.watching(), CallWatch(replay) as watch:
-        began = time.perf_counter_ns()
         try:
             result = fn(*first_args)
         except BaseException:
             replay.forget()
             raise
-        took_ns = time.perf_counter_ns() - began
 
     def prepare() -> tuple[Any, ...]:
         replay.rewind()
@@ -263,7 +253,7 @@ def run_call(
     if hides_collectives and not compiled:  # a hook would make compiled code compile again
         collectives = []
         subject = replace(subject, release=partial(wait_for_all, collectives))
-    return result, RanCall(subject, replay, place, once, took_ns, bool(compiled), collectives)
+    return result, RanCall(subject, replay, place, once, bool(compiled), collectives)
 
 
 def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> tuple[str, bool]:

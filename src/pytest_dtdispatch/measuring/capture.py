@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from shutil import get_terminal_size
 from typing import Any, NamedTuple
@@ -107,7 +106,6 @@ class SignatureCapture(DispatchCapture):
         results: where measurements are kept; several captures of one test share it.
         plan: how much is measured of each signature.
         ops: globs of op names; every op where empty.
-        measured: is told of each signature how many seconds it took to measure it.
     """
 
     def __init__(
@@ -115,11 +113,9 @@ class SignatureCapture(DispatchCapture):
         results: TestResults,
         plan: Plan,
         ops: Sequence[str] = (),
-        measured: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         super().__init__(ops)
         self._passed_over = results.passed_over
-        self._measured = measured
         self._results = results
         self._plan = plan
         self._plans = PlanCaches(self._caches)
@@ -146,9 +142,8 @@ class SignatureCapture(DispatchCapture):
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
         tell("measuring {}", signature)
-        began = time.perf_counter()
         result, figures = run_and_measure_op(clocked, self._caches, self._plan)
-        self._enter(signature, figures, clocked.took_ns, began)
+        self._enter(signature, figures, clocked.took_ns)
         return result
 
     def on_passed_over(self, call: OpCall) -> Any:
@@ -173,18 +168,16 @@ class SignatureCapture(DispatchCapture):
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
         tell("measuring {}", signature)
-        began = time.perf_counter()
-        self._enter(signature, ran.measure(self._plans, self._plan), ran.took_ns, began)
+        self._enter(signature, ran.measure(self._plans, self._plan), ran.took_ns)
         self._hiding.note()
         return ran.result
 
-    def _enter(self, signature: Signature, figures: Figures, took_ns: int, began: float) -> None:
+    def _enter(self, signature: Signature, figures: Figures, took_ns: int) -> None:
         """Keep what was measured of a new signature."""
         self._results.enter(signature, figures)
         if not self._results.explains(signature):
             self._results.note_in_place(signature, took_ns)
         self._results.is_simulated |= is_local_mode_open()
-        self._measured(time.perf_counter() - began)
 
 
 def _median_us(ns: Sequence[int]) -> float:

@@ -34,7 +34,7 @@ def is_enough(values: Sequence[float], within: float) -> bool:
 
 
 MIN_ROUNDS = 5
-LONG_S = 2.0  # what takes less is not foretold
+LONG_S = 2.0  # nothing is said of what takes less
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 # A hit of 8 us is 3 % slower until what reads the counters between calls is warm too, after some 200 calls.
 QUICK_WARMUP, QUICK_WARMUP_NS = 200, 2_000_000
@@ -73,7 +73,7 @@ class Effort(NamedTuple):
         return self.rounds * (1 + self.repeat) + rows * self.warmup
 
     def ns(self, miss_ns: float, hit_ns: float) -> float:
-        """Foretell how long all rounds take."""
+        """Estimate how long all rounds take."""
         return self.rounds * miss_ns + (self.calls() - self.rounds) * hit_ns
 
 
@@ -148,17 +148,6 @@ class Plan:
     def effort(self) -> Effort:
         """The calls that are made of one subject, where there is time enough."""
         return Effort(self.rounds, self.in_a_row, self.repeat, self.warmup)
-
-    def foretold_calls(self, call_ns: int) -> int:
-        """Foretell how many calls are made of what takes so long, whether it misses or hits.
-
-        Example:
-            >>> Plan().foretold_calls(140_000_000)
-            12
-        """
-        rehearsal, budget_ns = 2, self.max_time_s * 1e9
-        effort = self.effort.where(call_ns, budget_ns)
-        return rehearsal + fitted(effort, call_ns, call_ns, budget_ns, budget_ns).calls()
 
 
 class Schedule:

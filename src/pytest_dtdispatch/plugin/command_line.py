@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from _pytest.config.findpaths import determine_setup
 
 from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.rootdir import joined
+from pytest_dtdispatch.plugin.flags import WITH_FLAG
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
@@ -36,12 +41,40 @@ def refuse_questions(config: pytest.Config, because: str) -> None:
             raise pytest.UsageError(f"{flag}: not with {because}: run without either")
 
 
+def refuse_moved_rootdir(config: pytest.Config) -> None:
+    """Refuse a value of a flag of ours that changed the rootdir, and with it the ini file and names of rows.
+
+    Pytest looks for both before it knows our flags, and takes FILE of ``--flag FILE`` for a path of tests.
+    """
+    args = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+    flags = {option.flag for option in WITH_FLAG if option.metavar}
+    apart = [(flag, value) for flag, value in pairwise(args) if flag in flags and Path(value).exists()]
+    if apart and (config.rootpath, config.inipath) != _setup(config):
+        flag, value = apart[0]
+        raise pytest.UsageError(f"{flag} {value} would move pytest's rootdir: write {flag}={value}")
+
+
+def _setup(config: pytest.Config) -> tuple[object, object]:
+    """Find the rootdir and the ini file by paths of tests alone."""
+    given = config.known_args_namespace
+    known = {
+        "inifile": given.inifilename,
+        "override_ini": given.override_ini,
+        "args": given.file_or_dir,
+        "rootdir_cmd_arg": given.rootdir or None,
+        "invocation_dir": config.invocation_params.dir,
+    }
+    accepted = inspect.signature(determine_setup).parameters  # not the same in every version
+    rootdir, inifile, *_ = determine_setup(**{name: known[name] for name in accepted if name in known})
+    return rootdir, inifile
+
+
 def same_command(config: pytest.Config) -> list[str]:
     """Write the command line of this process anew, or where it is not pytest's own, one like it."""
     started = Path(sys.argv[0])
     if started.name in ("pytest", "py.test") or started.parent.name == "pytest":
-        return [sys.executable, *joined(sys.orig_argv[1:])]
-    return [sys.executable, "-m", "pytest", *joined(list(map(str, config.invocation_params.args)))]
+        return [sys.executable, *sys.orig_argv[1:]]
+    return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args)]
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Read the saved run to compare with, before pytest-benchmark does, and before anything is measured.
 
     Where instructions are to be counted, or ranks are to be started, other processes run the tests; then
-    return their exit status. Where our flags moved the rootdir, the run is begun again.
+    return their exit status.
     """
     if config.getoption("help") or config.getoption("version") or not flags.is_asked(config):
         return None

@@ -18,7 +18,6 @@ from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenRegions
-from pytest_dtdispatch.plugin.waiting import Waiting
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.plan import Plan
@@ -26,11 +25,7 @@ if TYPE_CHECKING:
 
 
 class KeepingDtDispatch(api.DtDispatch):
-    """Keep what was measured in the results of the test.
-
-    Attributes:
-        waiting: says how long it takes.
-    """
+    """Keep what was measured in the results of the test."""
 
     enabled = True
 
@@ -40,12 +35,10 @@ class KeepingDtDispatch(api.DtDispatch):
         ops: tuple[str, ...],
         limits: Mapping[str, int],
         compile_plan: CompilePlan,
-        waiting: Waiting | None = None,
         test: str = "",
         is_traced: bool = False,
     ) -> None:
         self.results = TestResults(test)
-        self.waiting = waiting or Waiting()
         self._plan = plan
         self._ops = ops
         self._limits = limits

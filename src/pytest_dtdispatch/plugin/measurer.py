@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch.budget.model import Budget
@@ -20,7 +19,6 @@ from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.gates.limits import unjudged
 from pytest_dtdispatch.plugin.keeping import KeepingDtDispatch
 from pytest_dtdispatch.plugin.open_capture import OpenCapture
-from pytest_dtdispatch.plugin.waiting import Waiting
 from pytest_dtdispatch.scaling.judge import fit_scaling, merge
 from pytest_dtdispatch.scaling.model import Make, Scaling, row_name, run_sizes
 from pytest_dtdispatch.steps.model import Steps
@@ -43,8 +41,7 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         from pytest_dtdispatch.measuring.capture import SignatureCapture
 
         self._open.refuse("a capture")
-        self.waiting.begin_capture()
-        capture = SignatureCapture(self.results, self._plan, self._ops, self.waiting.measured)
+        capture = SignatureCapture(self.results, self._plan, self._ops)
         return OpenCapture(capture, self.results, self._open)
 
     @contextmanager
@@ -68,11 +65,8 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("call(fn, name=...)", fn, name)
-        foretell = partial(self.waiting.begin_call, name)
         with self._measuring("call", name):
-            result, place, figures = run_and_measure_call(
-                fn, args, setup, ShardingCaches(), self._plan, foretell
-            )
+            result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
         self.results.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
 
@@ -120,9 +114,8 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("scaling(make, name=...)", make, name)
-        foretell = partial(self.waiting.begin_call, name)
         with self._measuring("scaling", name, *(row_name(name, size) for size in sizes)):
-            taken = run_and_measure_sizes(make, sizes, ShardingCaches(), self._plan, foretell)
+            taken = run_and_measure_sizes(make, sizes, ShardingCaches(), self._plan)
         for size, at_size in taken.items():
             self.results.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
         scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, max_exponent)
@@ -149,9 +142,8 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._comparison_name(asked)
-        foretell = partial(self.waiting.begin_call, name)
         with self._measuring("compare", name, *asked.row_names):
-            compared = run_and_measure_variants(asked, ShardingCaches(), self._plan, count_call, foretell)
+            compared = run_and_measure_variants(asked, ShardingCaches(), self._plan, count_call)
         self.record(*compared.variants)
         return compared
 
@@ -278,7 +270,7 @@ class CountingDtDispatch(UntimedDtDispatch):
 
 
 def make_measurer(
-    settings: Settings, sampler: Sampler, agreement: Lockstep | None, waiting: Waiting, test: str
+    settings: Settings, sampler: Sampler, agreement: Lockstep | None, test: str
 ) -> MeasuringDtDispatch:
     """Make what is behind the fixture in a test that is measured, and plan how much it measures."""
     from pytest_dtdispatch.measuring.plan import WITHIN, Plan
@@ -296,4 +288,4 @@ def make_measurer(
         kind, compile_rounds, calls = CountingDtDispatch, 1, 1
     compile_plan = CompilePlan(settings.compile_backend, compile_rounds, calls, sampler, one_thread)
     is_traced = any(export.format == TRACE_EXPORT for export in settings.export)
-    return kind(plan, settings.ops, settings.limits, compile_plan, waiting, test, is_traced)
+    return kind(plan, settings.ops, settings.limits, compile_plan, test, is_traced)

@@ -15,13 +15,13 @@ from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.command_line import (
     measuring_settings,
+    refuse_moved_rootdir,
     refuse_questions,
     runs_nothing,
     same_command,
     uncaptured,
 )
 from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
-from pytest_dtdispatch.plugin.rootdir import is_moved, run_joined
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.launch import RankEnd
@@ -31,18 +31,13 @@ def begin(config: pytest.Config) -> None:
     """Take part in a run of many ranks, if this is one, before anything is printed."""
     world = read_world(os.environ)
     is_rank = world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config)
-    if is_rank and not is_moved(config):  # else the run begins again
+    if is_rank:
         config.pluginmanager.register(Rank(world, None if world.is_first else Log(world.rank)), PLUGIN)
 
 
 def main(config: pytest.Config) -> int | None:
-    """Read the saved run to compare with; meet other ranks, or start them and wait for them.
-
-    Where flags of ours moved the rootdir, begin again, so that they do not.
-    """
-    if is_moved(config):
-        with uncaptured(config):
-            return run_joined(config)
+    """Read the saved run to compare with; meet other ranks, or start them and wait for them."""
+    refuse_moved_rootdir(config)
     from pytest_dtdispatch.plugin.saved_run_gate import prepare
 
     prepare(config)

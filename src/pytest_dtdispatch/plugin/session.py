@@ -26,7 +26,6 @@ from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.plugin.printing import print_lines
 from pytest_dtdispatch.plugin.progress_display import shown_progress
 from pytest_dtdispatch.plugin.unmeasured import Unmeasured
-from pytest_dtdispatch.plugin.waiting import remember, waiting_for
 from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.marks import noise
@@ -114,14 +113,13 @@ class Session(PluginObject):
         if of_marker := options.marker_values(item).get("threshold"):
             self._thresholds[test] = of_marker
         self._unmeasured.add(test, settings)
-        waiting = waiting_for(self._config, item.nodeid, settings)
         try:
             require_torch()
             from pytest_dtdispatch.plugin.measurer import make_measurer
             from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
             agreement = self._ranks.agreement() if self._ranks else None
-            measurer = make_measurer(settings, self._sampler, agreement, waiting, test)
+            measurer = make_measurer(settings, self._sampler, agreement, test)
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -139,7 +137,6 @@ class Session(PluginObject):
                 complaint = self._unmeasured.note_idle(item, idle[0])
         except CaptureError as error:
             complaint = str(error)
-        remember(self._config, item.nodeid, measurer.waiting.captured_s)
         results = self._ranks.merged(measurer.results) if self._ranks else measurer.results
         if not complaint and (key := results.key_of_two()):
             complaint = f"two rows of this test are called {key!r}: give the call another name="

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.progress import tell
-from pytest_dtdispatch.measuring.calls import Foretell, RanCall, run_call
+from pytest_dtdispatch.measuring.calls import RanCall, run_call
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.preconditions import callable_at
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -32,7 +32,6 @@ def run_and_measure_sizes(
     sizes: Sequence[int],
     caches: ShardingCaches,
     plan: Plan,
-    foretell: Foretell = lambda calls, seconds: None,
 ) -> dict[int, AtSize]:
     """Make and run a callable at each size for the program, the largest first; then measure them in turn.
 
@@ -47,8 +46,6 @@ def run_and_measure_sizes(
     for one in ran.values():
         one.settle_again()
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
-    calls = {size: PASSES * share.foretold_calls(one.took_ns) for size, one in ran.items() if not one.once}
-    foretell(sum(calls.values()), sum(count * ran[size].took_ns for size, count in calls.items()) / 1e9)
     figures: dict[int, list[Figures]] = {size: [] for size in ran}
     for number in range(PASSES):
         for size in reversed(ran) if number % 2 else ran:
