@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, 
 from tests.fuzz.inputs import TRIED, assert_one_line, fuzzed, odd_texts, odd_values, spoiled
 
 GOOD = {
-    "cache settings": "both", "count": "20", "file": "out.csv", "file or auto": "auto", "files": "out.csv",
+    "count": "20", "file": "out.csv", "file or auto": "auto", "files": "out.csv",
     "globs": "add*", "mesh": "2x4", "most": "0", "names": "dp", "ranks": "2", "rounds": "auto",
     "seconds": "1.5", "switch": "true", "thresholds": "hit=median:7.5%", "word": "inductor",
 }  # fmt: skip
@@ -43,7 +43,6 @@ def is_threshold(limit: Threshold) -> bool:
 
 # What may come out, whatever goes in.
 MEANS_SOMETHING: dict[str, Callable[[Any], bool]] = {
-    "cache settings": lambda read: bool(read) and set(read) <= {True, False},
     "count": lambda read: is_whole(read, 1),
     "file": lambda read: isinstance(read, Path) and "\0" not in str(read),
     "file or auto": lambda read: read == "auto" or isinstance(read, Path),

@@ -131,7 +131,7 @@ def test_help_says_each_flag_once_and_nothing_of_older_spellings(pytester: pytes
     words = result.stdout.str().split()
     text = " ".join(words)
     shown = [option for option in WITH_FLAG if not option.is_older]
-    assert (len(shown), len(WITH_FLAG)) == (28, 40)
+    assert (len(shown), len(WITH_FLAG)) == (27, 38)
     for option in WITH_FLAG:
         is_listed = f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text
         assert (option.flag in {word.split("=")[0].rstrip(",") for word in words}) is not option.is_older

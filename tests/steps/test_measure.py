@@ -746,6 +746,6 @@ def test_a_miss_holds_no_specs_when_it_is_over(mesh: DeviceMesh) -> None:
         x.detach()
 
     ShardingCaches().clear_all()
-    counted = run_and_count_steps(step, 0, 3, "step").steps
+    counted = run_and_count(StepCalls("step", step, 0, 3)).steps
     # Each plan in the cache holds its own: the first miss holds as many as the others.
     assert len({(one.misses, one.spec_growth) for one in counted}) == 1
