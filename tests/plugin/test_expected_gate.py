@@ -272,7 +272,7 @@ def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected:
         wrong.write_text(re.sub(r",\d+,", ",999,", kept, count=1))
         failed(run(pytester, *CSV, *both), f"passed against {right.name}", f"failed against {wrong.name}")
         wrong.write_text("# nothing\n")
-        failed(run(pytester, *CSV, *both), "no row could be judged")
+        failed(run(pytester, *CSV, *both), f"failed against {wrong.name}: ", " judged")
         wrong.write_text(kept)
     pytester.makeini("[pytest]\ndtdispatch_expected =\n  one.csv\n  two.csv\n")
     passed(run(pytester, *CSV), "against ", "one.csv: 3 passed", "two.csv: 4 passed")
@@ -397,7 +397,7 @@ def test_a_run_that_measures_nothing_against_an_empty_file_fails(pytester: pytes
     pytester.makepyfile(test_results="def test_nothing(): pass")
     (pytester.path / "expected.csv").write_text("")
     result = run(pytester, *MEASURED, "--dtdispatch-expected=expected.csv")
-    failed(result, "gate: failed against expected.csv: ", "no row could be judged", tests=1)
+    failed(result, "gate: failed against expected.csv: ", "no row was there to be judged", tests=1)
 
 
 def test_a_disabled_measurement_fails(pytester: pytest.Pytester, expected: Path) -> None:

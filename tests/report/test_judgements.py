@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.verdicts import Threshold, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict, not_judged
 from pytest_dtdispatch.gates.expected import judge_results
-from pytest_dtdispatch.gates.expected import not_judged as not_compared
 from pytest_dtdispatch.gates.expected_file import ExpectedRow
-from pytest_dtdispatch.gates.saved_run import Judgement, StateRow, judge_run, not_judged
+from pytest_dtdispatch.gates.saved_run import StateRow, judge_run
 from pytest_dtdispatch.report.document import View
-from pytest_dtdispatch.report.judgements import expected_document, saved_run_document
+from pytest_dtdispatch.report.judgements import judgement_document
 from pytest_dtdispatch.report.terminal import document_lines
 from tests.rendered import lines_of
 
@@ -21,11 +22,12 @@ THRESHOLD = Threshold("", "median", 0.1)
 
 
 HIT = "dispatch_hit_ns"
+COMMAND = 'dtdispatch expected update expected.csv --results results.csv --reason "..."'
 LONG = f"tests/test_a_folder/test_file.py::test_{'name' * 30}::mm(f32[8,8]S0, f32[8,8]R)@4"
 
 
 def said_of(judgement: Judgement, width: int = 200, since: str = "") -> list[str]:
-    return lines_of(saved_run_document(judgement, "base.json", since), width)
+    return lines_of(judgement_document(replace(judgement, since=since), "base.json"), width)
 
 
 def judged(factor: float, base: tuple[int, ...] = STEADY) -> Judgement:
@@ -59,7 +61,7 @@ def test_the_furthest_drifts_up_and_down_are_named_with_their_intervals() -> Non
 
 
 def test_all_drifts_are_listed_where_more_is_asked_for() -> None:
-    document = saved_run_document(judged(1.06), "base.json")
+    document = judgement_document(judged(1.06), "base.json")
     said = ["".join(text.text for text in line) for line in document_lines(document, 100, View(verbose=True))]
     assert said[-3:] == [
         "drift of each row that passed",
@@ -99,11 +101,15 @@ def test_lines_of_figures_fit_the_width() -> None:
 
 
 def test_no_thresholds_are_a_failure_that_says_so() -> None:
-    assert said_of(Judgement(())) == ["gate: failed against base.json: no row has a threshold"]
+    assert said_of(Judgement((), has_compared=False)) == [
+        "gate: failed against base.json: no row was there to be judged"
+    ]
 
 
 def expected(rows: list[ExpectedRow], results: list[MetricValue]) -> list[str]:
-    return lines_of(expected_document(judge_results(rows, results), "expected.csv", "results.csv"), 80)
+    return lines_of(
+        judgement_document(replace(judge_results(rows, results), command=COMMAND), "expected.csv"), 80
+    )
 
 
 def test_what_passed_is_counted_with_the_furthest_from_what_is_expected_and_its_margin() -> None:
@@ -125,7 +131,7 @@ def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.1), ExpectedRow("b", HIT, 1000, 0.1)]
     results = [MetricValue("a", HIT, 500), MetricValue("b", HIT, 1000)]
     judgement = judge_results(rows, results, improved_fails=False)
-    found = lines_of(expected_document(judgement, "expected.csv", "results.csv"), 80)
+    found = lines_of(judgement_document(judgement, "expected.csv"), 80)
     assert found[0] == "gate: passed against expected.csv: 1 passed, 1 improved"
     assert "    dispatch_hit_ns 1,000 +-10 %, quietest block: found 500, -50.0 %" in found
     assert found[-1] == "a,dispatch_hit_ns,500,0.1"
@@ -177,10 +183,10 @@ def test_new_results_are_listed_up_to_ten() -> None:
 def test_nothing_compared_is_said(results: list[MetricValue]) -> None:
     found = expected([], results)
     assert found[0].startswith("gate: failed against expected.csv: ")
-    assert found[-1] == "  no row could be judged, so the gate fails"
+    assert found[-1].endswith(("no row was there to be judged", "no row could be judged, so the gate fails"))
 
 
 def test_why_nothing_was_measured_is_said() -> None:
-    head, why, _ = lines_of(expected_document(not_compared("run with -n0"), "expected.csv", "results.csv"))
+    head, why = said_of(not_judged(Verdict.DISABLED, "run with -n0"))
     assert head.endswith(": 1 disabled")
     assert why == "  disabled run with -n0"

@@ -85,6 +85,42 @@ class RowVerdict:
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """What a gate says of a whole run.
+
+    Args:
+        verdicts: of each row.
+        failed: rows that the run must fail by.
+        has_compared: whether any row was held against what it should be; the run fails where none was.
+        remarks: what is said below the rows.
+        warnings: what must be known, although nothing fails by it.
+        to_paste: rows of a file as they must be for what was found to pass.
+        command: that writes these rows.
+        since: when the baseline was set, as ``2026-07-31``; empty where that is not known.
+    """
+
+    verdicts: tuple[RowVerdict, ...]
+    failed: tuple[RowVerdict, ...] = ()
+    has_compared: bool = True
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    to_paste: tuple[str, ...] = ()
+    command: str = ""
+    since: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run must fail, because of rows or because nothing was compared."""
+        return bool(self.failed) or not self.has_compared
+
+
+def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
+    """Say of every row at once why it could not be judged."""
+    row = RowVerdict(why, verdict, (), remedy)
+    return Judgement((row,), (row,), has_compared=False)
+
+
+@dataclass(frozen=True)
 class Threshold:
     """The most that one figure of a row may grow.
 

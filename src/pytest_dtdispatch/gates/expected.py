@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, noise_text
 from pytest_dtdispatch.core.metrics import FEW_SAMPLES, MetricNames, MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.core.world import ranks_text
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import (
@@ -33,40 +33,6 @@ IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
 GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
 NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
 UNEXPECTED = "the expected file has no such row: add one to gate it"
-
-
-@dataclass(frozen=True)
-class ExpectedJudgement:
-    """What the gate says of a whole run.
-
-    Args:
-        verdicts: of each expected row in the order of the file, then of results that it has no row for.
-        corrections: rows of the file with the values found, of those that are off by more than a third of
-            their margin.
-        improved_fails: whether the run must fail where a row improved.
-    """
-
-    verdicts: tuple[RowVerdict, ...]
-    corrections: tuple[ExpectedRow, ...] = ()
-    improved_fails: bool = True
-
-    @property
-    def has_compared(self) -> bool:
-        """Whether any result was held against an expected one."""
-        return any(row.figures for row in self.verdicts)
-
-    @property
-    def failed(self) -> tuple[RowVerdict, ...]:
-        """Rows that the run must fail by: an inconclusive row may lie on either side of its margin."""
-        harmless = {Verdict.PASSED, Verdict.NEW, Verdict.INCONCLUSIVE}
-        if not self.improved_fails:
-            harmless.add(Verdict.IMPROVED)
-        return tuple(row for row in self.verdicts if row.verdict not in harmless)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail, because of rows or because nothing was compared."""
-        return bool(self.failed) or not self.has_compared
 
 
 @dataclass(frozen=True)
@@ -100,7 +66,7 @@ class Update:
 
 def judge_results(
     expected: Sequence[ExpectedRow], results: Sequence[MetricValue], improved_fails: bool = True
-) -> ExpectedJudgement:
+) -> Judgement:
     """Judge results against expected ones.
 
     Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
@@ -115,13 +81,16 @@ def judge_results(
         for result in results
         if (result.name, result.metric) not in known
     ]
+    # An inconclusive row may lie on either side of its margin.
+    harmless = {Verdict.PASSED, Verdict.NEW, Verdict.INCONCLUSIVE}
+    if not improved_fails:
+        harmless.add(Verdict.IMPROVED)
+    failed = tuple(row for row in verdicts if row.verdict not in harmless)
+    judgement = Judgement((*verdicts, *new), failed, any(row.figures for row in verdicts))
+    if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
+        return judgement
     quiet = [result for result in results if not result.scatter]
-    return ExpectedJudgement((*verdicts, *new), tuple(corrections(expected, quiet)), improved_fails)
-
-
-def not_judged(why: str) -> ExpectedJudgement:
-    """Say of every row at once why it could not be judged."""
-    return ExpectedJudgement((RowVerdict(why, Verdict.DISABLED),))
+    return replace(judgement, to_paste=tuple(map(str, corrections(expected, quiet))))
 
 
 def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> Iterator[ExpectedRow]:

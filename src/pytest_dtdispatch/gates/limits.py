@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pytest_dtdispatch.core.metrics import listed
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 
 FAILING = (Verdict.REGRESSED, Verdict.MISSING, Verdict.DISABLED)
-
-
-@dataclass(frozen=True)
-class LimitJudgement:
-    """What limits say of a whole run.
-
-    Args:
-        verdicts: of each limit on each result.
-        expected: those of tests that are marked to fail.
-    """
-
-    verdicts: tuple[RowVerdict, ...]
-    expected: tuple[RowVerdict, ...] = ()
-
-    @property
-    def failed(self) -> tuple[RowVerdict, ...]:
-        """What the run must fail by."""
-        return tuple(row for row in over(self.verdicts) if row not in self.expected)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail."""
-        return bool(self.failed)
 
 
 def over(verdicts: Iterable[RowVerdict]) -> list[RowVerdict]:
@@ -67,7 +43,7 @@ def judge_count(
 
 def unjudged(row: str, criterion: str, why: str, verdict: Verdict = Verdict.DISABLED) -> RowVerdict:
     """Say why a limit judged nothing, which never passes."""
-    return RowVerdict(row, verdict, (), f"{criterion} judged nothing: {why}", criterion)
+    return RowVerdict(row, verdict, (), "", criterion, (f"{criterion} judged nothing: {why}",))
 
 
 def complaint(verdicts: Iterable[RowVerdict]) -> str:

@@ -10,8 +10,8 @@ from statistics import median
 
 from pytest_dtdispatch.core.measurement import NOISY, Measurement, State, noise_text
 from pytest_dtdispatch.core.results import state_name
-from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.core.signatures import cut_name, shorten
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
 from pytest_dtdispatch.gates.figure_ratios import STATISTICS, interval_of_ratio
 from pytest_dtdispatch.stats.medians import scatter
 
@@ -23,6 +23,9 @@ COMPARABLE = (
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
 LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
+LONGEST_ROW = 300
+# Whoever is told to be this side of its threshold or the other was compared.
+TOLD = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.CONTAMINATED}
 CHANGES = ("change_percent", "change_low_percent", "change_high_percent")
 
 NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
@@ -64,56 +67,6 @@ class StateRow:
     thresholds: tuple[Threshold, ...] = ()
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What a gate says of a whole run.
-
-    Args:
-        verdicts: of each row and threshold.
-        control_shift: median growth of the rows on plain tensors, as a fraction; None where both runs
-            share none.
-        controls: how many they are.
-    """
-
-    verdicts: tuple[RowVerdict, ...]
-    control_shift: float | None = None
-    controls: int = 0
-
-    @property
-    def has_compared(self) -> bool:
-        """Whether any row could be told to be this side of its threshold or the other."""
-        told = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.CONTAMINATED}
-        return any(row.verdict in told for row in self.verdicts)
-
-    @property
-    def failed(self) -> tuple[RowVerdict, ...]:
-        """Rows that the run must fail by; an inconclusive one only where its threshold is strict."""
-        harmless = {Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW}
-        decided = (row for row in self.verdicts if row.is_strict or row.verdict is not Verdict.INCONCLUSIVE)
-        return tuple(row for row in decided if row.verdict not in harmless)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail, because of rows or because nothing was compared."""
-        return bool(self.failed) or not self.has_compared
-
-    @property
-    def has_shifted(self) -> bool:
-        """Whether plain tensors shifted so far that the machine may have done what rows show."""
-        return self.control_shift is not None and abs(self.control_shift) > MOST_CONTROL_SHIFT
-
-    @property
-    def unresolved(self) -> tuple[RowVerdict, ...]:
-        """Rows whose threshold is under what they could resolve, the worst first."""
-        figures = [(dict(row.figures), row) for row in self.verdicts if row.figures]
-        under = [
-            (found["resolution_percent"], row)
-            for found, row in figures
-            if found["resolution_percent"] > found["threshold_percent"]
-        ]
-        return tuple(row for _, row in sorted(under, key=lambda each: -each[0]))
-
-
 def state_rows(
     test: str, rows: Iterable[Measurement], thresholds: Sequence[Threshold] = ()
 ) -> Iterator[StateRow]:
@@ -131,11 +84,6 @@ def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> 
         for name in COMPARABLE
         if then.get(name, "") != now.get(name, "")
     )
-
-
-def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
-    """Say of every row at once why it could not be judged."""
-    return Judgement((RowVerdict(why, verdict, (), remedy),))
 
 
 def judge_run(
@@ -158,10 +106,45 @@ def judge_run(
         limits = thresholds(row) if row.state is not State.LOCAL else ()
         verdicts += [_judge_row(name, then.get(name), now.get(name), limit) for limit in limits]
         saved += [row for _ in limits if name in then]
-    judgement = Judgement((*verdicts, *_refusals(saved)), shift, len(shifts))
-    if judgement.has_shifted:
-        return replace(judgement, verdicts=tuple(map(_doubted, judgement.verdicts)))
-    return judgement
+    verdicts += _refusals(saved)
+    if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
+        verdicts = [_doubted(verdict) for verdict in verdicts]
+    return Judgement(
+        tuple(verdicts),
+        tuple(row for row in verdicts if _fails(row)),
+        any(row.verdict in TOLD for row in verdicts),
+        () if shift is None else (_shift_text(shift, len(shifts)),),
+        tuple(_unresolved(verdicts)),
+    )
+
+
+def _fails(row: RowVerdict) -> bool:
+    """Say whether the run must fail by a row; by an inconclusive one only where its threshold is strict."""
+    is_decided = row.is_strict or row.verdict is not Verdict.INCONCLUSIVE
+    return is_decided and row.verdict not in (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
+
+
+def _shift_text(shift: float, controls: int) -> str:
+    doubt = ": what has moved may be the machine" if abs(shift) > MOST_CONTROL_SHIFT else ""
+    rows = f"(median of {controls} rows)"
+    return f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
+
+
+def _unresolved(verdicts: Sequence[RowVerdict]) -> Iterator[str]:
+    """Warn of thresholds that are under what their rows could resolve."""
+    figures = [(dict(row.figures), row) for row in verdicts if row.figures]
+    under = [
+        (found["resolution_percent"], row)
+        for found, row in figures
+        if found["resolution_percent"] > found["threshold_percent"]
+    ]
+    if under:
+        resolution, worst = max(under, key=lambda each: each[0])
+        yield (
+            f"warning: {len(under)} of {len(verdicts)} thresholds lie under what this run could resolve; "
+            f"{worst.criterion} of {cut_name(worst.row, LONGEST_ROW)} needs at least {resolution:.1f} %, "
+            "or more rounds"
+        )
 
 
 def _control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[float]:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Generator, Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import pytest
 
 from pytest_dtdispatch.core.results import TestResults, number_name
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.errors import GateError, RanksError
-from pytest_dtdispatch.gates.limits import LimitJudgement, complaint, unjudged
+from pytest_dtdispatch.gates.limits import complaint, over, unjudged
 from pytest_dtdispatch.plugin.flags import LIMITS
+from pytest_dtdispatch.plugin.gate import Gate
 from pytest_dtdispatch.plugin.given import limits_given
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.last_line import GATE_FAILED
 from pytest_dtdispatch.plugin.options import gate_keywords, row_nodeid, test_settings
-from pytest_dtdispatch.plugin.plugin_object import PluginObject
-from pytest_dtdispatch.report.document import Document
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.report.reported_run import ReportedGate
 
 WHERE = "limits"
+XFAIL = "its test is marked to fail (xfail)"
 RAISED = "it raised before it left counts"
 # What a test may end with although a limit is broken: it fails by it, was told to fail, or the run ends.
 ENDS = (
@@ -32,7 +27,7 @@ ENDS = (
 )
 
 
-class LimitGate(PluginObject):
+class LimitGate(Gate):
     """The plugin object that fails tests and the run by limits."""
 
     def __init__(self, config: pytest.Config, results: Mapping[str, TestResults], why_not: str) -> None:
@@ -71,26 +66,6 @@ class LimitGate(PluginObject):
             raise pytest.fail.Exception(why, pytrace=False)
         return result
 
-    @property
-    def failures(self) -> list[str]:
-        """Why the run must fail, as pytest's last line says it."""
-        return [GATE_FAILED] if self._judgement is not None and self._judgement.has_failed else []
-
-    def reported(self) -> ReportedGate | None:
-        """Give what was judged, if there are limits."""
-        from pytest_dtdispatch.report.judgements import limits_document
-        from pytest_dtdispatch.report.reported_run import ReportedGate
-
-        if (judged := self._judgement) is None:
-            return None
-        said = limits_document(judged, WHERE)
-        return ReportedGate(WHERE, judged.verdicts, judged.has_failed, said, judged.failed)
-
-    def document(self) -> Document:
-        """Say what was judged."""
-        said = self.reported()
-        return said.document if said else Document()
-
     def _nothing_judged(self, item: pytest.Item) -> Iterator[RowVerdict]:
         """Name the limits of a test that judged nothing in it."""
         test, held_to = row_nodeid(item), test_settings(item).limits
@@ -106,17 +81,21 @@ class LimitGate(PluginObject):
             elif marked and not raised and not results.of(kind.name):
                 yield unjudged(test, marked, kind.nothing, Verdict.MISSING)
 
-    @functools.cached_property
-    def _judgement(self) -> LimitJudgement | None:
-        """Judge when all is measured; not in a worker, nor where tests are only listed."""
+    def judge(self) -> dict[str, Judgement]:
+        """Gather what limits said of tests; not in a worker, nor where tests are only listed."""
         if self._config.getoption("collectonly") or hasattr(self._config, "workerinput"):
-            return None
-        by_test = {test: [*results.verdicts] for test, results in self._results.items()}
-        for test, unjudged_in_test in self._unjudged.items():
-            by_test.setdefault(test, []).extend(unjudged_in_test)
-        verdicts = [*self._idle(), *(verdict for of_test in by_test.values() for verdict in of_test)]
-        expected = [verdict for test in self._xfailed for verdict in by_test.get(test, ())]
-        return LimitJudgement(tuple(verdicts), tuple(expected)) if verdicts else None
+            return {}
+        verdicts = [*self._idle()]
+        failed = over(verdicts)
+        for test in dict.fromkeys((*self._results, *self._unjudged)):
+            of_test = [*self._results[test].verdicts] if test in self._results else []
+            of_test += self._unjudged.get(test, [])
+            if test in self._xfailed:
+                of_test = [replace(each, details=(*each.details, XFAIL)) for each in of_test]
+            else:
+                failed += over(of_test)
+            verdicts += of_test
+        return {WHERE: Judgement(tuple(verdicts), tuple(failed))} if verdicts else {}
 
     def _idle(self) -> Iterator[RowVerdict]:
         """Name the limits of the command line and the ini file that judged nothing in the whole run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,17 +13,15 @@ import pytest
 
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin.gate import Gate
 from pytest_dtdispatch.plugin.given import gate_flags
-from pytest_dtdispatch.plugin.last_line import GATE_FAILED
-from pytest_dtdispatch.plugin.plugin_object import PluginObject
-from pytest_dtdispatch.report.document import Document
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.core.verdicts import Threshold
-    from pytest_dtdispatch.gates.saved_run import Judgement, StateRow
+    from pytest_dtdispatch.core.verdicts import Judgement, Threshold
+    from pytest_dtdispatch.gates.saved_run import StateRow
     from pytest_dtdispatch.plugin.options import Settings
-    from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+    from pytest_dtdispatch.report.reported_run import ReportedRun
 
 PLUGIN = "dtdispatch-saved-run"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
@@ -52,7 +51,7 @@ def _why_idle(config: pytest.Config) -> str:
     return ""
 
 
-class SavedRunGate(PluginObject):
+class SavedRunGate(Gate):
     """The plugin object that holds a run against a saved one."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
@@ -77,37 +76,20 @@ class SavedRunGate(PluginObject):
         """Remember what the user left out: its rows are not missing."""
         self._left_out.update(f"{options.row_nodeid(item)}::" for item in items)
 
-    @property
-    def failures(self) -> list[str]:
-        """Why the run must fail, as pytest's last line says it."""
-        return [GATE_FAILED] if self._judgement is not None and self._judgement.has_failed else []
-
-    def reported(self) -> ReportedGate | None:
-        """Give what was judged, if there are thresholds."""
-        from pytest_dtdispatch.report.judgements import saved_run_document
-        from pytest_dtdispatch.report.reported_run import ReportedGate
-
-        if (judged := self._judgement) is None:
-            return None
-        where, day = (self._base.where, self._base.taken[:10]) if self._base else ("no saved run", "")
-        said = saved_run_document(judged, where, day)
-        return ReportedGate(where, judged.verdicts, judged.has_failed, said, judged.failed)
-
-    def document(self) -> Document:
-        """Say what was judged, if there are thresholds."""
-        said = self.reported()
-        return said.document if said else Document()
-
-    @functools.cached_property
-    def _judgement(self) -> Judgement | None:
-        """Judge when all is measured, where anything was asked for."""
+    def judge(self) -> dict[str, Judgement]:
+        """Hold the run against the saved one, where any threshold was asked for."""
         has_thresholds = (
             self._settings.threshold or any(self._held.values()) or any(map(self._thresholds, self._saved))
         )
         if not has_thresholds or self._config.getoption("collectonly"):
-            return None
-        from pytest_dtdispatch.core.verdicts import Verdict
-        from pytest_dtdispatch.gates.saved_run import environment_differences, judge_run, not_judged
+            return {}
+        if self._base is None:
+            return {"no saved run": self._judge()}
+        return {self._base.where: replace(self._judge(), since=self._base.taken[:10])}
+
+    def _judge(self) -> Judgement:
+        from pytest_dtdispatch.core.verdicts import Verdict, not_judged
+        from pytest_dtdispatch.gates.saved_run import environment_differences, judge_run
         from pytest_dtdispatch.plugin.reported import environment_texts
 
         if disabled := self._why_disabled():

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.gates.drifts import drifts_of
-from pytest_dtdispatch.gates.expected import ExpectedJudgement
-from pytest_dtdispatch.gates.limits import LimitJudgement
-from pytest_dtdispatch.gates.saved_run import Judgement
 from pytest_dtdispatch.report.document import (
     Block,
     Document,
@@ -26,7 +22,6 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.drift_lines import drift_blocks
 from pytest_dtdispatch.report.scales import column_scale
 
-AnyJudgement = Judgement | ExpectedJudgement | LimitJudgement
 TONES = {
     Verdict.PASSED: Tone.GOOD,
     Verdict.IMPROVED: Tone.GOOD,
@@ -34,54 +29,32 @@ TONES = {
     Verdict.INCONCLUSIVE: Tone.NOTICE,
 }
 ORDER = tuple(Verdict)
+NO_ROW = "no row was there to be judged"
 NOTHING_JUDGED = "no row could be judged, so the gate fails"
 MOST_NEW = 10
 LONGEST_ROW = 300
 
 
-def saved_run_document(judgement: Judgement, where: str, since: str = "") -> Document:
-    """Say what the comparison with a saved run found, and how far rows have moved since it was saved."""
-    blocks: list[Block] = [_outcome(judgement, where, "no row has a threshold")]
-    for row in _to_be_told(judgement):
-        blocks += _row(row, _figures_text(row) if row.figures else row.criterion)
-    blocks += drift_blocks(drifts_of(judgement.verdicts), since)
-    if judgement.control_shift is not None:
-        shift = f"{100 * judgement.control_shift:+.1f} % (median of {judgement.controls} rows)"
-        doubt = ": what has moved may be the machine" if judgement.has_shifted else ""
-        blocks.append(_detail(f"the op on plain tensors shifted by {shift}{doubt}"))
+def judgement_document(judgement: Judgement, where: str) -> Document:
+    """Say what a gate found: each row that has not just passed, how far the others moved, what to do."""
+    word = Span("failed", Tone.BAD) if judgement.has_failed else Span("passed", Tone.GOOD)
+    numbers = verdict_counts(judgement.verdicts) or (NO_ROW,)
+    blocks: list[Block] = [one_line("gate: ", word, f" against {where}: ", *numbers)]
+    told = sorted(
+        (row for row in judgement.verdicts if row.verdict not in (Verdict.PASSED, Verdict.NEW)),
+        key=lambda row: ORDER.index(row.verdict),
+    )
+    for row in told:
+        blocks += _row(row)
+    blocks += _new_rows([row for row in judgement.verdicts if row.verdict is Verdict.NEW])
+    blocks += drift_blocks(drifts_of(judgement.verdicts), judgement.since)
+    blocks += map(_detail, judgement.remarks)
     if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
         blocks.append(_detail(NOTHING_JUDGED, Tone.BAD))
-    if judgement.unresolved:
-        blocks.append(_detail(_unresolved_text(judgement), Tone.NOTICE))
-    return Document(tuple(blocks))
-
-
-def expected_document(judgement: ExpectedJudgement, where: str, results: str) -> Document:
-    """Say what expected results were met, how far rows have moved, and what to put where one is off."""
-    blocks: list[Block] = [_outcome(judgement, where, "neither the file nor the run has a row")]
-    told = _to_be_told(judgement)
-    for row in told:
-        if row.verdict is not Verdict.NEW:
-            blocks += _row(row, row.criterion and f"{row.criterion}{_found_text(row)}")
-    blocks += _new_rows([row for row in told if row.verdict is Verdict.NEW])
-    blocks += drift_blocks(drifts_of(judgement.verdicts))
-    if not judgement.has_compared:
-        blocks.append(_detail(NOTHING_JUDGED, Tone.BAD))
-    has_improved = any(row.verdict is Verdict.IMPROVED for row in judgement.verdicts)
-    if judgement.corrections and (judgement.has_failed or has_improved):
-        command = shlex.join(["dtdispatch", "expected", "update", where, "--results", results, "--reason"])
+    blocks += (_detail(warning, Tone.NOTICE) for warning in judgement.warnings)
+    if judgement.to_paste:
         blocks.append(_detail("what changed, by command or as rows to paste:"))
-        blocks.append(Verbatim((f'{command} "..."',), indent=2))
-        blocks.append(Verbatim(tuple(map(str, judgement.corrections))))
-    return Document(tuple(blocks))
-
-
-def limits_document(judgement: LimitJudgement, where: str) -> Document:
-    """Say what is over its limits, or was not judged, and what it consists of."""
-    blocks: list[Block] = [_outcome(judgement, where, "nothing was judged")]
-    for row in _to_be_told(judgement):
-        expected = "its test is marked to fail (xfail)" * (row in judgement.expected)
-        blocks += _row(row, *row.details, expected)
+        blocks += (Verbatim((judgement.command,), indent=2), Verbatim(judgement.to_paste))
     return Document(tuple(blocks))
 
 
@@ -118,22 +91,9 @@ def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
     )
 
 
-def _outcome(judgement: AnyJudgement, where: str, nothing: str) -> Paragraph:
-    """Say how a gate ended, and what the run was held against."""
-    word = Span("failed", Tone.BAD) if judgement.has_failed else Span("passed", Tone.GOOD)
-    numbers = verdict_counts(judgement.verdicts) or (nothing,)
-    return one_line("gate: ", word, f" against {where}: ", *numbers)
-
-
-def _to_be_told(judgement: AnyJudgement) -> list[RowVerdict]:
-    """Choose every row that has not just passed, in the order of verdicts."""
-    others = [row for row in judgement.verdicts if row.verdict is not Verdict.PASSED]
-    return sorted(others, key=lambda row: ORDER.index(row.verdict))
-
-
-def _row(row: RowVerdict, *details: str) -> Iterator[Paragraph]:
+def _row(row: RowVerdict) -> Iterator[Paragraph]:
     yield _row_title(row, cut_name(row.row, LONGEST_ROW))
-    for text in filter(None, (*details, row.remedy)):
+    for text in filter(None, (*(row.details or (_figures_text(row),)), row.remedy)):
         yield _detail(text, indent=2)
 
 
@@ -146,33 +106,19 @@ def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
 
 
 def _figures_text(row: RowVerdict) -> str:
+    """Say what a row was held against, and what was found."""
     figures = dict(row.figures)
-    unit = column_scale([figures["base_ns"], figures["head_ns"]])
-    percents = [f"{100 * (figures[name] - 1):+.1f} %" for name in ("ratio", "ratio_low", "ratio_high")]
-    samples = f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
-    return (
-        f"{row.criterion}: {unit.text(figures['base_ns'])} {unit.name} -> {unit.text(figures['head_ns'])} "
-        f"{unit.name}, {percents[0]}, 99 % interval {percents[1]} to {percents[2]} ({samples})"
-    )
-
-
-def _unresolved_text(judgement: Judgement) -> str:
-    unresolved = judgement.unresolved
-    worst = unresolved[0]
-    resolution = dict(worst.figures)["resolution_percent"]
-    row = cut_name(worst.row, LONGEST_ROW)
-    return (
-        f"warning: {len(unresolved)} of {len(judgement.verdicts)} thresholds lie under what this run "
-        f"could resolve; {worst.criterion} of {row} needs at least {resolution:.1f} %, or more rounds"
-    )
-
-
-def _found_text(row: RowVerdict) -> str:
-    figures = dict(row.figures)
-    if not figures:
-        return ""
+    if "base_ns" in figures:
+        unit = column_scale([figures["base_ns"], figures["head_ns"]])
+        percents = [f"{100 * (figures[name] - 1):+.1f} %" for name in ("ratio", "ratio_low", "ratio_high")]
+        samples = f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
+        return (
+            f"{row.criterion}: {unit.text(figures['base_ns'])} {unit.name} -> "
+            f"{unit.text(figures['head_ns'])} {unit.name}, {percents[0]}, "
+            f"99 % interval {percents[1]} to {percents[2]} ({samples})"
+        )
     change = f", {figures['change_percent']:+.1f} %" if "change_percent" in figures else ""
-    return f": found {figures['found']:,}{change}"
+    return f"{row.criterion}: found {figures['found']:,}{change}" if "found" in figures else row.criterion
 
 
 def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
