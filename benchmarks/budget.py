@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import plain_twins
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, Spent
 from pytest_dtdispatch.meshes.fake import fake_mesh
@@ -49,9 +50,14 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"{'step':28}measured us  plain us  explained  unexplained us  least part us")
     for name, shape, step, plain in (
-        ("tensor-parallel block", (2, 4), models.tensor_parallel_step, models.plain_tensor_parallel_step),
-        ("FSDP2 with AdamW", (8,), models.fsdp_training_step, models.plain_fsdp_training_step),
-        ("Llama-like block", (4,), llama.llama_step, llama.plain_llama_step),
+        (
+            "tensor-parallel block",
+            (2, 4),
+            models.tensor_parallel_step,
+            plain_twins.plain_tensor_parallel_step,
+        ),
+        ("FSDP2 with AdamW", (8,), models.fsdp_training_step, plain_twins.plain_fsdp_training_step),
+        ("Llama-like block", (4,), llama.llama_step, plain_twins.plain_llama_step),
     ):
         with fake_mesh(shape) as mesh:
             print_sum(name, step(mesh), plain(mesh))

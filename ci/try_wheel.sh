@@ -21,4 +21,4 @@ fresh/bin/python -m pytest -q test_add.py
 fresh/bin/python -m pytest -q --dtdispatch --dtdispatch-rounds 5 test_add.py | tee said.txt
 grep --quiet "rows are proved by the cache counters" said.txt
 fresh/bin/dtdispatch --version
-fresh/bin/python -m pytest -q --dtdispatch --pyargs pytest_dtdispatch.suite.test_add --collect-only
+fresh/bin/python -m pytest -q --dtdispatch --pyargs pytest_dtdispatch.suite.test_ops --collect-only

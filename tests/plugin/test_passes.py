@@ -114,11 +114,11 @@ def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
         "--confirm",
         "1",
     ]
-    tests = ["--pyargs", "pytest_dtdispatch.suite.test_add::test_add[4]", "--dtdispatch-rounds=3"]
+    tests = ["--pyargs", "pytest_dtdispatch.suite.test_ops::test_add[4]", "--dtdispatch-rounds=3"]
     status = main(["ab", *words, "--json", str(path), "--", *tests])
     out, _ = capsys.readouterr()
     assert status in (0, 3, 4)
-    assert "pytest_dtdispatch/suite/test_add.py::test_add[4]" in out
+    assert "pytest_dtdispatch/suite/test_ops.py::test_add[4]" in out
     content = json.loads(path.read_text())
     # One pair can clear no row, so that it is looked at again.
     assert [process["side"] for process in content["processes"]] == ["base", "head"] * 2

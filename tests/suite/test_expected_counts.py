@@ -18,7 +18,7 @@ UNPROPAGATED = {"to_from_local", "collectives", "custom_handler"}  # these have 
 def test_it_has_every_path_on_a_hit_and_on_a_miss() -> None:
     from pytest_dtdispatch.suite.paths import PATHS
 
-    test = "pytest_dtdispatch/suite/test_dispatch.py::test_path"
+    test = "pytest_dtdispatch/suite/test_ops.py::test_path"
     expected = {(f"{test}[{path}]::{path}", "instruction_count") for path in PATHS}
     for path in PATHS:
         if path.removeprefix("dtensor_dispatch_").removesuffix("_meta") not in UNPROPAGATED:

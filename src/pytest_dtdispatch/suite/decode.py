@@ -1,7 +1,6 @@
 """Decoding token by token, with caches of keys and values that are DTensors and grow by one entry a token.
 
-Each token brings shapes that no token had before, so each one misses. The same program on plain tensors is
-beside it.
+Each token brings shapes that no token had before, so each one misses.
 """
 
 from __future__ import annotations
@@ -112,31 +111,12 @@ def decode_token(mesh: DeviceMesh) -> Decode:
     model = Decoder(sizes, empty).to(device)
     for layer in model.layers.values():
         parallelize_module(layer, mesh, _layer_plan())
-    return _decoding(model, sizes, device)
-
-
-def plain_decode_token(mesh: DeviceMesh) -> Decode:
-    """Prepare what one rank of that model computes, on plain tensors: no DTensor, no collective.
-
-    Weights and caches have the sizes that the local tensors have there: one rank's heads, and its part of
-    the width inside a feed-forward block. The two all-reduces of each layer are left out.
-    """
-    sizes, device = Sizes().of_one_rank(mesh.size()), mesh.device_type
-
-    def empty(tokens: int) -> Tensor:
-        return torch.zeros(sizes.heads, STREAMS, tokens, sizes.head_width, device=device)
-
-    return _decoding(Decoder(sizes, empty).to(device), sizes, device)
+    return decoding(model, sizes, device)
 
 
 def decode_steps(mesh: DeviceMesh) -> Callable[[], Any]:
     """Prepare the same model to decode one token after the other, from the second on."""
     return in_sequence(decode_token(mesh))
-
-
-def plain_decode_steps(mesh: DeviceMesh) -> Callable[[], Any]:
-    """Prepare what one rank computes of that, on plain tensors."""
-    return in_sequence(plain_decode_token(mesh))
 
 
 def in_sequence(decode: Decode) -> Callable[[], Any]:
@@ -145,7 +125,8 @@ def in_sequence(decode: Decode) -> Callable[[], Any]:
     return lambda: decode(next(numbers))
 
 
-def _decoding(model: nn.Module, sizes: Sizes, device: str) -> Decode:
+def decoding(model: nn.Module, sizes: Sizes, device: str) -> Decode:
+    """Prepare a model to decode tokens of ones."""
     fill_weights(model)
     x = torch.ones(STREAMS, 1, sizes.width, device=device)
     return lambda number: model(x, number)

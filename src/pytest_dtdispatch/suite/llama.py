@@ -1,4 +1,4 @@
-"""A model built as Llama is: two layers, tensor and sequence parallel, and the same program on plain tensors.
+"""A model built as Llama is: two layers, tensor and sequence parallel.
 
 Weights are split as torchtitan splits them, by torch's own ``parallelize_module``: linear layers over the
 ranks of a mesh of one dimension, what lies between them (norms, residual sums) by the sequence. Attention
@@ -8,7 +8,7 @@ runs on local tensors, each rank on its own heads. Sizes are small, so that disp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model, whole or what one rank has of it.
+    """Sizes of a model.
 
     Attributes:
         width: of what passes from layer to layer.
@@ -47,12 +47,6 @@ class Sizes:
     head_width: int = 16
     hidden: int = 128
     tokens: int = 64
-
-    def of_one_rank(self, ranks: int) -> Sizes:
-        """Divide what is split over the ranks."""
-        return replace(
-            self, heads=self.heads // ranks, hidden=self.hidden // ranks, tokens=self.tokens // ranks
-        )
 
 
 class RMSNorm(nn.Module):
@@ -144,40 +138,6 @@ class Llama(nn.Module):
         return scores
 
 
-class LocalBlock(TransformerBlock):
-    """One layer on one rank's part of the weights and of the sequence, without collectives.
-
-    Where the parallel layer gathers the sequence, this one repeats its part of it; where that one
-    scatters, this one takes the first part. So each local op has the shapes that it has there.
-    """
-
-    def __init__(self, sizes: Sizes, ranks: int) -> None:
-        super().__init__(sizes)
-        self.ranks = ranks
-
-    def forward(self, x: Tensor, rotations: Tensor) -> Tensor:
-        """Run the layer."""
-        whole = self.attention(repeated(self.attention_norm(x), self.ranks), rotations)
-        x = x + first_part(whole, self.ranks)
-        return x + first_part(self.feed_forward(repeated(self.ffn_norm(x), self.ranks)), self.ranks)
-
-
-class LocalLlama(Llama):
-    """What one rank computes of the model, without collectives."""
-
-    def __init__(self, sizes: Sizes, ranks: int) -> None:
-        super().__init__(sizes, lambda: LocalBlock(sizes, ranks))
-        self.ranks = ranks
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Run all layers, and repeat the scores of one rank's tokens."""
-        x = first_part(self.tok_embeddings(tokens), self.ranks)
-        for layer in self.layers.values():
-            x = layer(x, self.rotations)
-        scores: Tensor = self.output(repeated(self.norm(x), self.ranks))
-        return scores.repeat(1, 1, self.ranks)
-
-
 def llama_step(mesh: DeviceMesh) -> Work:
     """Prepare forward, loss and backward of the model, its weights split over a mesh of one dimension.
 
@@ -195,18 +155,6 @@ def llama(device: str) -> nn.Module:
     """Make the model, whole."""
     sizes = Sizes()
     return Llama(sizes, lambda: TransformerBlock(sizes)).to(device)
-
-
-def plain_llama_step(mesh: DeviceMesh) -> Work:
-    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
-
-    Weights and activations have the sizes that the local tensors have there, so the local ops are the same:
-    norms and residual sums on a rank's part of the sequence, linear layers on its part of the weights.
-    """
-    whole, ranks = Sizes(), mesh.size()
-    sizes = whole.of_one_rank(ranks)
-    model = LocalLlama(sizes, ranks).to(mesh.device_type)
-    return training_step(model, sizes.tokens, whole.tokens, mesh.device_type)
 
 
 def split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -269,16 +217,6 @@ def training_step(model: nn.Module, inputs: int, outputs: int, device: str) -> W
         return loss
 
     return step
-
-
-def repeated(x: Tensor, ranks: int) -> Tensor:
-    """Make of one rank's part of the sequence as much as all ranks have."""
-    return x.repeat(1, ranks, 1)
-
-
-def first_part(x: Tensor, ranks: int) -> Tensor:
-    """Take as much of the sequence as one rank has."""
-    return x.narrow(1, 0, x.shape[1] // ranks)
 
 
 def rotary_angles(positions: int, head_width: int) -> Tensor:

@@ -1,7 +1,4 @@
-"""Small models of the suite: a tensor-parallel MLP block and linear layers under FSDP2.
-
-Beside each training step stands its plain twin: the same local program on plain tensors.
-"""
+"""Small models of the suite: a tensor-parallel MLP block and linear layers under FSDP2."""
 
 from __future__ import annotations
 
@@ -37,24 +34,6 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Work:
     that one all-reduce a pass is all the communication there is.
     """
     up, down, x = _mlp_block(mesh)
-
-    def step() -> Any:
-        loss = mlp_loss(x, up, down)
-        loss.backward()
-        return loss
-
-    return step
-
-
-def plain_tensor_parallel_step(mesh: DeviceMesh) -> Work:
-    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
-
-    The weights and the batch have the sizes that the local tensors have there; the all-reduces are left out.
-    """
-    rows, ranks = BATCH // mesh.size(0), mesh.size(1)
-    up = torch.rand(HIDDEN // ranks, WIDTH, device=mesh.device_type, requires_grad=True)
-    down = torch.rand(WIDTH, HIDDEN // ranks, device=mesh.device_type, requires_grad=True)
-    x = torch.rand(rows, WIDTH, device=mesh.device_type)
 
     def step() -> Any:
         loss = mlp_loss(x, up, down)
@@ -106,7 +85,7 @@ def fsdp_training_step(mesh: DeviceMesh) -> Work:
 
 
 def _fsdp_step(mesh: DeviceMesh, **options: Any) -> Work:
-    model = _four_layers(mesh.device_type)
+    model = four_layers(mesh.device_type)
     shard = fully_shard()
     for layer in model:
         shard(layer, mesh=mesh, **options)
@@ -125,37 +104,8 @@ def _fsdp_step(mesh: DeviceMesh, **options: Any) -> Work:
     return step
 
 
-def plain_fsdp_training_step(mesh: DeviceMesh) -> Work:
-    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
-
-    Forward and backward run on whole weights, as those that FSDP2 gathers. The optimizer works on parameters
-    of the size of one rank's shards, whose gradients are the first rows of those of the whole
-    weights. Gathering weights and reducing gradients is left out, and the copies that this takes.
-    """
-    model, ranks = _four_layers(mesh.device_type), mesh.size()
-    pairs = [
-        (whole, torch.nn.Parameter(whole.detach()[: len(whole) // ranks].clone()))
-        for whole in model.parameters()
-    ]
-    optimizer = torch.optim.AdamW([shard for _, shard in pairs], lr=1e-3, foreach=True)
-    x = torch.rand(BATCH, WIDTH, device=mesh.device_type)
-
-    def step() -> Any:
-        optimizer.zero_grad()
-        model.zero_grad()
-        loss = model(x).sum()
-        loss.backward()
-        for whole, shard in pairs:
-            grad: Any = whole.grad
-            shard.grad = grad[: len(shard)]
-        optimizer.step()
-        return loss
-
-    step()
-    return step
-
-
-def _four_layers(device: str) -> torch.nn.Sequential:
+def four_layers(device: str) -> torch.nn.Sequential:
+    """Make the layers, whole."""
     return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(4)))
 
 

@@ -18,7 +18,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-Work = Callable[[], Any]
+from pytest_dtdispatch.suite.models import Work
+
 WORLD_SIZE = 256
 META = "meta"  # the device of tensors without values
 

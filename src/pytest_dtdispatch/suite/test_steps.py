@@ -1,16 +1,107 @@
-"""Counts of steps: those of training are steady, each token that is decoded misses."""
+"""Steps: every op of one, counts of several, where their time goes; what ends a training step.
+
+Counts of training steps are steady; each token that is decoded misses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.utils import clip_grad_norm_
+
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
-from pytest_dtdispatch.suite.decode import decode_steps
+from pytest_dtdispatch.steps.model import Steps
+from pytest_dtdispatch.suite.decode import decode_steps, decode_token
 from pytest_dtdispatch.suite.llama import llama_step
 from pytest_dtdispatch.suite.models import (
+    Work,
     fsdp_columns_step_or_skip,
     fsdp_step_or_skip,
+    rows_split,
     tensor_parallel_step,
 )
+
+RANKS = 8
+PARAMETERS, ROWS, COLUMNS = 4, 16, 16
+LACKING = ("sharding strategy", "capturable", "`fused=True`", "fused kernels")  # in torch's errors
+
+
+def _rate(device: str) -> torch.Tensor:
+    return torch.tensor(1e-3, device=device)
+
+
+# By name: the options of AdamW, on a device.
+ADAMW: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "for_loop": lambda device: {"foreach": False},
+    "for_loop_tensor_lr": lambda device: {"foreach": False, "lr": _rate(device)},
+    "foreach": lambda device: {"foreach": True},
+    "foreach_tensor_lr": lambda device: {"foreach": True, "capturable": True, "lr": _rate(device)},
+    "fused": lambda device: {"fused": True},
+    "fused_tensor_lr": lambda device: {"fused": True, "lr": _rate(device)},
+}
+
+
+def parameters(mesh: DeviceMesh) -> list[torch.nn.Parameter]:
+    """Make parameters, and a gradient of each."""
+    made = [torch.nn.Parameter(rows_split(mesh, ROWS, COLUMNS)) for _ in range(PARAMETERS)]
+    for parameter in made:
+        parameter.grad = rows_split(mesh, ROWS, COLUMNS)
+    return made
+
+
+def clipping(mesh: DeviceMesh) -> Work:
+    """Prepare to clip the gradients of a list of DTensors by the norm of all."""
+    clipped = parameters(mesh)
+    return lambda: clip_grad_norm_(clipped, max_norm=1.0)
+
+
+def adamw_step_or_skip(mesh: DeviceMesh, name: str) -> Work:
+    """Prepare a step of AdamW, and take the first one; skip the test where this torch lacks what it needs.
+
+    The first step makes the optimizer's state; those after it are what training repeats.
+    """
+    try:
+        optimizer = torch.optim.AdamW(parameters(mesh), **ADAMW[name](mesh.device_type))
+        optimizer.step()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        if not any(words in str(error) for words in LACKING):
+            raise
+        pytest.skip(f"torch {torch.__version__}: {error}")
+    return optimizer.step
+
+
+def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture forward and backward of an MLP block on a 2x4 mesh."""
+    step = tensor_parallel_step(mesh_factory((2, 4), dim_names=("dp", "tp")))
+    with dtdispatch.capture():
+        step()
+
+
+def test_fsdp2_adamw_step(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture the second training step of four linear layers on 8 ranks."""
+    step = fsdp_step_or_skip(mesh_factory((8,), dim_names=("dp",)))
+    with dtdispatch.capture():
+        step()
+
+
+def test_llama_step(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture forward and backward of two Llama layers, tensor and sequence parallel on 4 ranks."""
+    step = llama_step(mesh_factory((4,), dim_names=("tp",)))
+    with dtdispatch.capture():
+        step()
+
+
+def test_decode_token(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture one token, decoded by two layers with 16 tokens in their caches."""
+    decode = decode_token(mesh_factory((4,), dim_names=("tp",)))
+    decode(15)
+    with dtdispatch.capture():
+        decode(16)
 
 
 def test_tensor_parallel_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
@@ -53,3 +144,50 @@ def test_decode_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None
     if dtdispatch.enabled:
         assert min(each.misses for each in steps.steps) >= 4
         assert steps.collectives_per_step == 4
+
+
+def test_tensor_parallel_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Take the budget of an MLP block on a 2x4 mesh."""
+    dtdispatch.budget(tensor_parallel_step(mesh_factory((2, 4), dim_names=("dp", "tp"))))
+
+
+def test_fsdp2_adamw_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Take the budget of training steps of four linear layers under FSDP2 with AdamW on 8 ranks."""
+    dtdispatch.budget(fsdp_step_or_skip(mesh_factory((8,), dim_names=("dp",))))
+
+
+def test_llama_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Take the budget of a Llama-like model of two layers, tensor and sequence parallel."""
+    dtdispatch.budget(llama_step(mesh_factory((4,), dim_names=("tp",))))
+
+
+def test_decode_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Take the budget of a token that a model decodes, whose cache grows by each: it misses."""
+    dtdispatch.budget(decode_steps(mesh_factory((4,), dim_names=("tp",))), steps=8)
+
+
+def test_clip_grad_norm(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Clip four gradients by the norm of all."""
+    steps = measure(dtdispatch, clipping(mesh_factory((RANKS,), dim_names=("dp",))))
+    assert steps.misses_per_step == 0
+    assert steps.cache_growth_per_step == 0
+
+
+@pytest.mark.parametrize("implementation", ADAMW)
+def test_adamw(dtdispatch: DtDispatch, mesh_factory: MeshFactory, implementation: str) -> None:
+    """Take steps with four parameters, the learning rate a number or a tensor.
+
+    The loop over parameters passes ``addcdiv_`` another number in each step. Torch 2.10 and 2.11 keep
+    that number in the key of their cache, so this op may miss; no other does.
+    """
+    mesh = mesh_factory((RANKS,), dim_names=("dp",))
+    steps = measure(dtdispatch, adamw_step_or_skip(mesh, implementation))
+    misses = [miss for miss in steps.missed if not miss.signature.startswith("addcdiv_")]
+    assert not misses
+
+
+def measure(dtdispatch: DtDispatch, step: Work) -> Steps:
+    """Capture a step, and count others."""
+    with dtdispatch.capture():
+        step()
+    return dtdispatch.steps(step)

@@ -12,14 +12,16 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pytest_dtdispatch.suite.decode import decode_steps, decode_token, plain_decode_steps, plain_decode_token
-from pytest_dtdispatch.suite.llama import llama_step, plain_llama_step
-from pytest_dtdispatch.suite.models import (
-    fsdp_step_or_skip,
+from benchmarks.plain_twins import (
+    plain_decode_steps,
+    plain_decode_token,
     plain_fsdp_training_step,
+    plain_llama_step,
     plain_tensor_parallel_step,
-    tensor_parallel_step,
 )
+from pytest_dtdispatch.suite.decode import decode_steps, decode_token
+from pytest_dtdispatch.suite.llama import llama_step
+from pytest_dtdispatch.suite.models import fsdp_step_or_skip, tensor_parallel_step
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -1,0 +1,138 @@
+"""Ops by themselves: PyTorch's own paths, meshes of several shapes, numbers, and how a cost grows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from pytest_dtdispatch.api import DtDispatch
+from pytest_dtdispatch.core.signatures import mesh_text
+from pytest_dtdispatch.plugin.fixtures import MeshFactory
+from pytest_dtdispatch.suite.models import rows_split
+from pytest_dtdispatch.suite.paths import PATHS, WORLD_SIZE
+from pytest_dtdispatch.torchapi.optional import flattened
+from pytest_dtdispatch.torchapi.optional import foreach_add as list_adder
+
+NUMBERS = {"int": 2, "float": 2.5, "0-dim tensor": 2.5}
+SHAPE = (8, 8)  # that small, a local op is next to nothing
+LENGTHS = (2, 4, 8, 16)
+DIMENSIONS = (1, 2, 3)
+WORLD_SIZES = (4, 64, 1024, 65536)
+
+
+# torch warns of random ops on every CPU mesh.
+@pytest.mark.filterwarnings("ignore:DTensor random operators may not have complete support:UserWarning")
+@pytest.mark.parametrize("path", PATHS)
+def test_path(dtdispatch: DtDispatch, mesh_factory: MeshFactory, path: str) -> None:
+    """Measure one path on a miss and on a hit."""
+    dtdispatch.call(PATHS[path](mesh_factory((WORLD_SIZE,), dim_names=("dp",))), name=path)
+
+
+@pytest.mark.parametrize("mesh", [(4,), (256,), (16, 16), (8, 8, 4)], ids=mesh_text)
+def test_add(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: tuple[int, ...]) -> None:
+    """Add 512x512 to itself, its rows split over the first mesh dimension."""
+    device_mesh = mesh_factory(mesh)
+    a = rows_split(device_mesh, 512, 512)
+    with dtdispatch.capture():
+        a + a
+
+
+def test_add_flattened(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Capture an op on a mesh of two dimensions whose ranks are put into one."""
+    a = rows_split(flattened_or_skip(mesh_factory((4, 2), dim_names=("dp", "tp"))), 16, 16)
+    with dtdispatch.capture():
+        a + a
+
+
+def test_all_reduce(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Sum over both dimensions, before the mesh is flattened and after: newer versions then reduce once."""
+    mesh = mesh_factory((4, 2), dim_names=("dp", "tp"))
+    reduce = all_reduce(mesh)
+    dtdispatch.call(reduce, name="all_reduce")
+    each = dtdispatch.steps(reduce, name="by dimension")
+    flattened_or_skip(mesh)
+    dtdispatch.call(reduce, name="all_reduce_flattened")
+    together = dtdispatch.steps(reduce, name="flattened")
+    assert together.misses_per_step == each.misses_per_step == 0
+    assert together.collectives_per_step <= each.collectives_per_step
+
+
+def all_reduce(mesh: DeviceMesh) -> Callable[[], Any]:
+    """Prepare to sum what the ranks of both dimensions have."""
+    summands = DTensor.from_local(torch.rand(16, 16, device=mesh.device_type), mesh, [Partial()] * 2)
+    return lambda: summands.redistribute(placements=[Replicate()] * 2)
+
+
+def flattened_or_skip(mesh: DeviceMesh) -> Any:
+    """Flatten a mesh; skip the test where this torch cannot."""
+    made = flattened(mesh)
+    if made is None:
+        pytest.skip(f"torch {torch.__version__} flattens no mesh: DeviceMesh has no _flatten")
+    return made
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=["f32", "i64"])
+def test_add_number(dtdispatch: DtDispatch, device_mesh: DeviceMesh, dtype: torch.dtype, number: str) -> None:
+    """Add a number to a DTensor, and count steps each of which adds another one."""
+    a = rows_split(device_mesh, 16, 16).to(dtype)
+    numbers = (promoting(number, device_mesh.device_type, step) for step in itertools.count())
+    first = next(numbers)
+    with dtdispatch.capture():
+        result: Any = a + first
+    assert result.dtype == (torch.ones(1, dtype=dtype, device=device_mesh.device_type) + first).dtype
+    steps = dtdispatch.steps(lambda: a + next(numbers))
+    assert steps.misses_per_step == 0
+
+
+def promoting(number: str, device: str, step: int) -> Any:
+    """Make a number of a step."""
+    value = NUMBERS[number] + step
+    return torch.tensor(value, device=device) if "tensor" in number else value
+
+
+def test_stack_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    """Stack 2 to 16 tensors."""
+
+    def stack(length: int) -> Callable[[], Any]:
+        tensors: list[torch.Tensor] = [rows_split(device_mesh, *SHAPE) for _ in range(length)]
+        return lambda: torch.stack(tensors)
+
+    dtdispatch.scaling(stack, LENGTHS)
+
+
+def test_foreach_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    """Add 2 to 16 pairs of tensors in one call."""
+    add = list_adder()
+
+    def foreach_add(length: int) -> Callable[[], Any]:
+        tensors = [rows_split(device_mesh, *SHAPE) for _ in range(length)]
+        return lambda: add(tensors, tensors)
+
+    dtdispatch.scaling(foreach_add, LENGTHS)
+
+
+def test_mesh_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Add on meshes of one to three dimensions, 4 ranks in each."""
+
+    def add(dimensions: int) -> Callable[[], Any]:
+        a = rows_split(mesh_factory((4,) * dimensions), *SHAPE)
+        return lambda: a + a
+
+    dtdispatch.scaling(add, DIMENSIONS)
+
+
+def test_world_size(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Add on 4 to 65,536 ranks."""
+
+    def add(ranks: int) -> Callable[[], Any]:
+        a = rows_split(mesh_factory((ranks,)), *SHAPE)
+        return lambda: a + a
+
+    dtdispatch.scaling(add, WORLD_SIZES)
