@@ -90,7 +90,7 @@ GATES: Mapping[str, Gate] = {
         (MISS, SLOWER),
         (*PYTEST, *COUNTED, "--dtdispatch-expected", "counts.csv"),
         (
-            (*PYTEST, *COUNTED, "--dtdispatch-csv", "results.csv"),
+            (*PYTEST, *COUNTED, "--dtdispatch-export", "csv:results.csv"),
             (*UPDATE, "counts.csv", "--results", "results.csv", "--new-margin", "0"),
         ),
     ),
@@ -105,7 +105,7 @@ GATES: Mapping[str, Gate] = {
         (SLOWER,),
         (*PYTEST, *TIMED, *INSTRUCTIONS, "--dtdispatch-expected", "instructions.csv"),
         (
-            (*PYTEST, *TIMED, *INSTRUCTIONS, "--dtdispatch-csv", "results.csv"),
+            (*PYTEST, *TIMED, *INSTRUCTIONS, "--dtdispatch-export", "csv:results.csv"),
             (*UPDATE, "instructions.csv", "--results", "results.csv", "--new-margin", "0.02"),
         ),
     ),

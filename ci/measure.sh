@@ -11,5 +11,5 @@ if [[ -n ${DTDISPATCH_EXPECTED:-} ]]; then
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 "$here/stage.sh" measured "${PYTHON:-python}" -m pytest --dtdispatch --benchmark-quiet \
-    --dtdispatch-report "$folder/report.html" --dtdispatch-csv "$folder/results.csv" \
-    --dtdispatch-markdown auto "${flags[@]}" "${tests[@]}"
+    --dtdispatch-export "html:$folder/report.html" --dtdispatch-export "csv:$folder/results.csv" \
+    --dtdispatch-export markdown:auto "${flags[@]}" "${tests[@]}"

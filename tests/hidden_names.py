@@ -77,7 +77,7 @@ PLUGINS = ("benchmark", "cacheprovider", "xdist", "codspeed", "hypothesispytest"
 FLAGS = (
     *(f"-pno:{plugin}" for plugin in PLUGINS),
     *("-vv", "--assert=plain", "--dtdispatch", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1"),
-    *("--dtdispatch-compile-backend=eager", "--dtdispatch-csv=results.csv", "test_it.py"),
+    *("--dtdispatch-compile-backend=eager", "--dtdispatch-export=csv:results.csv", "test_it.py"),
 )
 
 

@@ -11,7 +11,7 @@ from pytest_dtdispatch.core.measurement import (
     State,
 )
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.core.profiles import CalledFunction, Profile
+from pytest_dtdispatch.core.profiles import Profile, Share
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
@@ -63,6 +63,5 @@ def hostile_run() -> ReportedRun:
 
 def profiled_run(*names: str) -> ReportedRun:
     """Make a run of one counted miss, whose functions have these names."""
-    calls = tuple(CalledFunction(depth, name, 10 + depth) for depth, name in enumerate(names))
-    profile = Profile((), 100, (), 100, calls)
+    profile = Profile(tuple(Share(name, 10 + n) for n, name in enumerate(names)), 100)
     return run_of(row(ADD, Samples(State.MISS, (5_000,), unit=INSTRUCTIONS, profile=profile)))

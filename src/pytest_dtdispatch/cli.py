@@ -90,7 +90,7 @@ def _update_expected(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace) -> int:
-    from pytest_dtdispatch.report.formats import export_saved
+    from pytest_dtdispatch.report.exports import export_saved
     from pytest_dtdispatch.report.saved_run import read_run
 
     try:
@@ -157,7 +157,7 @@ def _add_expected(commands: Any) -> None:
     update = actions.add_parser("update", help="take over values that a run found")
     what = "of expected results, rewritten in place"
     update.add_argument("file", type=told_by(read_file), metavar="FILE", help=what)
-    what = "what pytest wrote with --dtdispatch-csv"
+    what = "what pytest wrote with --dtdispatch-export csv:FILE"
     update.add_argument("--results", type=told_by(read_file), required=True, metavar="RESULTS.csv", help=what)
     what = "why they changed; kept in their rows"
     update.add_argument("--reason", required=True, metavar="TEXT", help=what)

@@ -20,7 +20,6 @@ from pytest_dtdispatch.core.parsing import (
     read_count,
     read_exports,
     read_file,
-    read_file_or_auto,
     read_globs,
     read_limit,
     read_mesh,
@@ -410,10 +409,10 @@ def test_the_threshold_of_a_state_replaces_the_general_one_of_its_field() -> Non
 
 
 def test_exports_are_a_format_and_a_file_each() -> None:
-    formats = ("csv", "samples")
+    formats = ("csv", "html")
     assert read_exports("csv:a:b.csv", formats) == (Export("csv", Path("a:b.csv")),)
-    assert read_exports([" samples:s.csv", "csv:c"], formats) == (
-        Export("samples", Path("s.csv")),
+    assert read_exports([" html:s.html", "csv:c"], formats) == (
+        Export("html", Path("s.html")),
         Export("csv", Path("c")),
     )
 
@@ -421,21 +420,22 @@ def test_exports_are_a_format_and_a_file_each() -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("out.csv", "FORMAT:FILE, with a format of csv, samples"),
-        ("", "FORMAT:FILE, with a format of csv, samples"),
-        (("csv:a", 3), "FORMAT:FILE, with a format of csv, samples"),
-        ((), "FORMAT:FILE, with a format of csv, samples"),
-        ("CSV:a", "FORMAT:FILE: no format is called 'CSV'; valid: csv, samples"),
-        (["csv:a", "xml:b"], "FORMAT:FILE: no format is called 'xml'; valid: csv, samples"),
+        ("out.csv", "FORMAT:FILE, with a format of csv, html"),
+        ("", "FORMAT:FILE, with a format of csv, html"),
+        (("csv:a", 3), "FORMAT:FILE, with a format of csv, html"),
+        ((), "FORMAT:FILE, with a format of csv, html"),
+        ("CSV:a", "FORMAT:FILE: no format is called 'CSV'; valid: csv, html"),
+        (["csv:a", "xml:b"], "FORMAT:FILE: no format is called 'xml'; valid: csv, html"),
         ("csv:", "FORMAT:FILE: '' is not the path of a file"),
         ("csv: ", "FORMAT:FILE: '' is not the path of a file"),
     ],
 )
 def test_what_is_no_export_is_told_with_what_is_valid(value: Any, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        read_exports(value, ("csv", "samples"))
+        read_exports(value, ("csv", "html"))
 
 
-def test_auto_is_no_file() -> None:
-    assert read_file_or_auto("auto") == "auto"
-    assert read_file_or_auto("./auto") == Path("auto")
+def test_auto_stands_for_the_summary_of_a_job_alone() -> None:
+    assert [
+        export.is_auto for export in read_exports(["markdown:auto", "csv:auto"], ("csv", "markdown"))
+    ] == [*(True, False)]

@@ -44,7 +44,7 @@ def pytest_runtest_protocol(item, nextitem):
 def test_the_last_attempt_counts(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(RERUNS)
     pytester.makepyfile(FLAKY)
-    flags = (*MEASURED, "--dtdispatch-rounds=8", "--dtdispatch-csv=rows.csv", "--benchmark-quiet")
+    flags = (*MEASURED, "--dtdispatch-rounds=8", "--dtdispatch-export=csv:rows.csv", "--benchmark-quiet")
     run(pytester, *flags, "--benchmark-save=one").assert_outcomes(passed=1)
     [saved] = Path(".benchmarks").rglob("*.json")
     names = [row["fullname"].partition("::")[2] for row in json.loads(saved.read_text())["benchmarks"]]

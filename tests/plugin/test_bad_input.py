@@ -475,9 +475,8 @@ def test_a_marker_value_that_is_hard_to_show(pytester: pytest.Pytester, marker: 
             "a number of seconds above 0, and at most 1,000,000,000",
         ),
         (["--dtdispatch-fail=20"], ": write 20%"),
-        ([f"--dtdispatch-csv={'a' * 256}"], "cannot be written: File name too long"),
-        ([f"--dtdispatch-oss-json={'a' * 256}"], "cannot be written: File name too long"),
-        ([f"--dtdispatch-trace={'a' * 256}"], "cannot be written: File name too long"),
+        ([f"--dtdispatch-export=csv:{'a' * 256}"], "cannot be written: File name too long"),
+        ([f"--dtdispatch-export=oss-json:{'a' * 256}"], "cannot be written: File name too long"),
         ([f"--dtdispatch-expected={'a' * 256}"], "cannot be read: File name too long"),
         (["--dtdispatch-expected=a\udcff.csv"], "cannot be read: No such file or directory"),
     ],
@@ -533,12 +532,12 @@ def test_an_argument_of_another_type_points_at_the_test_s_line(
     assert_says_once(result, f"Error: {says}")
 
 
-@pytest.mark.parametrize("flag", ["csv=", "report=", "trace=", "export=samples:"])
-def test_an_output_that_is_a_loop_of_links(pytester: pytest.Pytester, flag: str) -> None:
+@pytest.mark.parametrize("form", ["csv", "html"])
+def test_an_output_that_is_a_loop_of_links(pytester: pytest.Pytester, form: str) -> None:
     pytester.path.joinpath("one").symlink_to("two")
     pytester.path.joinpath("two").symlink_to("one")
     pytester.makepyfile(PLAIN)
-    result = measure(pytester, f"--dtdispatch-{flag}one")
+    result = measure(pytester, f"--dtdispatch-export={form}:one")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert_says_once(result, "ERROR: one cannot be written: Too many levels of symbolic links")
 
@@ -576,7 +575,7 @@ def test_evil(dtdispatch, device_mesh):
     dtdispatch.steps(lambda: a + a, name="\\x1b[31mstep")
 """
     )
-    flags = ("--benchmark-name=long", "--benchmark-group-by=param:op", "--dtdispatch-csv=out.csv")
+    flags = ("--benchmark-name=long", "--benchmark-group-by=param:op", "--dtdispatch-export=csv:out.csv")
     result, found = rows(pytester, *flags)
     result.assert_outcomes(passed=1)
     assert all(line.isprintable() for line in text_of(result).splitlines())
@@ -589,7 +588,7 @@ def test_evil(dtdispatch, device_mesh):
 
 def test_a_path_that_is_no_utf_8_is_written_to_and_named(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
-    result = measure(pytester, "--dtdispatch-csv=a\udcff.csv")
+    result = measure(pytester, "--dtdispatch-export=csv:a\udcff.csv")
     result.assert_outcomes(passed=1)
     assert (pytester.path / "a\udcff.csv").exists()
     assert r"/a\udcff.csv" in text_of(result)

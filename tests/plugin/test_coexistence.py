@@ -142,7 +142,7 @@ def test_a_plugin_that_reads_every_attribute_of_others_changes_nothing(pytester:
         """
     )
     pytester.makepyfile(TEN_LINES)
-    result = measure(pytester, "--dtdispatch-csv=rows.csv")
+    result = measure(pytester, "--dtdispatch-export=csv:rows.csv")
     result.assert_outcomes(passed=1)
     assert ADD in (pytester.path / "rows.csv").read_text()
 

@@ -89,7 +89,7 @@ def test_the_table_has_a_line_for_each_variant(pytester: pytest.Pytester) -> Non
 
 def test_counts_and_figures_go_into_files(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=mlp())
-    measure(pytester, "--dtdispatch-csv=found.csv").assert_outcomes(passed=1)
+    measure(pytester, "--dtdispatch-export=csv:found.csv").assert_outcomes(passed=1)
     text = (pytester.path / "found.csv").read_text()
     for label in ("dtensor", "plain"):
         for metric in ("call_ns", "misses_per_call", "redistributes_per_call", "collectives_per_call"):

@@ -326,7 +326,7 @@ def test_instructions_of_a_compile_are_a_result_under_pytorch_s_name(
     monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
     pytester.makepyfile(test_named=DOUBLE)
     few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--dtdispatch-compile-rounds=1")
-    flags = ("--dtdispatch", "--dtdispatch-metric=clock-counts", "--dtdispatch-csv=results.csv")
+    flags = ("--dtdispatch", "--dtdispatch-metric=clock-counts", "--dtdispatch-export=csv:results.csv")
     result = run(pytester, *flags, *few, "--benchmark-quiet")
     result.assert_outcomes(passed=1)
     numbers = rf"( +[\d,]+){{4}} +1 +0 +\d+ +0 +{ONCE} .*1\+0\+10(  noisy)?"

@@ -54,11 +54,11 @@ TIMES = ("dispatch_hit_ns", "dispatch_miss_ns")
 COUNTS = ("misses_per_step", "redistributes", "collectives")
 KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
-CSV = (*MEASURED, "--dtdispatch-csv=results.csv")
+CSV = (*MEASURED, "--dtdispatch-export=csv:results.csv")
 EARLIER = {
-    "--dtdispatch-csv": f"{MUL},dispatch_hit_ns,1\n",
-    "--dtdispatch-oss-json": '[{"benchmark": {"name": "earlier"}}]',
-    "--dtdispatch-markdown": "## dtdispatch: passed\n",
+    "csv": f"{MUL},dispatch_hit_ns,1\n",
+    "oss-json": '[{"benchmark": {"name": "earlier"}}]',
+    "markdown": "## dtdispatch: passed\n",
 }
 GATE = (*CSV, "--dtdispatch-expected=expected.csv")
 
@@ -128,7 +128,7 @@ def test_results_are_written_as_pytorch_reads_them(pytester: pytest.Pytester) ->
 
 
 def test_results_are_written_as_pytorchs_benchmark_database_takes_them(pytester: pytest.Pytester) -> None:
-    passed(run(pytester, *CSV, "--dtdispatch-oss-json=results.json"))
+    passed(run(pytester, *CSV, "--dtdispatch-export=oss-json:results.json"))
     records = json.loads((pytester.path / "results.json").read_text())
     found = pytorch_reader.read_results(pytester.path / "results.csv")
     assert [(each["model"]["name"], each["metric"]["name"]) for each in records] == KEYS
@@ -140,27 +140,27 @@ def test_results_are_written_as_pytorchs_benchmark_database_takes_them(pytester:
 def test_an_ini_file_names_files_beside_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makeini("[pytest]\ndtdispatch_csv = out.csv\n")
+    pytester.makeini("[pytest]\ndtdispatch_export = csv:out.csv\n")
     monkeypatch.chdir(pytester.mkdir("below"))
     passed(run(pytester, *MEASURED, ".."))
     assert (pytester.path / "out.csv").exists()
 
 
-@pytest.mark.parametrize("flag", EARLIER)
+@pytest.mark.parametrize("form", EARLIER)
 @pytest.mark.parametrize("why", ["nothing ran", "nothing is measured"])
 def test_a_file_is_not_replaced_where_nothing_was_measured(
-    pytester: pytest.Pytester, flag: str, why: str
+    pytester: pytest.Pytester, form: str, why: str
 ) -> None:
     path = pytester.path / "kept"
-    path.write_text(EARLIER[flag])
+    path.write_text(EARLIER[form])
     pytester.makepyfile(test_results="def test_nothing(): pass")
     disabled = ("--benchmark-disable",) if why == "nothing is measured" else ()
     failed(
-        run(pytester, *MEASURED, f"{flag}=kept", *disabled),
+        run(pytester, *MEASURED, f"--dtdispatch-export={form}:kept", *disabled),
         "kept was not written: nothing was measured",
         tests=1,
     )
-    assert path.read_text() == EARLIER[flag]
+    assert path.read_text() == EARLIER[form]
 
 
 USAGE_ERROR = """
@@ -194,7 +194,7 @@ def test_a_run_that_was_stopped_replaces_no_file(
     pytester.makepyfile(
         test_results=TESTS.replace("    def mul", f"    import conftest\n    {stop}\n\n    def mul")
     )
-    files = (f"{flag}={path}" for flag, path in zip(EARLIER, kept, strict=True))
+    files = (f"--dtdispatch-export={form}:{path}" for form, path in zip(EARLIER, kept, strict=True))
     args = (*MEASURED, *files, *filter(None, [flag]))
     if status is None:
         with pytest.raises(KeyboardInterrupt):
@@ -225,27 +225,34 @@ def test_a_full_disk_is_told_and_fails_the_run(
     failed(run(pytester, *CSV), "results.csv cannot be written: No space left on device")
 
 
-@pytest.mark.parametrize("flag", EARLIER)
+@pytest.mark.parametrize("form", EARLIER)
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
-    pytester: pytest.Pytester, flag: str
+    pytester: pytest.Pytester, form: str
 ) -> None:
     kept = pytester.path / "kept"
     kept.write_text("kept")
-    refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept holds something else, not ")
+    refused(run(pytester, *MEASURED, f"--dtdispatch-export={form}:kept"), "kept holds something else, not ")
     refused(
-        run(pytester, *MEASURED, f"{flag}=test_results.py"), "is a name of Python code: name another file"
+        run(pytester, *MEASURED, f"--dtdispatch-export={form}:test_results.py"),
+        "is a name of Python code: name another file",
     )
     kept.chmod(0o444)
-    refused(run(pytester, *MEASURED, f"{flag}=kept"), "kept is read-only")
-    refused(run(pytester, *MEASURED, f"{flag}=nowhere/file"), "there is no folder")
-    refused(run(pytester, *MEASURED, f"{flag}="), f"{flag}: '' is not the path of a file")
+    refused(run(pytester, *MEASURED, f"--dtdispatch-export={form}:kept"), "kept is read-only")
+    refused(run(pytester, *MEASURED, f"--dtdispatch-export={form}:nowhere/file"), "there is no folder")
+    asked = f"--dtdispatch-export={form}:"
+    refused(run(pytester, *MEASURED, asked), "FORMAT:FILE: '' is not the path of a file")
 
 
 def test_two_files_are_not_one(pytester: pytest.Pytester, expected: Path) -> None:
     before = expected.read_text()
     refused(
-        run(pytester, *MEASURED, "--dtdispatch-expected=expected.csv", "--dtdispatch-csv=./expected.csv"),
-        "--dtdispatch-csv: expected.csv is the file of --dtdispatch-expected too",
+        run(
+            pytester,
+            *MEASURED,
+            "--dtdispatch-expected=expected.csv",
+            "--dtdispatch-export=csv:./expected.csv",
+        ),
+        "--dtdispatch-export csv: expected.csv is the file of --dtdispatch-expected too",
     )
     assert expected.read_text() == before
 
@@ -419,9 +426,9 @@ def test_collecting_judges_and_writes_nothing(pytester: pytest.Pytester, expecte
     assert not (pytester.path / "results.csv").exists()
 
 
-@pytest.mark.parametrize("flag", ["--dtdispatch-expected", *EARLIER])
+@pytest.mark.parametrize("flag", ["--dtdispatch-expected", "--dtdispatch-export"])
 def test_a_flag_without_measuring_is_refused(pytester: pytest.Pytester, flag: str) -> None:
-    refused(run(pytester, f"{flag}=file"), f"{flag}: nothing is measured without --dtdispatch")
+    refused(run(pytester, f"{flag}=csv:file"), f"{flag}: nothing is measured without --dtdispatch")
 
 
 def test_an_ini_value_waits_until_something_is_measured(pytester: pytest.Pytester) -> None:
@@ -449,7 +456,12 @@ def test_many_new_rows_are_cut_short(pytester: pytest.Pytester) -> None:
     (pytester.path / "expected.csv").write_text("")
     body = "\n".join(f"    dtdispatch.steps(lambda: None, name='s{n}')" for n in range(5))
     pytester.makepyfile(test_results=f"def test_steps(dtdispatch):\n{body}\n")
-    failed(run(pytester, *GATE), "15 new", "and 5 more that are new; --dtdispatch-csv writes all", tests=1)
+    failed(
+        run(pytester, *GATE),
+        "15 new",
+        "and 5 more that are new; --dtdispatch-export csv:FILE writes all",
+        tests=1,
+    )
 
 
 def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:

@@ -152,7 +152,7 @@ def test_the_environment_of_a_count_does_not_vary() -> None:
 @pytest.mark.long
 def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_count=TESTS)
-    flags = ("-k", "not left_out", "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
+    flags = ("-k", "not left_out", "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json")
     result = pytester.runpytest_subprocess(*FAST, *COUNT, *flags)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1, failed=1, deselected=1)
@@ -188,8 +188,6 @@ def least(turns):
 for _ in range(40):  # until the interpreter has specialised what runs
     count_loop(callgrind.meter, 1000)
 print(least(1000), least(1000), least(2000), least(3000))
-callgrind.dump()
-print(least(3000))
 callgrind.stop()
 try:
     callgrind.total()
@@ -208,12 +206,11 @@ def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
     script.write_text(COUNTS)
     line = [*command(find_callgrind()[0], tmp_path), sys.executable, str(script), str(tmp_path)]
     counted = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
-    once, again, twice, thrice, after_dump = map(int, counted[:5])
+    once, again, twice, thrice = map(int, counted[:4])
     assert once == again
-    assert thrice == after_dump
     assert thrice - twice == twice - once
     assert thrice - twice > 1000
-    assert counted[5:] == ["off"]
+    assert counted[4:] == ["off"]
 
 
 SLOWED = """
@@ -247,14 +244,12 @@ def test_detach(dtdispatch, device_mesh):
 @pytest.mark.long
 def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_profile=SLOWED)
-    profile = ("--dtdispatch-profile", "--dtdispatch-rounds=1", "--dtdispatch-export=stacks:stacks.txt")
+    profile = ("--dtdispatch-profile", "--dtdispatch-rounds=1")
     result = pytester.runpytest_subprocess(*FAST, *COUNT, *profile)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
             "profile of a miss: test_profile.py::test_detach::whole",
-            "* machine code, without what it calls",
-            "*  _PyEval_EvalFrameDefault",
             "* Python, with the machine code that it calls",
             "*handler_that_grew (*profile.py:4)",
             "profile of a hit: *",
@@ -263,11 +258,3 @@ def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> No
     [line] = [line for line in result.outlines if "handler_that_grew (" in line]
     count = int(line.split()[0].replace(",", ""))
     assert 5_000 * 20 < count < 5_000 * 500
-    chains = [line.rpartition(" ") for line in (pytester.path / "stacks.txt").read_text().splitlines()]
-    [(chain, _, own)] = [
-        each for each in chains if each[0].rpartition(";")[2].startswith("handler_that_grew")
-    ]
-    test, name, state, *_, caller, _ = chain.split(";")
-    assert (test, name, state) == ("test_profile.py::test_detach", "whole", "a miss")
-    assert caller.startswith("test_detach.<locals>.propagate (")
-    assert int(own) == count

@@ -155,8 +155,8 @@ def test_the_verdict_of_a_limit_stands_first_in_every_file(
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     body = "steady(dtdispatch, device_mesh)\nmoving(dtdispatch, device_mesh)"
     pytester.makepyfile(test_files=a_test(body))
-    files = ("--dtdispatch-markdown=run.md", "--dtdispatch-report=run.html", "--junitxml=run.xml")
-    result = measure(pytester, *files, "--dtdispatch-junit", "--dtdispatch-max=redistributes=0")
+    files = ("--dtdispatch-export=markdown:run.md", "--dtdispatch-export=html:run.html", "--junitxml=run.xml")
+    result = measure(pytester, *files, "--dtdispatch-max=redistributes=0")
     row = "test_files.py::test_it::train"
     result.stdout.fnmatch_lines(
         [
@@ -184,7 +184,7 @@ def test_the_verdict_of_a_limit_stands_first_in_every_file(
 
 def test_limits_that_hold_are_a_gate_that_passed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(a_test("steady(dtdispatch, device_mesh)"))
-    result = measure(pytester, "--dtdispatch-max=misses=0,wraps=0", "--dtdispatch-markdown=run.md")
+    result = measure(pytester, "--dtdispatch-max=misses=0,wraps=0", "--dtdispatch-export=markdown:run.md")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["gate: passed against limits: 2 passed"])
     assert (pytester.path / "run.md").read_text().startswith("## dtdispatch: passed, 2 passed")

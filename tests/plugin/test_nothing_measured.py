@@ -168,7 +168,7 @@ def test_failed_gates_are_in_the_last_line_in_red(pytester: pytest.Pytester) -> 
     result = measure(pytester, *expected)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"{RED}1 gate failed" in last_line(result)
-    also_idle = ("--dtdispatch-max-collectives=0", "--dtdispatch-ops=nope", "--dtdispatch-csv=out.csv")
+    also_idle = ("--dtdispatch-max-collectives=0", "--dtdispatch-ops=nope", "--dtdispatch-export=csv:out.csv")
     result = measure(pytester, *expected, *also_idle)
     assert f"{RED}2 gates failed" in last_line(result)
     assert f"{RED}1 file not written" in last_line(result)

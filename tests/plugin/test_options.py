@@ -57,14 +57,9 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "expected": (["--dtdispatch", "--dtdispatch-expected=a b.csv"], (Path("a b.csv"),)),
     "improved": (["--dtdispatch-improved=warn"], "warn"),
     "export": (
-        ["--dtdispatch", "--dtdispatch-export=csv:e.csv", "--dtdispatch-export", "stacks:f"],
-        (Export("csv", Path("e.csv")), Export("stacks", Path("f"))),
+        ["--dtdispatch", "--dtdispatch-export=csv:e.csv", "--dtdispatch-export", "markdown:auto"],
+        (Export("csv", Path("e.csv")), Export("markdown", Path("auto"))),
     ),
-    "markdown": (["--dtdispatch", "--dtdispatch-markdown=auto"], "auto"),
-    "junit": (["--dtdispatch", "--dtdispatch-junit"], True),
-    "csv": (["--dtdispatch", "--dtdispatch-csv", "b.csv"], Path("b.csv")),
-    "oss_json": (["--dtdispatch", "--dtdispatch-oss-json=c.json"], Path("c.json")),
-    "report": (["--dtdispatch", "--dtdispatch-report=r.html"], Path("r.html")),
 }
 INI = {
     "measure": "dtdispatch = true",
@@ -99,12 +94,7 @@ INI = {
     "any_machine": "dtdispatch_any_machine = yes",
     "expected": "dtdispatch_expected = a b.csv",
     "improved": "dtdispatch_improved = warn",
-    "export": "dtdispatch_export =\n  csv:e.csv\n  stacks:f",
-    "markdown": "dtdispatch_markdown = auto",
-    "junit": "dtdispatch_junit = true",
-    "csv": "dtdispatch_csv = b.csv",
-    "oss_json": "dtdispatch_oss_json = c.json",
-    "report": "dtdispatch_report = r.html",
+    "export": "dtdispatch_export =\n  csv:e.csv\n  markdown:auto",
 }
 # Mistakes: setting, what is typed, what the line says of it.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")

@@ -124,14 +124,14 @@ def test_a_rank_that_raises_is_named_with_what_it_raised(tmp_path: Path, launche
 
 
 def test_a_rank_that_is_killed_is_named_with_its_signal_and_test(tmp_path: Path, results: Path) -> None:
-    run = fail_on_ranks(tmp_path, DIES, f"--dtdispatch-csv={results}", ranks=3)
+    run = fail_on_ranks(tmp_path, DIES, f"--dtdispatch-export=csv:{results}", ranks=3)
     assert "\nERROR: rank 1 was killed by SIGKILL in test_faults.py::test_bad" in run.text
     assert "Traceback" not in run.text
     assert results.read_text() == EARLIER
 
 
 def test_torchrun_names_a_rank_that_is_killed(tmp_path: Path, results: Path) -> None:
-    run = fail_on_ranks(tmp_path, DIES, f"--dtdispatch-csv={results}", launcher=by_torchrun)
+    run = fail_on_ranks(tmp_path, DIES, f"--dtdispatch-export=csv:{results}", launcher=by_torchrun)
     assert "Signal 9 (SIGKILL)" in run.text
     assert "rank      : 1" in run.text
     assert results.read_text() == EARLIER
@@ -143,7 +143,7 @@ def test_a_rank_that_hangs_is_named_with_where_it_hangs(
 ) -> None:
     saved = tmp_path / "saved.json"
     saved.write_text(EARLIER)
-    args = (f"--dtdispatch-csv={results}", f"--benchmark-json={saved}")
+    args = (f"--dtdispatch-export=csv:{results}", f"--benchmark-json={saved}")
     run = fail_on_ranks(tmp_path, HANGS.format(rank=1), *args, ranks=3, launcher=launcher)
     assert f"failed: rank 1 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s" in run.text
     assert re.search(r'test_faults\.py", line \d+ in test_bad', run.text)

@@ -243,7 +243,7 @@ def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> TwoRanks:
     written = (
         "--benchmark-autosave",
         "--benchmark-json=rows.json",
-        "--dtdispatch-csv=rows.csv",
+        "--dtdispatch-export=csv:rows.csv",
         "--junitxml=junit.xml",
     )
     asked = ("--dtdispatch-rounds=1", "--dtdispatch-rank-stat=max", "-rsp", "-v")
@@ -356,7 +356,7 @@ def test_swallowed(dtdispatch, device_mesh):
 def test_counts_of_every_rank_are_held_against_expected_ones(tmp_path: Path) -> None:
     (tmp_path / "test_unlike.py").write_text(IMPORTS + UNLIKE)
     (tmp_path / "expected.csv").write_text("test_unlike.py::test_unlike::train,misses_per_step,0,0\n")
-    files = ("--dtdispatch-expected=expected.csv", "--dtdispatch-csv=found.csv")
+    files = ("--dtdispatch-expected=expected.csv", "--dtdispatch-export=csv:found.csv")
     run = run_ranks(tmp_path, 2, *files, "-k", "unlike and not swallowed")
     assert run.status == 1, run.text
     assert "1 passed" in run.text
@@ -367,7 +367,7 @@ def test_counts_of_every_rank_are_held_against_expected_ones(tmp_path: Path) -> 
 
 def test_limits_hold_on_every_rank_and_a_verdict_names_it(tmp_path: Path) -> None:
     (tmp_path / "test_unlike.py").write_text(IMPORTS + UNLIKE)
-    run = run_ranks(tmp_path, 2, "--dtdispatch-max=misses=0", "--dtdispatch-markdown=run.md")
+    run = run_ranks(tmp_path, 2, "--dtdispatch-max=misses=0", "--dtdispatch-export=markdown:run.md")
     assert run.status == 1, run.text
     assert "2 failed, 1 gate failed" in run.text
     assert "test_swallowed (call): rank 0 failed: " in run.text

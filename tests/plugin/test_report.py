@@ -35,7 +35,7 @@ def test_a_live_page_is_the_page_of_the_saved_run(
 ) -> None:
     pytester.makepyfile(test_reported=TESTS)
     (pytester.path / "expected.csv").write_text(EXPECTED)
-    files = ("--dtdispatch-report=page.html", "--benchmark-json=saved.json")
+    files = ("--dtdispatch-export=html:page.html", "--benchmark-json=saved.json")
     result = measure(pytester, *files, "--dtdispatch-expected=expected.csv")
     result.stdout.fnmatch_lines(["* written to *page.html", "*1 gate failed*"])
     page, saved = pytester.path / "page.html", pytester.path / "saved.json"
@@ -63,12 +63,12 @@ def test_a_page_replaces_a_page_and_nothing_else(pytester: pytest.Pytester) -> N
     path = pytester.path / "other.html"
     path.write_text("<!DOCTYPE html>\n<title>mine</title>")
     said = "holds something else, not an HTML report: name another file, or remove it"
-    assert_says_once(measure(pytester, f"--dtdispatch-report={path}"), said)
+    assert_says_once(measure(pytester, f"--dtdispatch-export=html:{path}"), said)
     assert path.read_text().endswith("<title>mine</title>")
 
 
 def test_a_run_that_measured_nothing_writes_no_page(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_reported="def test_nothing(): pass")
-    result = run(pytester, "--dtdispatch", "--dtdispatch-report=page.html")
+    result = run(pytester, "--dtdispatch", "--dtdispatch-export=html:page.html")
     assert_says_once(result, "page.html was not written: nothing was measured")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -24,7 +24,7 @@ def test_add(dtdispatch, device_mesh):
 """
     )
     file = tmp_path_factory.mktemp("elsewhere") / "results.csv"
-    file.write_text("left.py::test_it::from another run,dispatch_hit_ns,6940\n")
+    file.write_text("left.py::test_it::from another run,dispatch_hit_ns,6940,0.1\n")
     return file
 
 
@@ -32,22 +32,22 @@ def test_add(dtdispatch, device_mesh):
 def test_a_value_that_moved_the_rootdir_is_refused(
     pytester: pytest.Pytester, elsewhere: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flag = ["--dtdispatch-csv", str(elsewhere)]
+    flag = ["--dtdispatch-expected", str(elsewhere)]
     if where == "in the environment":
         monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(flag))
         flag = []
     result = run(pytester, "--dtdispatch", *flag)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    line = (
-        f"ERROR: --dtdispatch-csv {elsewhere} would move pytest's rootdir: write --dtdispatch-csv={elsewhere}"
-    )
+    flag_text = f"--dtdispatch-expected {elsewhere}"
+    line = f"ERROR: {flag_text} would move pytest's rootdir: write {flag_text.replace(' ', '=')}"
     assert text_of(result).count(line) == 1
 
 
 def test_a_file_elsewhere_changes_no_name_where_it_is_joined_to_its_flag(
     pytester: pytest.Pytester, elsewhere: Path
 ) -> None:
-    result = run(pytester, "--dtdispatch", f"--dtdispatch-csv={elsewhere}")
+    elsewhere.write_text("left.py::test_it::from another run,dispatch_hit_ns,6940\n")
+    result = run(pytester, "--dtdispatch", f"--dtdispatch-export=csv:{elsewhere}")
     result.assert_outcomes(passed=1)
     assert f"rootdir: {pytester.path}\n" in text_of(result)
     names = {line.rpartition('",')[0] for line in elsewhere.read_text().splitlines()}
@@ -59,4 +59,4 @@ def test_a_file_that_moves_nothing_may_stand_apart_from_its_flag(
     pytester: pytest.Pytester, elsewhere: Path
 ) -> None:
     (pytester.path / "results.csv").write_text(elsewhere.read_text())
-    run(pytester, "--dtdispatch", "--dtdispatch-csv", "results.csv").assert_outcomes(passed=1)
+    run(pytester, "--dtdispatch", "--dtdispatch-expected", "results.csv").assert_outcomes(passed=1)

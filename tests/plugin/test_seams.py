@@ -67,7 +67,7 @@ def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch, pytester: pytest.P
 
 
 def test_a_sampler_goes_to_the_table_the_files_and_the_expected_results(pytester: pytest.Pytester) -> None:
-    result = measure(pytester, METRIC, "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
+    result = measure(pytester, METRIC, "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
@@ -151,7 +151,11 @@ COUNTS = """
 
 def test_a_sampler_of_counts_has_whole_numbers_and_no_rows_of_times(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(COUNTS)
-    flags = ("--dtdispatch-metric=readings", "--dtdispatch-csv=results.csv", "--benchmark-json=rows.json")
+    flags = (
+        "--dtdispatch-metric=readings",
+        "--dtdispatch-export=csv:results.csv",
+        "--benchmark-json=rows.json",
+    )
     result = measure(pytester, *flags)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["  mul * 1 *", "  1 of 1 rows are proved *"])
@@ -209,7 +213,7 @@ def with_numbers(pytester: pytest.Pytester, *numbers: str) -> None:
 
 def test_a_kind_of_result_goes_to_the_terminal_and_the_files(pytester: pytest.Pytester) -> None:
     with_numbers(pytester, 'Number("model", 12)')
-    result = measure(pytester, "--dtdispatch-csv=results.csv")
+    result = measure(pytester, "--dtdispatch-export=csv:results.csv")
     result.assert_outcomes(passed=1)
     text = text_of(result)
     assert "test_own.py::test_number: model has 12 blocks" in text
@@ -233,7 +237,7 @@ def test_a_kind_of_result_is_held_against_expected_results(pytester: pytest.Pyte
 
 def test_a_kind_of_result_is_judged_by_its_own_limit_and_kept(pytester: pytest.Pytester) -> None:
     with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
-    result = measure(pytester, "--dtdispatch-csv=results.csv")
+    result = measure(pytester, "--dtdispatch-export=csv:results.csv")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E *GateError: model: over its limits", "E *blocks=11, and there are 12"])
     result.stdout.fnmatch_lines(["gate: failed against limits: 1 passed, 1 regressed"])

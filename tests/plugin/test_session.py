@@ -134,7 +134,7 @@ def test_a_row_has_one_name_in_tables_and_files_and_stands_whole_in_files(
 ) -> None:
     pytester.makepyfile(test_lists=LISTS)
     monkeypatch.setenv("COLUMNS", "80")
-    files = ("--dtdispatch-csv=found.csv", "--benchmark-json=run.json")
+    files = ("--dtdispatch-export=csv:found.csv", "--benchmark-json=run.json")
     narrow = measure(pytester, "-v", *files).stdout.str()
     monkeypatch.delenv("COLUMNS")
     piped = "\n".join(measured_section(pytester))

@@ -58,7 +58,7 @@ def test_a_limit_holds_after_a_warm_up_with_all_shapes(pytester: pytest.Pytester
 
 def test_steps_with_inputs_may_be_beside_others_and_in_files(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(f"{BATCHES}    dtdispatch.steps(lambda: batches[0] * 2)\n")
-    measure(pytester, "--dtdispatch-csv=out.csv").assert_outcomes(passed=1)
+    measure(pytester, "--dtdispatch-export=csv:out.csv").assert_outcomes(passed=1)
     rows = (pytester.path / "out.csv").read_text()
     assert "::scale,misses_per_step,1" in rows
     assert "::step,misses_per_step,0" in rows

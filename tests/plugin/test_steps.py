@@ -376,7 +376,7 @@ def test_of_one_kind(dtdispatch, device_mesh, again):
 
 def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(IMPORTS + ONE_NAME)
-    result = measure(pytester, "--dtdispatch-csv=results.csv")
+    result = measure(pytester, "--dtdispatch-export=csv:results.csv")
     result.assert_outcomes(passed=8)
     file = pytester.path / "results.csv"
     keys = [",".join(row.split(",")[:2]).partition("::")[2] for row in file.read_text().splitlines()]

@@ -35,7 +35,7 @@ def test_step(dtdispatch, device_mesh, name):
 """
 )
 STEP = r"test_files.py::test_step[two\n::error::lines]::two\n::error::lines"
-TIMED = [name for name in EXPORTS if name not in ("stacks", "trace")]
+TIMED = [name for name in EXPORTS if name != "trace"]
 EXPECTED = f"{STEP},misses_per_step,7,0\ngone,misses_per_step,1,0\n"
 # Elements that may stand in others: Jenkins' junit-10.xsd, which pytest's xunit2 keeps to.
 CHILDREN = {
@@ -67,21 +67,16 @@ def test_a_run_and_what_was_saved_of_it_are_exported_alike(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live = [f"--dtdispatch-export={name}:live-{name}" for name in TIMED]
-    older = ("--dtdispatch-csv=older.csv", "--dtdispatch-oss-json=older.json")
-    saved = ("--benchmark-json=saved.json", "--dtdispatch-markdown=run.md")
-    result = measure(pytester, *live, *older, *saved)
+    result = measure(pytester, *live, "--benchmark-json=saved.json")
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     capsys.readouterr()
     path = pytester.path
     assert main(["export", "saved.json", *(f"{name}:saved-{name}" for name in TIMED)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "5 results written to saved-csv"
-    assert said[-1].endswith("samples written to saved-samples")
-    for name in TIMED:
+    for name in set(TIMED) - {"html", "markdown"}:  # these name the file that was read
         assert (path / f"live-{name}").read_bytes() == (path / f"saved-{name}").read_bytes(), name
-    assert (path / "older.csv").read_bytes() == (path / "live-csv").read_bytes()
-    assert (path / "older.json").read_bytes() == (path / "live-oss-json").read_bytes()
-    assert (path / "run.md").read_text().startswith("## dtdispatch: measured, 5 results")
+    assert (path / "live-markdown").read_text().startswith("## dtdispatch: measured, 5 results")
 
 
 def test_files_are_written_where_no_op_asks_the_propagator(pytester: pytest.Pytester) -> None:
@@ -94,7 +89,7 @@ def test_same(dtdispatch, device_mesh):
         torch.ops.aten.is_same_size(a, a)
 """
     )
-    result = measure(pytester, "--dtdispatch-csv=run.csv", "--dtdispatch-markdown=run.md")
+    result = measure(pytester, "--dtdispatch-export=csv:run.csv", "--dtdispatch-export=markdown:run.md")
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     [number] = read_results(pytester.path / "run.csv", metric_names())
     assert number.name == "test_files.py::test_same::is_same_size.default(f32[8,8]S0, f32[8,8]S0)@4"
@@ -105,7 +100,7 @@ def test_same(dtdispatch, device_mesh):
 @pytest.mark.parametrize(
     ("exports", "says"),
     [
-        (["stacks:out"], "out was not written: nothing was profiled: measure with --dtdispatch-metric"),
+        (["trace:out"], "out was not written: no steps were counted"),
         (
             ["xml:out"],
             "'xml:out' is not FORMAT:FILE: no format is called 'xml'; valid: csv, oss-json, github-",
@@ -136,35 +131,30 @@ def test_flags_that_cannot_be_obeyed_are_refused_before_anything_runs(pytester: 
     assert "['xml:out'] is not FORMAT:FILE: no format is called 'xml'; valid: csv, oss-json, " in refused(
         pytester, "--dtdispatch-export=xml:out"
     )
-    same = ("--dtdispatch-export=csv:out", "--dtdispatch-export=samples:./out")
-    says = "--dtdispatch-export samples: out is the file of --dtdispatch-export csv too: name another"
+    same = ("--dtdispatch-export=csv:out", "--dtdispatch-export=bencher:./out")
+    says = "--dtdispatch-export bencher: out is the file of --dtdispatch-export csv too: name another"
     assert says in refused(pytester, *same)
     (pytester.path / "kept").write_text("kept")
-    assert "kept holds something else, not samples" in refused(pytester, "--dtdispatch-export=samples:kept")
-    assert "--dtdispatch-junit: it adds to the file of --junitxml: name one" in refused(
-        pytester, "--dtdispatch-junit"
+    assert "kept holds something else, not metrics of" in refused(
+        pytester, "--dtdispatch-export=bencher:kept"
     )
 
 
 def test_an_ini_file_names_exports_beside_it_and_asks_for_what_a_run_has(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makeini(
-        "[pytest]\ndtdispatch_export =\n  bencher:b.json\n  samples:s.csv\n"
-        "dtdispatch_markdown = auto\ndtdispatch_junit = true\n"
-    )
+    pytester.makeini("[pytest]\ndtdispatch_export =\n  bencher:b.json\n  csv:s.csv\n  markdown:auto\n")
     monkeypatch.chdir(pytester.mkdir("below"))
     result = measure(pytester, "..", "-k", "add")
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     assert (pytester.path / "b.json").exists()
     assert (pytester.path / "s.csv").exists()
-    assert "no summary was written: --dtdispatch-markdown auto finds no GITHUB_STEP_SUMMARY" in text_of(
-        result
-    )
+    said = "no summary was written: --dtdispatch-export markdown:auto finds no GITHUB_STEP_SUMMARY"
+    assert said in text_of(result)
 
 
 def test_properties_stand_in_the_suite_as_xunit2_has_them(pytester: pytest.Pytester) -> None:
-    result = measure(pytester, "--junitxml=junit.xml", "--dtdispatch-junit")
+    result = measure(pytester, "--junitxml=junit.xml")
     assert result.ret == pytest.ExitCode.OK
     root = ET.parse(pytester.path / "junit.xml").getroot()
     for element in root.iter():
@@ -189,7 +179,7 @@ def test_a_job_has_the_summary_appended_and_rows_that_failed_annotated(
         ("GITHUB_WORKSPACE", str(pytester.path.parent)),
     ):
         monkeypatch.setenv(name, value)
-    flags = ("--dtdispatch-markdown=auto", "--dtdispatch-expected=expected.csv", "-k", "step")
+    flags = ("--dtdispatch-export=markdown:auto", "--dtdispatch-expected=expected.csv", "-k", "step")
     result = measure(pytester, *flags)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     [gone, found] = [line for line in result.outlines if line.startswith("::")]
@@ -203,6 +193,8 @@ def test_a_job_has_the_summary_appended_and_rows_that_failed_annotated(
     assert text.startswith("# of another command\n\n## dtdispatch: failed, 1 improved, 2 new, 1 missing\n")
     measure(pytester, *flags, "--collect-only")
     assert summary.read_text() == text
+    result = measure(pytester, *flags, "-o", "dtdispatch_annotations=false")
+    assert not [line for line in result.outlines if line.startswith("::")]
 
 
 def test_a_job_is_told_of_a_run_that_is_no_whole(
@@ -211,11 +203,11 @@ def test_a_job_is_told_of_a_run_that_is_no_whole(
     summary = pytester.path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     pytester.makepyfile(test_files="def test_one(): assert False\ndef test_two(): pass")
-    measure(pytester, f"--dtdispatch-markdown={summary}", "-x")
+    measure(pytester, f"--dtdispatch-export=markdown:{summary}", "-x")
     assert summary.read_text() == "## dtdispatch: no results\n\nthe run stopped after 1 of 2 tests\n"
     summary.unlink()
     (pytester.path / "expected.csv").write_text(EXPECTED)
     gate = ("--dtdispatch-expected=expected.csv", "--benchmark-disable", "--dtdispatch-backend=nccl")
-    result = measure(pytester, "--dtdispatch-markdown=auto", *gate, "-k", "two")
+    result = measure(pytester, "--dtdispatch-export=markdown:auto", *gate, "-k", "two")
     assert "INTERNALERROR" not in text_of(result)
     assert summary.read_text().startswith("## dtdispatch: failed, 1 disabled\n")

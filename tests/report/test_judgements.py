@@ -174,7 +174,7 @@ def test_new_results_are_listed_up_to_ten() -> None:
     ]
     assert found[10:13] == [
         "  new 9: dispatch_hit_ns 9",
-        "  and 2 more that are new; --dtdispatch-csv writes all",
+        "  and 2 more that are new; --dtdispatch-export csv:FILE writes all",
         "    the expected file has no such row: add one to gate it",
     ]
 

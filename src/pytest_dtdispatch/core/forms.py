@@ -10,7 +10,6 @@ RECORDS = "records of PyTorch's benchmark database"
 AB_RUN, AB_FORMAT = "a run of dtdispatch ab or matrix", "pytest-dtdispatch ab"
 TRACE, TRACE_EXPORT, TRACE_FORMAT = "a trace", "trace", "pytest-dtdispatch trace"
 GITHUB, BENCHER = "entries of github-action-benchmark", "metrics of Bencher"
-SAMPLES, STACKS = "samples", "collapsed stacks"
 SUMMARY, SUMMARY_TITLE = "a summary in Markdown", "dtdispatch"
 REPORT, REPORT_TITLE = "an HTML report", "DTensor dispatch report"
 SOMETHING_ELSE = "something else"
@@ -29,8 +28,6 @@ _BEGINNINGS = {
     "a saved run of pytest-benchmark": re.compile(r'\s*\{\s*"machine_info":'),
     GITHUB: re.compile(rf'\s*\[\s*\{{\s*"name":\s*{_TEXT},\s*"unit":'),
     BENCHER: re.compile(rf'\s*\{{\s*{_TEXT}:\s*\{{\s*{_TEXT}:\s*\{{\s*"value":'),
-    SAMPLES: re.compile("test,signature,op,mesh,state,unit,rank,index,value\n"),
-    STACKS: re.compile(r"[^;\n]*::[^;\n]*;[^\n]* \d+\n"),
     REPORT: _page_of(REPORT_TITLE),
     SUMMARY: re.compile(f"## {SUMMARY_TITLE}: "),
 }

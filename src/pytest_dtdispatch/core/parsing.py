@@ -165,18 +165,18 @@ class Export(NamedTuple):
     format: str
     path: Path
 
-
-def read_file_or_auto(value: Any) -> Path | str:
-    """Read the path of a file, or ``auto`` for the one that the environment names."""
-    return AUTO if isinstance(value, str) and value == AUTO else read_file(value)
+    @property
+    def is_auto(self) -> bool:
+        """Whether the environment names the file."""
+        return self == ("markdown", Path(AUTO))
 
 
 def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
     """Read ``FORMAT:FILE``, or several of these.
 
     Example:
-        >>> read_exports("samples:out/samples.csv", ("csv", "samples"))
-        (Export(format='samples', path=PosixPath('out/samples.csv')),)
+        >>> read_exports("csv:out/rows.csv", ("csv", "html"))
+        (Export(format='csv', path=PosixPath('out/rows.csv')),)
     """
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
@@ -201,7 +201,7 @@ def beside(read: Any, folder: Path) -> Any:
     if isinstance(read, Path):
         return folder / read
     if isinstance(read, Export):
-        return Export(read.format, folder / read.path)
+        return read if read.is_auto else Export(read.format, folder / read.path)
     return tuple(beside(each, folder) for each in read) if isinstance(read, tuple) else read
 
 
@@ -245,7 +245,6 @@ def _limits_of(value: Any) -> list[tuple[Any, Any]]:
 READERS: Mapping[str, Callable[[Any], Any]] = {
     "count": read_count,
     "file": read_file,
-    "file or auto": read_file_or_auto,
     "files": read_files,
     "globs": read_globs,
     "mesh": read_mesh,

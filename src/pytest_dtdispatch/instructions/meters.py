@@ -23,7 +23,6 @@ from pytest_dtdispatch.measuring.sampler import Meter
 RUNNING_ON_VALGRIND = 0x1001
 MONITOR_COMMAND = 0x1202
 TOGGLE_COLLECT = 0x43540002  # 'C' and 'T' in the upper bytes: callgrind's own
-DUMP_STATS_AT = 0x43540003
 START_INSTRUMENTATION = 0x43540004
 STOP_INSTRUMENTATION = 0x43540005
 
@@ -86,8 +85,8 @@ def _code(block: int) -> bytes:
 
 
 CALLGRIND, HARDWARE = "callgrind", "the hardware counter"
-LOG, DUMP = "valgrind.log", "callgrind.out"
-EVENTS = re.compile(rb"^.*\bevents-\d+: *(\d+)", re.MULTILINE)  # of each thread, since the last dump
+LOG, OUTPUT = "valgrind.log", "callgrind.out"
+EVENTS = re.compile(rb"^.*\bevents-\d+: *(\d+)", re.MULTILINE)  # of each thread, since it began
 
 
 class Callgrind:
@@ -102,10 +101,8 @@ class Callgrind:
         if not requests.prepared(RUNNING_ON_VALGRIND)():
             raise MeterError("this process does not run under valgrind")
         requests.prepared(START_INSTRUMENTATION)()
-        self._folder = folder
         self._log = (folder / LOG).open("rb")
         self._ask = requests.prepared(MONITOR_COMMAND, requests.text("status internal"))
-        self._dump = requests.prepared(DUMP_STATS_AT, requests.text("a profile"))
         self._stop = requests.prepared(STOP_INSTRUMENTATION)
         self.toggle = requests.prepared(TOGGLE_COLLECT)
         self._at_last_end = self.total()
@@ -113,7 +110,7 @@ class Callgrind:
         check(self.meter, CALLGRIND)
 
     def total(self) -> int:
-        """Read how many instructions were collected since the last dump."""
+        """Read how many instructions were collected so far."""
         self._log.seek(0, os.SEEK_END)
         self._ask()
         answer = self._log.read()
@@ -121,12 +118,6 @@ class Callgrind:
         if not found:
             raise MeterError(f"{CALLGRIND} did not tell what it counted: {answer[:80]!r}")
         return sum(map(int, found))
-
-    def dump(self) -> Path:
-        """Write which functions the instructions since the last dump belong to, and begin anew."""
-        self._dump()
-        self._at_last_end = self.total()
-        return max(self._folder.glob(f"{DUMP}.*"), key=lambda path: int(path.suffix[1:]))
 
     def stop(self) -> None:
         """Switch its instrumentation off: what still runs is not counted, and runs faster."""
@@ -145,7 +136,7 @@ def command(valgrind: str, folder: Path) -> list[str]:
         "--tool=callgrind",
         "--instr-atstart=no",  # 11 s for `import torch`, in place of 40 s
         "--collect-atstart=no",
-        f"--callgrind-out-file={folder / DUMP}",
+        f"--callgrind-out-file={folder / OUTPUT}",
         f"--log-file={folder / LOG}",
     ]
 

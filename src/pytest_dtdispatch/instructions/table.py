@@ -11,7 +11,7 @@ from pytest_dtdispatch.report.marks import proved
 from pytest_dtdispatch.report.measurements import BRIEF as OF_BRIEF
 from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
 from pytest_dtdispatch.report.measurements import lay_out, recorded
-from pytest_dtdispatch.report.profile_listing import profile_listings
+from pytest_dtdispatch.report.profile_listing import profile_listing
 
 EXPENDABLE = ("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls", BARS_TITLE)
 LEGEND = "{units}: the least of the calls that were counted."
@@ -57,7 +57,7 @@ def _profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
                 if (profile := samples.profile) is not None:
                     title = f"profile of a {samples.state}: {test}::{measurement.label}"
                     yield one_line(Span(title, Tone.STRONG))
-                    yield from profile_listings(profile)
+                    yield profile_listing(profile)
 
 
 def _spread(samples: Samples | None) -> int | None:

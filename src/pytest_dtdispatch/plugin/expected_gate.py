@@ -46,7 +46,7 @@ class ExpectedGate(Gate):
     def _results_file(self) -> Path | None:
         """Name the file that this run writes its results to, which corrections are taken from."""
         exported = (export.path for export in self._settings.export if export.format == "csv")
-        return self._settings.csv or next(exported, None)
+        return next(exported, None)
 
     def judge(self) -> dict[str, Judgement]:
         """Hold the results against each file, unless tests are only listed."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 MARKER = "dtdispatch"
+ANNOTATIONS = "dtdispatch_annotations"  # in the ini file alone
 BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
 DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
@@ -30,7 +31,7 @@ LIMITS = {
     "graph_breaks": "max_graph_breaks",
 }
 THREADS = ("one", "program")
-EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "samples", "stacks", "trace")
+EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
 IMPROVED = ("fail", "warn")
 # What an option is, where that matters.
 LIMIT, SAVED_RUN_GATE, FILE = "limit", "saved-run gate", "file"
@@ -84,11 +85,6 @@ def _choice(field: str, what: str, choices: tuple[str, ...], in_marker: bool = F
 def _limit(field: str) -> Option:
     """Make the option of one limit: an older spelling of what the option of them all takes."""
     return Option(field, "most", "", metavar="N", role=LIMIT, is_older=True)
-
-
-def _file(field: str, what: str, is_older: bool = False) -> Option:
-    """Make the option of a file that results are written to, or held against."""
-    return Option(field, "file", what, "none", "FILE", role=FILE, in_marker=False, is_older=is_older)
 
 
 OPTIONS = (
@@ -168,25 +164,13 @@ OPTIONS = (
     Option(
         "export",
         "exports",
-        "write results in a format",
+        "write results in a format; markdown:auto is the summary of a job of GitHub Actions",
         metavar="FORMAT:FILE",
         choices=EXPORTS,
         role=FILE,
         repeatable=True,
         in_marker=False,
     ),
-    Option(
-        "markdown",
-        "file or auto",
-        "write a summary in Markdown; auto: to the job summary of GitHub Actions",
-        metavar="FILE|auto",
-        role=FILE,
-        in_marker=False,
-    ),
-    _switch("junit", "add results to the file of --junitxml, as properties of the suite"),
-    _file("csv", "", is_older=True),
-    _file("oss_json", "", is_older=True),
-    _file("report", "write a report as one HTML page"),
 )
 WITH_FLAG = tuple(option for option in OPTIONS if option.flag)
 NAMES = tuple(option.dest for option in WITH_FLAG)
@@ -217,6 +201,7 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(option.flag, action=action, metavar=option.metavar, dest=option.dest, help=text)
         else:
             group.addoption(option.flag, action="store_const", const=True, dest=option.dest, help=option.help)
+    parser.addini(ANNOTATIONS, "annotate rows that failed, where GitHub Actions runs", "bool", default=True)
     older = [option.flag for option in WITH_FLAG if option.is_older]
     group.addoption(*older, action=Older, dest="dtdispatch_older", help=SUPPRESS)
 

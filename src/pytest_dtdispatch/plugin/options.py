@@ -75,12 +75,7 @@ class Settings:
     any_machine: bool = False
     expected: tuple[Path, ...] = ()
     improved: str = "fail"
-    csv: Path | None = None
-    oss_json: Path | None = None
-    report: Path | None = None
     export: tuple[Export, ...] = ()
-    markdown: Path | str | None = None
-    junit: bool = False
 
     @property
     def most_rounds(self) -> int:

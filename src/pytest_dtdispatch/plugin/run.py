@@ -12,6 +12,7 @@ import pytest
 
 from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.command_line import (
     measuring_settings,
@@ -24,7 +25,11 @@ from pytest_dtdispatch.plugin.command_line import (
 from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.ranks.launch import RankEnd
+    from pytest_dtdispatch.report.reported_run import ReportedRun
 
 
 def begin(config: pytest.Config) -> None:
@@ -75,9 +80,22 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         if not rank.world.is_first:
             return
     if session is not None:
-        from pytest_dtdispatch.plugin import reporting
+        _register_outputs(config, settings, lambda: session.reported)
 
-        reporting.register(config, settings, lambda: session.reported)
+
+def _register_outputs(config: pytest.Config, settings: Settings, report: Callable[[], ReportedRun]) -> None:
+    """Register what judges and writes; what cannot be read or written is told before anything is measured."""
+    if hasattr(config, "workerinput"):  # the process that started the workers judges and writes
+        return
+    from pytest_dtdispatch.plugin.expected_gate import ExpectedGate
+    from pytest_dtdispatch.plugin.outputs import Outputs
+
+    try:
+        config.pluginmanager.register(Outputs(config, settings, report), "dtdispatch-outputs")
+        if settings.expected:
+            config.pluginmanager.register(ExpectedGate(config, settings), "dtdispatch-expected")
+    except (ValueError, DtDispatchError) as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _measures(config: pytest.Config) -> bool:

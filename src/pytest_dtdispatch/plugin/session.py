@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.limit_gate import LimitGate
     from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.outputs import Outputs
     from pytest_dtdispatch.plugin.rank_tests import RankSession
     from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
-    from pytest_dtdispatch.plugin.written_files import WrittenFiles
     from pytest_dtdispatch.report.reported_run import ReportedRun
 
 LIMITS, SAVED_RUN, EXPECTED = "dtdispatch-limits", "dtdispatch-saved-run", "dtdispatch-expected"
 GATES = (LIMITS, SAVED_RUN, EXPECTED)
-FILES = "dtdispatch-files"
+OUTPUTS = "dtdispatch-outputs"
 # Plugins that have a method ``enter``, for the results of each test; those of a later run of it replace them.
-SINKS = ("dtdispatch-bridge", SAVED_RUN, EXPECTED, "dtdispatch-annotations")
+SINKS = ("dtdispatch-bridge", SAVED_RUN, EXPECTED, OUTPUTS)
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 
@@ -170,8 +170,8 @@ class Session(PluginObject):
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose gates failed."""
-        for files in self._plugins(FILES):
-            files.write(session.items, self._ranks.why_stopped if self._ranks else "")
+        for outputs in self._plugins(OUTPUTS):
+            outputs.write(session.items, self._ranks.why_stopped if self._ranks else "")
         if self._failures() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -179,9 +179,9 @@ class Session(PluginObject):
         """Find plugin objects of ours, as far as this run has them."""
         return [plugin for name in names if (plugin := self._config.pluginmanager.get_plugin(name))]
 
-    def _after_tests(self) -> list[LimitGate | SavedRunGate | ExpectedGate | WrittenFiles]:
+    def _after_tests(self) -> list[LimitGate | SavedRunGate | ExpectedGate | Outputs]:
         """Give what judges or writes when all is measured."""
-        return self._plugins(*GATES, FILES)
+        return self._plugins(*GATES, OUTPUTS)
 
     def _failures(self) -> list[str]:
         """Name what failed beside tests."""

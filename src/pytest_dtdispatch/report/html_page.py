@@ -9,14 +9,13 @@ from pytest_dtdispatch.core.measurement import Contains, Measurement
 from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.report.document import Document
-from pytest_dtdispatch.report.flame_chart import flame_chart
 from pytest_dtdispatch.report.html_course import course_section
 from pytest_dtdispatch.report.html_frame import Section, framed
 from pytest_dtdispatch.report.html_parts import Html, beside, element, joined, name_of, scrolling
 from pytest_dtdispatch.report.html_rows import rows_table, short_text
 from pytest_dtdispatch.report.html_text import OWN_PAGE, html_text
 from pytest_dtdispatch.report.html_verdicts import gate_section, verdicts_by_row
-from pytest_dtdispatch.report.profile_listing import profile_listings
+from pytest_dtdispatch.report.profile_listing import profile_listing
 from pytest_dtdispatch.report.rank_charts import ranks_section
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.sample_charts import distribution
@@ -41,11 +40,6 @@ def html_page(runs: Sequence[ReportedRun]) -> str:
     """
     run = runs[-1]
     return framed(REPORT_TITLE, _header(run), _sections(run, runs))
-
-
-def report_size(run: ReportedRun) -> int:
-    """Count the rows, documents and numbers that a page has."""
-    return sum(1 for _ in run.rows()) + len(run.documents) + len(run.numbers)
 
 
 def in_order(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
@@ -121,10 +115,7 @@ def _profiles(run: ReportedRun) -> Iterator[Html]:
                 if (profile := samples.profile) is not None:
                     what = (f"{samples.state}: ", name_of(cut_name(row.label)))
                     yield element("h3", *what, beside(name_of(cut_name(test))))
-                    if profile.calls:
-                        yield flame_chart(profile)
-                    tables = html_text(Document(profile_listings(profile)), OWN_PAGE)
-                    yield element("details", element("summary", "functions with most instructions"), tables)
+                    yield html_text(Document((profile_listing(profile),)), OWN_PAGE)
 
 
 def _environment(run: ReportedRun) -> Html:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from pytest_dtdispatch.report.bars import StackedBar
+from pytest_dtdispatch.report.bars import BarPart, StackedBar
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -22,8 +23,12 @@ from pytest_dtdispatch.report.document import (
     Verbatim,
     spans_of,
 )
+from pytest_dtdispatch.report.drawing import box, clipped, drawing
 from pytest_dtdispatch.report.html_parts import Html, element, joined, scrolling
-from pytest_dtdispatch.report.stacked_bars import stacked_bar
+
+COLORS = 8
+HEIGHT = 30
+ROOM = 0.012  # share of the width that a letter takes on a small screen
 
 TAGS = {Tone.STRONG: "strong", Tone.CODE: "code", Tone.NOTICE: "em", Tone.BAD: "strong"}
 
@@ -126,3 +131,34 @@ def _toned(span: Span, style: HtmlStyle) -> str:
     if style.is_own_page and span.tone in (Tone.GOOD, Tone.NOTICE, Tone.BAD):
         return element("strong" if span.tone is Tone.BAD else "span", span.text, class_=span.tone.value)
     return element(TAGS[span.tone], span.text) if span.tone in TAGS else span.text
+
+
+def stacked_bar(bar: StackedBar) -> Html:
+    """Draw a bar; names stand in its parts where they have room, and all in the list below."""
+    ends = list(accumulate(part.share for part in bar.parts))
+    pieces: list[Html] = []
+    for n, (part, end) in enumerate(zip(bar.parts, ends, strict=True)):
+        pieces.append(box(end - part.share, end, 0, HEIGHT, _kind(n, part), element("title", _told(part))))
+        if part.share > ROOM * len(part.name):
+            pieces.append(
+                clipped(
+                    end - part.share, end, 0, HEIGHT, part.name, "" if part.is_rest else f"on{n % COLORS}"
+                )
+            )
+    said = f"{bar.whole}: {', '.join(map(_told, bar.parts))}"
+    key = (
+        element("li", element("span", class_=f"swatch {_kind(n, part)}", aria_hidden="true"), _told(part))
+        for n, part in enumerate(bar.parts)
+    )
+    caption = element("figcaption", element("strong", bar.title), f": {bar.whole}")
+    note = element("p", bar.note, class_="notice") if bar.note else ""
+    chart = drawing(said, HEIGHT, *pieces)
+    return element("figure", caption, chart, element("ul", *key, class_="key"), note, class_="stack")
+
+
+def _kind(place: int, part: BarPart) -> str:
+    return "rest" if part.is_rest else f"p{place % COLORS}"
+
+
+def _told(part: BarPart) -> str:
+    return f"{part.name} {part.text}"

@@ -125,7 +125,7 @@ def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
     for row in rows[:MOST_NEW]:
         yield _row_title(row, f"{cut_name(row.row, LONGEST_ROW)}: {row.criterion}")
     if len(rows) > MOST_NEW:
-        rest = f"and {len(rows) - MOST_NEW:,} more that are new; --dtdispatch-csv writes all"
+        rest = f"and {len(rows) - MOST_NEW:,} more that are new; --dtdispatch-export csv:FILE writes all"
         yield one_line(rest, indent=1)
     if rows:
         yield _detail(rows[0].remedy, indent=2)

@@ -18,7 +18,7 @@ OTHER_VERSION = "another version of pytest-dtdispatch saved it: save it anew wit
 
 def encode_run(run: ReportedRun) -> dict[str, Any]:
     """Make plain data of all that is reported of a run."""
-    return {"version": VERSION, "run": encode(run)}
+    return {"version": VERSION, "run": encode(replace(run, traces=()))}  # a trace is a file of its own
 
 
 def read_run(path: Path) -> ReportedRun:

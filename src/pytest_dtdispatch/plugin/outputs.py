@@ -1,0 +1,188 @@
+"""What is written when all of a run is measured: files, properties of JUnit's file, annotations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.junitxml import xml_key
+
+from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.parsing import Export
+from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin.flags import ANNOTATIONS
+from pytest_dtdispatch.plugin.last_line import FILE_LOST
+from pytest_dtdispatch.plugin.plugin_object import PluginObject
+from pytest_dtdispatch.report.annotations import CodeLine, error_commands
+from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
+from pytest_dtdispatch.report.exports import FORMATS
+from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.summary import MOST_BYTES, stopped_summary, summary, verdict_text
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.core.results import TestResults
+    from pytest_dtdispatch.plugin.options import Settings
+
+ACTIONS, REPOSITORY, JOB_SUMMARY = "GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY"
+NO_JOB = f"no summary was written: --dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file that is written.
+
+    Args:
+        export: as it was asked for; its path is whole, as a test may change the working directory.
+        is_of_job: whether it is the summary of a job, to which other commands of the job write too.
+    """
+
+    export: Export
+    is_of_job: bool = False
+
+
+class Outputs(PluginObject):
+    """The plugin object that writes when all of a run is measured.
+
+    Args:
+        config: of pytest.
+        settings: of the run.
+        report: gives the run, when it is over.
+
+    Raises:
+        DtDispatchError: a file cannot be written, or two are the same.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings, report: Callable[[], ReportedRun]) -> None:
+        _check_that_files_differ(settings)
+        self.failures: list[str] = []
+        self._config = config
+        self._report = report
+        self._targets = [target for export in settings.export if (target := _checked(export))]
+        self._lacks_job = len(self._targets) < len(settings.export)
+        self._notes: list[Span] = []
+        self._ended: set[str] = set()
+        self._places: dict[str, CodeLine] = {}
+
+    def enter(self, item: pytest.Item, results: TestResults) -> None:
+        """Remember where a test begins, by a path that GitHub knows."""
+        _, line, _ = item.location
+        repository = Path(os.environ.get(REPOSITORY) or self._config.rootpath)
+        if item.path.is_relative_to(repository):  # else it is of an installed suite
+            file = item.path.relative_to(repository).as_posix()
+            self._places[results.test] = CodeLine(file, (line or 0) + 1)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Remember which tests came to their end, however that was."""
+        self._ended.add(nodeid)
+
+    @pytest.hookimpl(tryfirst=True)  # before pytest writes its file
+    def pytest_sessionfinish(self) -> None:
+        """Add properties to the suite of JUnit's file."""
+        if (xml := self._config.stash.get(xml_key, None)) is not None:
+            for name, value in properties(self._report()):
+                xml.add_global_property(name, value)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # below all that is said for people
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
+        """Annotate rows that failed: the runner of GitHub Actions reads what a line begins with."""
+        try:
+            return (yield)
+        finally:
+            if os.environ.get(ACTIONS) == "true" and self._config.getini(ANNOTATIONS):
+                for line in error_commands(self._report(), self._places):
+                    terminalreporter.ensure_newline()
+                    terminalreporter.write_line(line)
+
+    def write(self, items: Sequence[pytest.Item], why_not: str) -> None:
+        """Write the files that were asked for, when all of a run is measured: a part replaces no whole."""
+        if self._config.getoption("collectonly"):
+            return
+        ended = sum(item.nodeid in self._ended for item in items)
+        if ended < len(items):
+            why_not = why_not or f"the run stopped after {ended:,} of {len(items):,} tests"
+        run = ReportedRun() if why_not or not self._targets else self._report()
+        why_not = why_not or ("" if run else "nothing was measured")
+        for target in self._targets:
+            try:
+                written = _append_summary if target.is_of_job else _write_whole
+                self._notes.append(Span(written(target.export, run, why_not)))
+            except DtDispatchError as error:
+                self.failures.append(FILE_LOST)
+                self._notes.append(Span(f"failed: {error}", Tone.BAD))
+        if self._lacks_job:
+            self._notes.append(Span(NO_JOB, Tone.NOTICE))
+
+    def document(self) -> Document:
+        """Say what was written, and what was not."""
+        return Document(tuple(map(one_line, self._notes)))
+
+
+def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
+    """Name every number of a run, how its gates ended, and where it was taken, for JUnit's file.
+
+    They belong to the suite: ``junit-10.xsd`` of Jenkins' xunit plugin has properties nowhere else.
+
+    Example:
+        >>> list(properties(ReportedRun(environment={"torch version": "2.13.0"})))
+        [('dtdispatch.outcome', 'nothing was measured'), ('dtdispatch.environment.torch version', '2.13.0')]
+    """
+    yield "dtdispatch.outcome", verdict_text(run)
+    for gate in run.gates:
+        yield f"dtdispatch.gate.{printable(gate.where)}", "failed" if gate.has_failed else "passed"
+    for name, text in run.environment.items():
+        yield f"dtdispatch.environment.{printable(name)}", text
+    for number in run.metrics():
+        yield f"dtdispatch.{number.metric}.{printable(number.name)}", number.value
+
+
+def _write_whole(export: Export, run: ReportedRun, why_not: str) -> str:
+    if why_not:
+        raise DtDispatchError(f"{export.path} was not written: {why_not}")
+    text, said = FORMATS[export.format].render(run, export.path)
+    write_whole(export.path, text)
+    return said
+
+
+def _append_summary(export: Export, run: ReportedRun, why_not: str) -> str:
+    """Append what fits to the summary of a job: also why there is nothing else to say."""
+    path = export.path
+    try:
+        there = path.stat().st_size if path.exists() else 0
+        has_results = not why_not or run.gates  # which say why they judged nothing
+        text = summary(run, MOST_BYTES - there) if has_results else stopped_summary(why_not)
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"\n{text}" if there else text)
+    except OSError as error:
+        raise DtDispatchError(f"{path} cannot be written: {error.strerror}") from None
+    return f"a summary was appended to {path}"
+
+
+def _checked(export: Export) -> Target | None:
+    """Check that a file can be written, before hours of work are lost; None where no job has a summary."""
+    job = os.environ.get(JOB_SUMMARY, "")
+    if export.is_auto and not job:
+        return None
+    path = Path(job) if export.is_auto else export.path
+    is_of_job = export.format == "markdown" and os.path.realpath(path) == os.path.realpath(job)
+    checked_target(path, "" if is_of_job else FORMATS[export.format].form)
+    return Target(Export(export.format, path.absolute()), is_of_job)
+
+
+def _check_that_files_differ(settings: Settings) -> None:
+    """Refuse to write one file twice, or over one that the run reads."""
+    read = (("--dtdispatch-expected", path) for path in settings.expected)
+    written = (
+        (f"--dtdispatch-export {export.format}", export.path)
+        for export in settings.export
+        if not export.is_auto
+    )
+    seen: dict[str, str] = {}
+    for asked, path in (*read, *written):
+        if other := seen.get(os.path.realpath(path)):
+            raise DtDispatchError(f"{asked}: {path} is the file of {other} too: name another")
+        seen[os.path.realpath(path)] = asked

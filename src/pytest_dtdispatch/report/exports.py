@@ -1,0 +1,198 @@
+"""Every format that a run is written in, each a row of a table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.forms import (
+    BENCHER,
+    GITHUB,
+    RECORDS,
+    REPORT,
+    RESULTS,
+    SUMMARY,
+    TRACE,
+    TRACE_EXPORT,
+    TRACE_FORMAT,
+)
+from pytest_dtdispatch.core.measurement import TIME, Measurement, Samples
+from pytest_dtdispatch.core.parsing import Export
+from pytest_dtdispatch.core.results import state_name
+from pytest_dtdispatch.core.shown import many, printable
+from pytest_dtdispatch.core.signatures import shorten
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.gates.expected_file import results_text
+from pytest_dtdispatch.report.html_page import html_page
+from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.summary import summary
+from pytest_dtdispatch.stats.medians import bounds
+
+DECIMALS = 3  # of nanoseconds: no clock has more
+COMPLETE = "X"  # what the Trace Event Format calls an event that has a beginning and an end
+# Bencher has a measure of this name, in nanoseconds; it makes those of other names as they come.
+LATENCY, OTHER_TIME = "latency", "time-ns"
+LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64
+
+
+def oss_json(run: ReportedRun) -> str:
+    """Write a record of PyTorch's benchmark database for each number of a run.
+
+    The database requires names and values: https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra
+    """
+    records = []
+    for number in run.metrics():
+        model: dict[str, Any] = {"name": number.name, "type": "dtensor dispatch"}
+        if number.signature:
+            model["extra_info"] = {"signature": number.signature}
+        benchmark = {"name": "pytest-dtdispatch", "extra_info": dict(run.build)}
+        metric = {"name": number.metric, "benchmark_values": [number.value]}
+        records.append({"benchmark": benchmark, "model": model, "metric": metric})
+    return json.dumps(records, indent=1) + "\n"
+
+
+def github_benchmark(run: ReportedRun) -> str:
+    """Write an entry for each state of each row, and for each number beside rows.
+
+    The fields are those of ``customSmallerIsBetter`` in the README of
+    https://github.com/benchmark-action/github-action-benchmark, and of ``BenchmarkResult`` in its source.
+    """
+    entries = []
+    for name, row, samples in recorded_states(run):
+        figure = round(samples.figure, DECIMALS)
+        entry: dict[str, Any] = {"name": printable(name), "unit": samples.unit.name, "value": figure}
+        if samples.unit.is_time and samples.scatter is not None:
+            entry["range"] = f"\xb1 {100 * samples.scatter:.1f} %"  # the column +-% of the table
+        details = [
+            row.full_label,
+            f"{samples.figure_name} of {samples.count:,} samples, {row.proof}",
+            *["noisy: its samples scatter too far for it to be judged"] * samples.is_noisy,
+        ]
+        entries.append({**entry, "extra": "\n".join(map(printable, details))})
+    for number in run.numbers:
+        unit = "ns" if number.metric.endswith("_ns") else number.metric.replace("_", " ")
+        name = printable(f"{number.name}::{number.metric}")
+        entries.append({"name": name, "unit": unit, "value": number.value})
+    return json.dumps(entries, indent=1) + "\n"
+
+
+def bencher(run: ReportedRun) -> str:
+    """Write a run in the Bencher Metric Format: https://bencher.dev/docs/reference/bencher-metric-format.
+
+    A benchmark is a state of a row, or a result that has numbers beside rows.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name, _, samples in recorded_states(run):
+        metric = {"value": round(samples.figure, DECIMALS)}
+        if interval := interval_of(samples):
+            metric["lower_value"], metric["upper_value"] = map(float, interval)
+        time_measure = LATENCY if samples.unit == TIME else OTHER_TIME
+        measure = time_measure if samples.unit.is_time else samples.unit.name
+        benchmark = shorten(printable(name), len(f"::{samples.state}"), LONGEST_BENCHMARK)
+        found.setdefault(benchmark, {})[shorten(measure, limit=LONGEST_MEASURE)] = metric
+    for number in run.numbers:
+        benchmark = shorten(printable(number.name), limit=LONGEST_BENCHMARK)
+        measure = shorten(number.metric, limit=LONGEST_MEASURE)
+        found.setdefault(benchmark, {})[measure] = {"value": number.value}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def trace(run: ReportedRun) -> str:
+    """Join what torch's profiler wrote of the steps of a run: the times are of one clock."""
+    first, *others = (json.loads(text) for text in run.traces)
+    events = [event for one in (first, *others) for event in one["traceEvents"]]
+    return json.dumps({"otherData": {"format": TRACE_FORMAT}, **first, "traceEvents": events}) + "\n"
+
+
+def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Samples]]:
+    """Yield every state of every row that has samples, under the name that it has in pytest-benchmark too."""
+    for test, rows in run.measured.items():
+        for row in rows:
+            for samples in row.recorded():
+                yield state_name(test, row, samples), row, samples
+
+
+def interval_of(samples: Samples) -> tuple[float, float] | None:
+    """Return the interval that the column ``+-%`` of tables stands for: its farther end is that far.
+
+    It begins at the least sample, and ends where the median lies below with 95 %.
+
+    Returns:
+        Both ends; None of counts, of few samples, and of figures that stand for several ranks.
+    """
+    is_of_samples = samples.unit.is_time and not samples.by_rank
+    return bounds(samples.values) if is_of_samples else None
+
+
+def _number_count(run: ReportedRun) -> int:
+    return len(run.metrics())
+
+
+def _figure_count(run: ReportedRun) -> int:
+    return sum(1 for _ in recorded_states(run)) + len(run.numbers)
+
+
+def _block_count(run: ReportedRun) -> int:
+    return sum(1 for _ in run.rows()) + len(run.documents) + len(run.numbers)
+
+
+def _event_count(run: ReportedRun) -> int:
+    events = (event for text in run.traces for event in json.loads(text)["traceEvents"])
+    return sum(event.get("ph") == COMPLETE for event in events)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A form of file.
+
+    Args:
+        form: what an earlier file must hold that is replaced, of ``core.forms``.
+        text: renders a run.
+        size: counts what the text holds.
+        unit: of that.
+        nothing: is said where that is nothing.
+    """
+
+    form: str
+    text: Callable[[ReportedRun], str]
+    size: Callable[[ReportedRun], int]
+    unit: str = "result"
+    nothing: str = "no result has a figure"
+
+    def render(self, run: ReportedRun, path: Path) -> tuple[str, str]:
+        """Render a run; say how much it is.
+
+        Raises:
+            DtDispatchError: where the run has nothing of the kind.
+        """
+        if not (size := self.size(run)):
+            raise DtDispatchError(f"{path} was not written: {self.nothing}")
+        return self.text(run), f"{many(size, self.unit)} written to {path}"
+
+
+FORMATS: Mapping[str, Format] = {
+    "csv": Format(RESULTS, lambda run: results_text(run.metrics()), _number_count),
+    "oss-json": Format(RECORDS, oss_json, _number_count),
+    "github-action-benchmark": Format(GITHUB, github_benchmark, _figure_count, "figure"),
+    "bencher": Format(BENCHER, bencher, _figure_count, "figure"),
+    "html": Format(REPORT, lambda run: html_page([run]), _block_count),
+    "markdown": Format(SUMMARY, summary, lambda run: _number_count(run) or _block_count(run)),
+    TRACE_EXPORT: Format(TRACE, trace, _event_count, "event", "no steps were counted"),
+}
+
+
+def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
+    """Write a saved run in several formats, all of them or none; say what was written."""
+    if len({os.path.realpath(export.path) for export in exports}) < len(exports):
+        raise DtDispatchError("two formats are to be written to one file: name another")
+    for export in exports:
+        checked_target(export.path, FORMATS[export.format].form)
+    rendered = [(export.path, *FORMATS[export.format].render(run, export.path)) for export in exports]
+    for path, text, _ in rendered:
+        write_whole(path, text)
+    return [said for _, _, said in rendered]

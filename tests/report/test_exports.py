@@ -1,0 +1,177 @@
+"""The formats that a run is exported in, each as its readers take it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.core.forms import form_of
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State, Unit
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.parsing import Export
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin.flags import EXPORTS
+from pytest_dtdispatch.report.exports import FORMATS, export_saved
+from pytest_dtdispatch.report.reported_run import ReportedRun
+from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
+
+TRACE = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "step 1", "ts": 0, "dur": 1}]}'
+MISS, HIT = f"t.py::test_a::{ADD}::miss", f"t.py::test_a::{ADD}::hit"
+NUMBERS = (MetricValue("t.py::test_a::train", "misses_per_step", 2), MetricValue("t", "wall_ns", 7))
+COUNTED = row(ADD, Samples(State.HIT, (66_000, 66_050), unit=INSTRUCTIONS))
+
+
+def exported(name: str, run: ReportedRun) -> Any:
+    """Write a run in a format of JSON, and read it."""
+    return json.loads(FORMATS[name].text(run))
+
+
+def test_the_flag_names_every_format() -> None:
+    assert tuple(FORMATS) == EXPORTS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_earlier_file_is_known_by_how_it_begins(name: str) -> None:
+    made = FORMATS[name]
+    text, said = made.render(run_of(traces=(TRACE,)), Path("out"))
+    assert form_of(text) == made.form
+    assert said.endswith("written to out")
+    if name != "trace":
+        assert form_of(made.render(hostile_run(), Path("out"))[0]) == made.form
+
+
+def test_traces_are_joined() -> None:
+    made = FORMATS["trace"]
+    text, said = made.render(run_of(traces=(TRACE, TRACE)), Path("out"))
+    assert said == "2 events written to out"
+    assert [event["name"] for event in json.loads(text)["traceEvents"]] == ["step 1"] * 2
+
+
+def test_a_record_has_what_pytorchs_database_requires() -> None:
+    run = run_of(build={"device": "cpu", "threads": 1}, numbers=(*NUMBERS[:1],))
+    records = exported("oss-json", run)
+    assert [record["metric"]["name"] for record in records] == [
+        "dispatch_hit_ns",
+        "dispatch_miss_ns",
+        "misses_per_step",
+    ]
+    assert records[-1] == {
+        "benchmark": {"name": "pytest-dtdispatch", "extra_info": {"device": "cpu", "threads": 1}},
+        "model": {"name": "t.py::test_a::train", "type": "dtensor dispatch"},
+        "metric": {"name": "misses_per_step", "benchmark_values": [2]},
+    }
+    cut = ReportedRun(numbers=(MetricValue("t.py::cut", "collectives", 0, signature="the whole"),))
+    assert exported("oss-json", cut)[0]["model"]["extra_info"] == {"signature": "the whole"}
+
+
+# ``interface BenchmarkResult`` of src/extract.ts, benchmark-action/github-action-benchmark at 8157ef49: name,
+# value and unit it must have, range and extra it may; ``extractCustomBenchmarkResult`` takes these five.
+REQUIRED: dict[str, tuple[type, ...]] = {"name": (str,), "value": (int, float), "unit": (str,)}
+OPTIONAL: dict[str, tuple[type, ...]] = {"range": (str,), "extra": (str,)}
+
+
+def entries_of(run: ReportedRun) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = exported("github-action-benchmark", run)
+    for entry in entries:
+        assert REQUIRED.keys() <= entry.keys() <= {**REQUIRED, **OPTIONAL}.keys()
+        assert all(isinstance(entry[name], {**REQUIRED, **OPTIONAL}[name]) for name in entry)
+    return entries
+
+
+def test_each_state_is_an_entry_in_nanoseconds_with_the_scatter_of_the_table() -> None:
+    miss, hit = entries_of(run_of())
+    assert (miss["name"], hit["name"]) == (MISS, HIT)
+    assert (hit["unit"], hit["value"], hit["range"]) == ("ns", 7000, "\xb1 28.6 %")
+    assert hit["extra"].splitlines() == [ADD, "quietest block of 6 samples, proved"]
+    [noisy] = entries_of(run_of(row(ADD, Samples(State.HIT, (100, 900, 100, 900, 100, 900)))))
+    assert noisy["extra"].splitlines()[-1].startswith("noisy: ")
+
+
+def test_counts_are_entries_of_their_own_unit_without_a_range() -> None:
+    instructions, misses, wall = entries_of(run_of(COUNTED, numbers=NUMBERS))
+    assert (instructions["value"], instructions["unit"]) == (66_000, "instructions")
+    assert misses == {"name": "t.py::test_a::train::misses_per_step", "unit": "misses per step", "value": 2}
+    assert wall["unit"] == "ns"
+    assert not [entry for entry in (instructions, misses, wall) if "range" in entry]
+
+
+def test_no_name_of_an_entry_is_more_than_one_line() -> None:
+    for entry in entries_of(hostile_run()):
+        assert all(text.isprintable() for text in (entry["name"], *entry.get("extra", "").splitlines()))
+
+
+# https://bencher.dev/docs/reference/bencher-metric-format: the JSON Schema https://bencher.dev/bmf.json has
+# these properties, each a number, and requires the first; names have at most so many characters.
+PROPERTIES, FIRST = {"value", "lower_value", "upper_value"}, {"value"}
+LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64
+
+
+def metrics_of(run: ReportedRun) -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = exported("bencher", run)
+    for benchmark, measures in found.items():
+        assert 0 < len(benchmark) <= LONGEST_BENCHMARK
+        for measure, metric in measures.items():
+            assert 0 < len(measure) <= LONGEST_MEASURE
+            assert FIRST <= metric.keys() <= PROPERTIES
+            assert all(isinstance(number, (int, float)) for number in metric.values())
+    return found
+
+
+def test_a_latency_lies_between_the_least_sample_and_where_the_median_ends() -> None:
+    metrics = metrics_of(run_of())
+    assert metrics[HIT] == {"latency": {"value": 7000, "lower_value": 6900, "upper_value": 9000}}
+    assert list(metrics) == [MISS, HIT]
+
+
+def test_there_is_no_interval_where_none_is_known() -> None:
+    few = Samples(State.HIT, HITS[:4])
+    ranks = Samples(State.COLD, HITS, by_rank=((0, HITS), (1, HITS)))
+    metrics = metrics_of(run_of(row(ADD, few, ranks)))
+    assert [list(measures["latency"]) for measures in metrics.values()] == [["value"]] * 2
+
+
+def test_what_is_no_latency_has_another_measure() -> None:
+    own = Unit(hit="thread_cpu_hit_ns", miss="thread_cpu_miss_ns")
+    counted = Samples(State.MISS, (5, 6), unit=INSTRUCTIONS)
+    timed = row(ADD, Samples(State.HIT, HITS, unit=own), counted)
+    metrics = metrics_of(run_of(timed, numbers=NUMBERS[:1]))
+    measures = ["time-ns", "instructions", "misses_per_step"]
+    assert [list(measures) for measures in metrics.values()] == [[name] for name in measures]
+
+
+def test_a_long_name_is_cut_before_its_state_and_names_stay_apart() -> None:
+    metrics = metrics_of(run_of(row("x" * 10_000), row("x" * 10_000 + "y")))
+    assert len(metrics) == 4
+    assert {name.rpartition("::")[2] for name in metrics} == {"miss", "hit"}
+    assert len(metrics_of(hostile_run())) == 3 * len(hostile_run().measured)
+
+
+# Saved runs
+
+
+def test_a_format_that_a_run_has_nothing_for_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+    exports = [Export("csv", tmp_path / "a.csv"), Export("trace", tmp_path / "b")]
+    with pytest.raises(DtDispatchError, match="b was not written: no steps were counted"):
+        export_saved(run_of(), exports)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DtDispatchError, match="no result has a figure"):
+        export_saved(ReportedRun(), exports[:1])
+
+
+def test_a_loop_of_links_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(DtDispatchError, match=r"one cannot be written: Too many levels of symbolic links$"):
+        export_saved(run_of(), [Export("csv", tmp_path / "one")])
+
+
+def test_files_must_differ_and_hold_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    with pytest.raises(DtDispatchError, match="two formats are to be written to one file"):
+        export_saved(run_of(), [Export("csv", file), Export("bencher", tmp_path / "." / "a.csv")])
+    assert export_saved(run_of(), [Export("csv", file)]) == [f"2 results written to {file}"]
+    with pytest.raises(DtDispatchError, match="holds results, not metrics of Bencher"):
+        export_saved(run_of(), [Export("bencher", file)])
