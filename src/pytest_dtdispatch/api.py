@@ -12,7 +12,7 @@ from pytest_dtdispatch.compiled.model import Compilation, Compiled
 from pytest_dtdispatch.core.parsing import read_given, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CaptureError, ScalingError
-from pytest_dtdispatch.scaling.model import Make, Scaling, run_sizes
+from pytest_dtdispatch.scaling import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:

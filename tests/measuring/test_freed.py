@@ -13,9 +13,9 @@ from torch import nn
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import CallCounts, Variants
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.calls import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
+from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import ALONE, MEASURED
 from tests.probes import FSDP_WITHOUT_CUDA, needs
@@ -332,5 +332,5 @@ def test_a_variant_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once(
 def test_a_size_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once() -> None:
     x = torch.ones(4)
     make = {2: lambda: x.add_(1), 1: sparse_writes(x)}
-    run_and_measure_sizes(make.__getitem__, (1, 2), ShardingCaches(), Plan(2, 3))
+    run_and_measure_sizes(run_call, make.__getitem__, (1, 2), ShardingCaches(), Plan(2, 3))
     assert x.tolist() == [20.0] * 4

@@ -20,10 +20,10 @@ from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
-from pytest_dtdispatch.measuring.calls import run_and_measure_call
+from pytest_dtdispatch.measuring.calls import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.plugin.call_counts import count_call
-from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
+from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -62,6 +62,10 @@ def gather(request: pytest.FixtureRequest, block: Block, shard: Make, mesh: Devi
     return calls[request.param]
 
 
+def sizes_of(fn: Callable[[], Any], plan: Plan) -> Any:
+    return run_and_measure_sizes(run_call, lambda _: fn, (1, 2), ShardingCaches(), plan)
+
+
 def left_by(body: Callable[[], Any]) -> int:
     """How many collectives a call leaves; those of its result are waited for then."""
     before = unwaited()
@@ -98,7 +102,7 @@ def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], A
     wrap = funcol._maybe_wrap_tensor
     assert left_by(hide) == 1
     assert left_by(lambda: run_and_measure_call(hide, (), None, caches, plan) and None) == 1
-    assert left_by(lambda: run_and_measure_sizes(lambda _: hide, (1, 2), caches, plan) and None) == 2
+    assert left_by(lambda: sizes_of(hide, plan) and None) == 2
     asked = Variants("two", {"a": hide, "b": hide}, lambda one, other: True)
     assert left_by(lambda: run_and_measure_variants(asked, caches, plan, count_call) and None) == 2
     assert funcol._maybe_wrap_tensor is wrap
@@ -130,7 +134,12 @@ def test_a_compile_leaves_none(gather: Callable[[], Any]) -> None:
 
 
 def test_sizes_and_steps_leave_none(block: Block) -> None:
-    assert left_by(lambda: run_and_measure_sizes(lambda _: block, (1, 2), ShardingCaches(), Plan(7, 2))) == 0
+    assert (
+        left_by(
+            lambda: run_and_measure_sizes(run_call, lambda _: block, (1, 2), ShardingCaches(), Plan(7, 2))
+        )
+        == 0
+    )
     assert left_by(lambda: run_and_count(StepCalls("block", block, 2, 3))) == 0
 
 

@@ -25,7 +25,7 @@ from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import GateError, UnequalError
-from pytest_dtdispatch.scaling.model import Fit, Point, Scaling
+from pytest_dtdispatch.scaling import Fit, Point, Scaling
 from pytest_dtdispatch.steps.happened import Miss, Redistribution
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps
 from pytest_dtdispatch.watch.model import LoopSteps

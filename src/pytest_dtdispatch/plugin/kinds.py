@@ -18,7 +18,7 @@ from pytest_dtdispatch.report.document import Document, Kind, View, one_line, pa
 from pytest_dtdispatch.report.explained import explained_lines
 from pytest_dtdispatch.report.measurements import document as of_times
 from pytest_dtdispatch.report.terminal import legend_text
-from pytest_dtdispatch.scaling.judge import KIND as SCALING
+from pytest_dtdispatch.scaling import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
 

@@ -19,8 +19,15 @@ from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.gates.limits import unjudged
 from pytest_dtdispatch.plugin.keeping import KeepingDtDispatch
 from pytest_dtdispatch.plugin.open_capture import OpenCapture
-from pytest_dtdispatch.scaling.judge import fit_scaling, merge
-from pytest_dtdispatch.scaling.model import Make, Scaling, row_name, run_sizes
+from pytest_dtdispatch.scaling import (
+    Make,
+    Scaling,
+    fit_scaling,
+    merge,
+    row_name,
+    run_and_measure_sizes,
+    run_sizes,
+)
 from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:
@@ -110,15 +117,16 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
         __tracebackhide__ = True
-        from pytest_dtdispatch.scaling.measure import run_and_measure_sizes
+        from pytest_dtdispatch.measuring.calls import run_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("scaling(make, name=...)", make, name)
         with self._measuring("scaling", name, *(row_name(name, size) for size in sizes)):
-            taken = run_and_measure_sizes(make, sizes, ShardingCaches(), self._plan)
-        for size, at_size in taken.items():
-            self.results.enter_call(row_name(name, size), at_size.place, merge(at_size.passes))
-        scaling = fit_scaling(name, {size: at_size.passes for size, at_size in taken.items()}, max_exponent)
+            caches = ShardingCaches()
+            measured, places = run_and_measure_sizes(run_call, make, sizes, caches, self._plan)
+        for size, passes in measured.items():
+            self.results.enter_call(row_name(name, size), places[size], merge(passes))
+        scaling = fit_scaling(name, measured, max_exponent)
         self.record(scaling)
         return scaling
 

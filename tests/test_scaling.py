@@ -1,34 +1,49 @@
-"""Exponents: what is fitted, what is said where nothing is, and what a limit says."""
+"""Callables at several sizes: what is measured, fitted, judged and shown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import groupby, pairwise
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.distributed.tensor import Replicate
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
+from pytest_dtdispatch.core.verdicts import Verdict
+from pytest_dtdispatch.errors import ScalingError
 from pytest_dtdispatch.gates.limits import complaint
+from pytest_dtdispatch.measuring.calls import run_call
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.report.document import Paragraph, Tone, View
-from pytest_dtdispatch.scaling.judge import (
+from pytest_dtdispatch.scaling import (
     MIN_PASSES,
+    PASSES,
+    Fit,
+    Point,
+    Scaling,
     document,
     fit_power,
     fit_scaling,
-    fit_text,
     judge,
     merge,
+    run_and_measure_sizes,
+    run_sizes,
 )
-from pytest_dtdispatch.scaling.model import Fit, LimitVerdict, Point, Scaling
+from pytest_dtdispatch.torchapi.ops import open_modes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.rendered import lines_of
+
+pytestmark = pytest.mark.torch
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-PASSES = 7
 SIZES = (8, 16, 32)
 several_sizes = st.lists(st.integers(1, 10**6), min_size=2, max_size=6, unique=True).map(sorted)
 costs = st.floats(1e-3, 1e9)
@@ -79,17 +94,6 @@ def test_the_unit_of_size_does_not_matter(unit: int, passes: list[list[float]]) 
     assert shape(fit_power(State.HIT, other, passes)) == pytest.approx(
         shape(fit_power(State.HIT, SIZES, passes)), rel=1e-6, abs=1e-6
     )
-
-
-@unhurried
-@given(some_passes(), st.randoms())
-def test_the_order_of_the_passes_does_not_matter(
-    given_: tuple[list[int], list[list[float]]], random: object
-) -> None:
-    sizes, passes = given_
-    shuffled = list(passes)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert fit_power(State.HIT, sizes, shuffled) == fit_power(State.HIT, sizes, passes)
 
 
 @unhurried
@@ -148,7 +152,7 @@ def test_each_state_has_a_fit_of_its_own() -> None:
     assert scaling.miss.exponent == pytest.approx(1)
     assert scaling.hit.exponent == pytest.approx(0.5, abs=1e-6)
     assert (scaling.miss.state, scaling.hit.state) == (State.MISS, State.HIT)
-    assert (scaling.miss.passes, scaling.miss.verdict) == (PASSES, LimitVerdict.NO_LIMIT)
+    assert scaling.miss.passes == PASSES
 
 
 def test_the_cost_of_a_pass_is_its_median() -> None:
@@ -165,7 +169,7 @@ def test_a_callable_that_never_propagates_has_its_calls_fitted_and_no_miss() -> 
     assert scaling.hit.exponent == pytest.approx(1)
     assert math.isnan(scaling.miss.exponent)
     assert scaling.miss.why_not == f"no miss was measured ({remark})"
-    assert (scaling.miss.verdict, scaling.hit.verdict) == (LimitVerdict.ABSENT, LimitVerdict.PASSED)
+    assert (scaling.miss.is_absent, scaling.hit.verdict(1.3)) == (True, Verdict.PASSED)
     assert complaint(judge(scaling)) == ""
     assert [point.hit_ns for point in scaling.points] == list(SIZES)
 
@@ -183,7 +187,7 @@ def test_misses_that_were_all_refused_are_not_taken_for_a_callable_that_has_none
     refused = Samples(State.MISS, (), (Refused("propagation did not run", 3),))
     taken = {size: [Figures(1, (refused, Samples(State.HIT, (5,))))] * PASSES for size in SIZES}
     scaling = fit_scaling("memoized", taken, 1.3)
-    assert (scaling.miss.verdict, scaling.hit.verdict) == (LimitVerdict.MISSING, LimitVerdict.PASSED)
+    assert (scaling.miss.is_absent, scaling.hit.verdict(1.3)) == (False, Verdict.PASSED)
     assert complaint(judge(scaling)) == (
         "memoized: not judged\n"
         "max_exponent=1.3: miss not fitted: only 0 of 7 passes measured a miss at every size "
@@ -215,7 +219,7 @@ def test_an_exponent_needs_five_passes_that_measured_every_size(complete: int) -
     else:
         why = f"only {complete} of 7 passes measured a hit at every size (it ran again)"
         assert scaling.hit.why_not == why
-        assert scaling.hit.verdict is LimitVerdict.MISSING
+        assert not scaling.hit.is_absent
         assert complaint(judge(scaling)) == f"stack: not judged\nmax_exponent=1.3: hit not fitted: {why}"
 
 
@@ -232,27 +236,27 @@ FLAT = [0.0] * PASSES
 @pytest.mark.parametrize(
     ("exponents", "verdict"),
     [
-        ([1.0] * 7, LimitVerdict.PASSED),
-        ([1.5] * 7, LimitVerdict.FAILED),
-        ([1.4, 1.31, 1.6, 1.5, 1.5, 1.5, 1.5], LimitVerdict.FAILED),
-        ([1.4, 1.29, 1.6, 1.5, 1.5, 1.5, 1.5], LimitVerdict.INCONCLUSIVE),
-        ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.31], LimitVerdict.INCONCLUSIVE),
+        ([1.0] * 7, Verdict.PASSED),
+        ([1.5] * 7, Verdict.REGRESSED),
+        ([1.4, 1.31, 1.6, 1.5, 1.5, 1.5, 1.5], Verdict.REGRESSED),
+        ([1.4, 1.29, 1.6, 1.5, 1.5, 1.5, 1.5], Verdict.INCONCLUSIVE),
+        ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.31], Verdict.INCONCLUSIVE),
     ],
 )
-def test_a_limit_is_held_against_the_whole_interval(exponents: list[float], verdict: LimitVerdict) -> None:
+def test_a_limit_is_held_against_the_whole_interval(exponents: list[float], verdict: Verdict) -> None:
     on_miss, on_hit = judged(exponents, FLAT, 1.3), judged(FLAT, exponents, 1.3)
-    assert (on_miss.miss.verdict, on_miss.hit.verdict) == (verdict, LimitVerdict.PASSED)
-    assert (on_hit.hit.verdict, on_hit.miss.verdict) == (verdict, LimitVerdict.PASSED)
     for scaling in (on_miss, on_hit):
-        assert bool(complaint(judge(scaling))) == (verdict is LimitVerdict.FAILED)
+        [judged_as] = judge(scaling)
+        assert judged_as.verdict is verdict
+        assert bool(complaint([judged_as])) == (verdict is Verdict.REGRESSED)
 
 
 @unhurried
 @given(st.lists(st.floats(-1, 3), min_size=PASSES, max_size=PASSES), st.floats(0.01, 3))
 def test_a_limit_fails_only_what_lies_above_it_in_every_pass(exponents: list[float], limit: float) -> None:
     fit = judged(exponents, FLAT, limit).miss
-    assert (fit.verdict is LimitVerdict.FAILED) == (fit.low > limit)
-    assert (fit.verdict is LimitVerdict.PASSED) == (fit.high < limit)
+    assert (fit.verdict(limit) is Verdict.REGRESSED) == (fit.low > limit)
+    assert (fit.verdict(limit) is Verdict.PASSED) == (fit.high < limit)
 
 
 def test_a_complaint_names_state_exponent_interval_limit_and_costs() -> None:
@@ -265,13 +269,6 @@ def test_a_complaint_names_state_exponent_interval_limit_and_costs() -> None:
         "stack: over its limits\nmax_exponent=0.5: miss grows as size^1.00 (1.00 to 1.00 in 7 passes), "
         "all of it above the limit: 8: 10.0 us, 16: 20.0 us, 32: 40.0 us"
     )
-
-
-def test_a_complaint_of_both_states_has_both_costs() -> None:
-    text = complaint(judge(judged([2.0] * PASSES, [1.5] * PASSES, 0.5)))
-    assert "miss grows as size^2.00" in text
-    assert "hit grows as size^1.50" in text
-    assert text.count("8: ") == 2
 
 
 def test_nothing_fitted_is_a_complaint_and_only_with_a_limit() -> None:
@@ -321,56 +318,190 @@ def test_no_sample_is_lost_or_moved_by_merging(passes: list[list[int]]) -> None:
 # What is shown
 
 
-ABSENT = Fit(
-    State.MISS, math.nan, math.nan, math.nan, why_not="no miss was measured", verdict=LimitVerdict.ABSENT
-)
-
-
-def fit(verdict: LimitVerdict = LimitVerdict.NO_LIMIT) -> Fit:
-    return Fit(State.HIT, 0.931, 0.85, 1.35, (1.8, 1.934), 7, verdict=verdict)
-
-
-def scaling(verdict: LimitVerdict = LimitVerdict.NO_LIMIT, limit: float | None = None) -> Scaling:
-    return Scaling("stack", (Point(8, None, 5), Point(16, None, 9)), ABSENT, fit(verdict), limit)
+def scaling(high: float = 1.35, limit: float | None = None) -> Scaling:
+    absent = Fit(State.MISS, why_not="no miss was measured", is_absent=True)
+    hit = Fit(State.HIT, 0.931, 0.85, high, (1.8, 1.934), 7)
+    return Scaling("stack", (Point(8, None, 5), Point(16, None, 9)), absent, hit, limit)
 
 
 def test_a_scaling_is_a_title_and_a_line_a_state() -> None:
-    assert lines_of(document({"test_a.py::test_a": [scaling()]}, View())) == [
+    assert lines_of(document({"test_a.py::test_a": [scaling()], "test_b": ()}, View())) == [
         "test_a.py::test_a: stack at sizes 8, 16",
         "  miss not fitted: no miss was measured",
         "  hit grows as size^0.93 (0.85 to 1.35 in 7 passes), from size to size x1.80, x1.93",
     ]
 
 
-def test_tests_without_a_scaling_have_no_lines() -> None:
-    assert not document({"test_a.py::test_a": ()}, View())
-
-
 @pytest.mark.parametrize("width", [40, 80])
 def test_lines_fit_the_width_and_lose_nothing(width: int) -> None:
-    said = document({"test_a.py::test_a": [scaling(LimitVerdict.PASSED, 1.4)]}, View())
+    said = document({"test_a.py::test_a": [scaling(limit=1.4)]}, View())
     narrow, wide = lines_of(said, width), lines_of(said, 500)
     assert max(map(len, narrow)) < width
     assert " ".join(narrow).split() == " ".join(wide).split()
 
 
 @pytest.mark.parametrize(
-    ("verdict", "end", "tone"),
+    ("limit", "end", "tone"),
     [
-        (LimitVerdict.PASSED, "; below max_exponent=1.3", Tone.GOOD),
-        (LimitVerdict.FAILED, "; above max_exponent=1.3", Tone.BAD),
-        (LimitVerdict.INCONCLUSIVE, "; inconclusive: max_exponent=1.3 lies in between", Tone.NOTICE),
+        (1.4, "; below max_exponent=1.4", Tone.GOOD),
+        (0.5, "; above max_exponent=0.5", Tone.BAD),
+        (1.3, "; inconclusive: max_exponent=1.3 lies in between", Tone.NOTICE),
     ],
 )
-def test_a_limit_and_its_verdict_are_shown(verdict: LimitVerdict, end: str, tone: Tone) -> None:
-    *_, last = document({"test": [scaling(verdict, 1.3)]}, View()).blocks
+def test_a_limit_and_its_verdict_are_shown(limit: float, end: str, tone: Tone) -> None:
+    *_, absent, last = document({"test": [scaling(limit=limit)]}, View()).blocks
+    assert isinstance(absent, Paragraph)
     assert isinstance(last, Paragraph)
+    assert absent.spans[0].text.endswith(f"; cannot be held against max_exponent={limit:g}")
     [span] = last.spans
     assert span.text.endswith("x1.80, x1.93" + end)
-    assert span.tone is tone
+    assert (absent.spans[0].tone, span.tone) == (Tone.NOTICE, tone)
 
 
-def test_what_was_not_fitted_is_not_held_against_a_limit() -> None:
-    assert fit_text(ABSENT, 1.3) == (
-        "miss not fitted: no miss was measured; cannot be held against max_exponent=1.3"
-    )
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.995, "0.99"), (-0.001, "0.00"), (-0.25, "-0.25"), (12, "12.00")]
+)
+def test_exponents_have_two_decimals_and_no_negative_zero(value: float, text: str) -> None:
+    assert str(Fit(State.HIT, value, 0, 20)).startswith(f"hit grows as size^{text} ")
+
+
+def test_what_was_not_measured_passes_every_limit_and_has_no_points() -> None:
+    found = run_sizes(lambda size: lambda: None, (8, 16), "stack")
+    assert found.points == ()
+    assert [(fit.state, fit.exponent) for fit in found.fits] == [(State.MISS, 0), (State.HIT, 0)]
+
+
+# What is measured
+
+
+Make = Callable[..., Any]
+FEW = Plan(rounds=1, repeat=2)
+
+
+def measure(
+    make: Callable[[int], Callable[[], Any]], *sizes: int, plan: Plan = FEW, run: Any = run_call
+) -> dict[int, list[Figures]]:
+    measured, places = run_and_measure_sizes(run, make, sizes, ShardingCaches(), plan)
+    assert list(measured) == list(places) == sorted(sizes)
+    assert open_modes() == []
+    return measured
+
+
+def samples_by_state(figures: Figures) -> dict[State, int]:
+    return {samples.state: len(samples.ns) for samples in figures.samples if samples.ns}
+
+
+@pytest.mark.parametrize(("rounds", "in_a_pass"), [(1, 1), (7, 1), (8, 2), (20, 3)])
+def test_the_rounds_asked_for_are_shared_out_to_the_passes(shard: Make, rounds: int, in_a_pass: int) -> None:
+    a = shard(8, 8)
+    taken = measure(lambda n: lambda: torch.stack([a] * n), 2, 3, plan=Plan(rounds, repeat=2))
+    for passes in taken.values():
+        expected = {State.MISS: in_a_pass, State.HIT: 2 * in_a_pass}
+        assert [samples_by_state(figures) for figures in passes] == [expected] * PASSES
+
+
+def test_each_size_is_made_and_called_from_the_largest_down_then_measured_to_and_fro(shard: Make) -> None:
+    a, seen = shard(8, 8), []
+
+    def make(size: int) -> Callable[[], Any]:
+        seen.append(f"make {size}")
+
+        def call() -> Any:
+            seen.append(str(size))
+            return a + size
+
+        return call
+
+    measure(make, 1, 2, 3)
+    in_turn = [key for key, _ in groupby(seen)]
+    made, measured = in_turn[:6], in_turn[6:]
+    assert made == ["make 3", "3", "make 2", "2", "make 1", "1"]
+    # Neighbours are one: each pass starts at the size that the one before it ended with.
+    assert measured == ["3", "2", "1", *["2", "3", "2", "1"] * (PASSES // 2)]
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_what_is_written_and_drawn_is_written_and_drawn_once_at_each_size(
+    shard: Make, measured: bool
+) -> None:
+    a = shard(8, 8, placement=Replicate())
+    a.to_local().fill_(1.0)
+
+    def make(size: int) -> Callable[[], Any]:
+        def call() -> Any:
+            a.mul_(size)
+            a.add_(size)
+            return torch.rand(3)
+
+        return call
+
+    torch.manual_seed(3)
+    if measured:
+        measure(make, 2, 3, 5)
+    else:
+        for size in (5, 3, 2):
+            make(size)()
+    assert torch.equal(a.to_local(), torch.full((8, 8), ((1.0 * 5 + 5) * 3 + 3) * 2 + 2))
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    torch.rand(9)
+    assert torch.equal(drawn, torch.rand(1))
+
+
+def test_what_runs_once_runs_once_at_each_size() -> None:
+    plain, ran = torch.ones(2, 3), []
+
+    def make(size: int) -> Callable[[], Any]:
+        def call() -> None:
+            ran.append(size)
+            plain.t_()
+
+        return call
+
+    taken = measure(make, 1, 2)
+    assert ran == [2, 1]
+    for passes in taken.values():
+        assert {figures.notes for figures in passes} == {
+            ("runs once: it changed the layout of a tensor that it wrote to",)
+        }
+
+
+@pytest.mark.parametrize("made", [None, 5, torch.ones(1)])
+def test_what_is_made_must_be_callable(made: Any) -> None:
+    with pytest.raises(ScalingError, match=r"make\(2\) returned .*: it must return a callable without"):
+        measure(lambda size: made, 1, 2)
+
+
+def test_what_making_or_calling_raises_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        measure(lambda size: partial(divmod, 1 // 0, 0), 1, 2)
+    with pytest.raises(ZeroDivisionError):
+        measure(lambda size: lambda: 1 // 0, 1, 2)
+    assert open_modes() == []
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("drift", [-0.02, 0.02])
+def test_a_machine_that_drifts_does_not_push_the_interval_off_the_exponent(
+    exponent: float, drift: float
+) -> None:
+    clock = [0]
+
+    class Scripted:
+        place = ""
+
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def settle_again(self) -> None:
+            pass  # it changes nothing
+
+        def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
+            clock[0] += 1
+            cost = 1e9 * self.size**exponent * (1 + drift * clock[0])
+            return Figures(1, (Samples(State.HIT, (round(cost),)),))
+
+    taken = measure(lambda size: lambda: size, 8, 16, 32, 64, run=lambda call: (None, Scripted(call())))
+    fit = fit_scaling("drifting", taken).hit
+    assert fit.low < exponent < fit.high
+    assert fit.exponent == pytest.approx(exponent, abs=0.05)

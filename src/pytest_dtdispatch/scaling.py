@@ -1,0 +1,298 @@
+"""How the cost of a callable grows with a size: measured at each, fitted, held against a limit, and shown."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pytest_dtdispatch.core.callables import own_name
+from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
+from pytest_dtdispatch.core.progress import tell
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+PASSES = 7  # odd, so that the median of their exponents is one of them
+MIN_PASSES = 5  # their interval covers the median with 94 %
+Make = Callable[[int], Callable[[], Any]]
+JUDGED = {
+    Verdict.PASSED: (Tone.GOOD, "below {}"),
+    Verdict.REGRESSED: (Tone.BAD, "above {}"),
+    Verdict.INCONCLUSIVE: (Tone.NOTICE, "inconclusive: {} lies in between"),
+    Verdict.MISSING: (Tone.BAD, "cannot be held against {}"),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """Cost at one size: medians of all samples.
+
+    Args:
+        size: as it was given to what made the callable.
+        miss_ns: of a miss, in nanoseconds; None where none was recorded.
+        hit_ns: of a hit, or where the callable never propagates of any call, in nanoseconds.
+    """
+
+    size: int
+    miss_ns: float | None
+    hit_ns: float | None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How the cost in one state grows: ``cost = constant * size**exponent``.
+
+    Args:
+        state: of the samples; ``call`` where the callable never asks the sharding propagator.
+        exponent: median of the exponents that the passes gave; not-a-number where nothing could be fitted, so
+            that no comparison with it holds.
+        low: the least exponent that a pass gave. With ``high`` it holds the true median of n independent
+            passes with probability ``1 - 2**(1-n)`` (David and Nagaraja, Order Statistics, 2003, 7.1).
+        high: the greatest.
+        growths: cost at each size over that at the size before, median of the passes.
+        passes: how many gave an exponent.
+        why_not: why nothing was fitted; empty where it was.
+        is_absent: whether the callable has nothing in this state, at no size.
+    """
+
+    state: State
+    exponent: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    growths: tuple[float, ...] = ()
+    passes: int = 0
+    why_not: str = ""
+    is_absent: bool = False
+
+    def verdict(self, limit: float) -> Verdict:
+        """Hold the whole interval against a limit; one that holds the limit is inconclusive."""
+        if self.why_not:
+            return Verdict.MISSING
+        if self.low > limit:
+            return Verdict.REGRESSED
+        return Verdict.PASSED if self.high < limit else Verdict.INCONCLUSIVE
+
+    def __str__(self) -> str:
+        if self.why_not:
+            return f"{self.state} not fitted: {self.why_not}"
+        # No sign before a zero.
+        exponent, low, high = (
+            f"{round(value, 2) + 0.0:.2f}" for value in (self.exponent, self.low, self.high)
+        )
+        return f"{self.state} grows as size^{exponent} ({low} to {high} in {self.passes} passes)"
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the cost of a callable grows with a size, on a miss and on a hit.
+
+    Where nothing is measured there are no points, and both exponents are 0: an assertion on them holds.
+
+    Args:
+        name: of its rows, which are ``name[8]`` and so on.
+        points: one for each size, the smallest first.
+        miss: how a miss grows.
+        hit: how a hit grows, or where the callable never propagates any call.
+        max_exponent: the limit that was given.
+    """
+
+    kind: ClassVar[str] = "scaling"
+    name: str
+    points: tuple[Point, ...]
+    miss: Fit
+    hit: Fit
+    max_exponent: float | None = None
+
+    @property
+    def fits(self) -> tuple[Fit, Fit]:
+        """Both fits, the miss first."""
+        return self.miss, self.hit
+
+    def rows(self) -> tuple[Measurement, ...]:
+        """None: the call at each size is a result of its own."""
+        return ()
+
+    def metrics(self) -> tuple[tuple[str, int], ...]:
+        """None: an exponent is no whole number."""
+        return ()
+
+
+def row_name(name: str, size: int) -> str:
+    """Name the row of one size: ``stack[8]``."""
+    return f"{name}[{size}]"
+
+
+def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
+    """Make and call a callable at each size, the largest first, and measure nothing."""
+    __tracebackhide__ = True
+    from pytest_dtdispatch.measuring.preconditions import callable_at
+
+    for size in reversed(sizes):
+        callable_at(make, size)()
+    miss, hit = (Fit(state, 0, 0, 0, why_not="nothing is measured") for state in (State.MISS, State.HIT))
+    return Scaling(name or own_name(make), (), miss, hit)
+
+
+class Repeatable(Protocol):
+    """A call that the program has made."""
+
+    place: str
+
+    def settle_again(self) -> None:
+        """Let what it left be what its repetitions leave."""
+
+    def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
+        """Repeat it."""
+
+
+def run_and_measure_sizes(
+    run: Callable[[Callable[[], Any]], tuple[Any, Repeatable]],
+    make: Make,
+    sizes: Sequence[int],
+    caches: ShardingCaches,
+    plan: Plan,
+) -> tuple[dict[int, list[Figures]], dict[int, str]]:
+    """Make and run a callable at each size for the program, the largest first; then measure them in turn.
+
+    Each pass goes through all sizes, every second one from the smallest: a machine that drifts makes the
+    passes differ, and not all of them slope the same way.
+
+    Returns:
+        The figures of each pass, and the mesh as text, of each size, the smallest first.
+    """
+    __tracebackhide__ = True
+    from pytest_dtdispatch.measuring.preconditions import callable_at
+    from pytest_dtdispatch.torchapi.tensors import wait_for
+
+    ran: dict[int, Repeatable] = {}
+    for size in sorted(sizes, reverse=True):
+        result, ran[size] = run(callable_at(make, size))
+        wait_for(result)
+    for one in ran.values():
+        one.settle_again()
+    share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
+    figures: dict[int, list[Figures]] = {size: [] for size in sorted(ran)}
+    for number in range(PASSES):
+        for size in reversed(ran) if number % 2 else ran:
+            tell("measuring size {}: pass {} of {}", size, number + 1, PASSES)
+            figures[size].append(ran[size].measure(caches, share))
+    return figures, {size: ran[size].place for size in figures}
+
+
+def merge(passes: Sequence[Figures]) -> Figures:
+    """Put what several passes measured of one call together."""
+    by_state: dict[State, list[Samples]] = {}
+    for samples in (samples for figures in passes for samples in figures.samples):
+        by_state.setdefault(samples.state, []).append(samples)
+    return Figures(
+        sum(figures.rounds for figures in passes),
+        tuple(
+            Samples(state, tuple(ns for each in every for ns in each.ns), refused_of(every), every[0].unit)
+            for state in State
+            if (every := by_state.get(state))
+        ),
+        tuple(dict.fromkeys(note for figures in passes for note in figures.notes)),
+        tuple(dict.fromkeys(remark for figures in passes for remark in figures.remarks)),
+    )
+
+
+def fit_scaling(
+    name: str, measured: Mapping[int, Sequence[Figures]], max_exponent: float | None = None
+) -> Scaling:
+    """Fit the growth of a miss and of a hit to the figures of each pass at each size."""
+    merged = {size: merge(measured[size]) for size in sorted(measured)}
+    states = {samples.state for figures in merged.values() for samples in figures.samples if samples.ns}
+    # Calls, where no size has a hit and there are calls that ask no propagator.
+    steady = State.CALL if State.CALL in states and State.HIT not in states else State.HIT
+    points = (
+        Point(size, _median_ns(figures, State.MISS), _median_ns(figures, steady))
+        for size, figures in merged.items()
+    )
+    miss, hit = (_fit_state(state, measured, merged) for state in (State.MISS, steady))
+    return Scaling(name, tuple(points), miss, hit, max_exponent)
+
+
+def _fit_state(state: State, measured: Mapping[int, Sequence[Figures]], merged: Mapping[int, Figures]) -> Fit:
+    passes = list(zip(*([_median_ns(one, state) for one in measured[size]] for size in merged), strict=True))
+    complete = [[cost for cost in costs if cost] for costs in passes if all(costs)]
+    if len(complete) >= MIN_PASSES:
+        return fit_power(state, [*merged], complete)
+    of_state = [samples for one in merged.values() for samples in one.samples if samples.state is state]
+    # Misses that were all refused are missing, and not absent: the callable propagates.
+    is_absent = not any(one.ns or (state is State.MISS and one.refused) for one in of_state)
+    what = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
+    reasons: dict[str, None] = {}
+    for figures in merged.values():
+        refused = [one.reason for s in figures.samples if s.state is state for one in s.refused]
+        reasons |= dict.fromkeys((*figures.notes, *refused, *figures.remarks))
+    why_not = f"no {state} was measured" if is_absent else what
+    why_not += f" ({'; '.join(reasons)})" if reasons else ""
+    return Fit(state, why_not=why_not, is_absent=is_absent)
+
+
+def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[float]]) -> Fit:
+    """Fit a power of the size to each pass: the slope of log(cost) over log(size) by least squares."""
+    logs = [math.log(size) for size in sizes]
+    exponents = [
+        statistics.linear_regression(logs, [math.log(cost) for cost in costs]).slope for costs in passes
+    ]
+    growths = (statistics.median(costs[i + 1] / costs[i] for costs in passes) for i in range(len(sizes) - 1))
+    exponent = statistics.median(exponents)
+    return Fit(state, exponent, min(exponents), max(exponents), tuple(growths), len(passes))
+
+
+def _median_ns(figures: Figures, state: State) -> float | None:
+    return next((s.median_ns for s in figures.samples if s.state is state and s.ns), None)
+
+
+def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator[RowVerdict]:
+    """Hold the exponents of a scaling against its own limit, if it has one.
+
+    Nothing was judged if nothing could be fitted, or if some sizes were not measured in a state.
+    """
+    if scaling.max_exponent is None:
+        return
+    complaints = []
+    verdicts = {fit.verdict(scaling.max_exponent) for fit in scaling.fits}
+    for fit in scaling.fits:
+        verdict = fit.verdict(scaling.max_exponent)
+        if verdict is Verdict.REGRESSED:
+            costs = ((at.size, at.miss_ns if fit.state is State.MISS else at.hit_ns) for at in scaling.points)
+            texts = (f"{size}: {'-' if ns is None else f'{ns / 1e3:,.1f} us'}" for size, ns in costs)
+            complaints.append(f"{fit}, all of it above the limit: {', '.join(texts)}")
+        elif verdict is Verdict.MISSING and (not fit.is_absent or all(fit.is_absent for fit in scaling.fits)):
+            complaints.append(str(fit))
+    judged = Verdict.INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else Verdict.PASSED
+    if complaints:
+        judged = Verdict.REGRESSED if Verdict.REGRESSED in verdicts else Verdict.MISSING
+    criterion = f"max_exponent={scaling.max_exponent:g}"
+    details = (f"{criterion}: {'; '.join(complaints)}",) if complaints else ()
+    yield RowVerdict(scaling.name, judged, (), "", criterion, details)
+
+
+def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
+    """Lay out what was fitted in each test; it is as much in every view."""
+    every = [(test, scaling) for test, of_test in scalings.items() for scaling in of_test]
+    return Document(tuple(block for test, scaling in every for block in _paragraphs(test, scaling)))
+
+
+def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:
+    sizes = ", ".join(str(point.size) for point in scaling.points)
+    yield paragraph(f"{test}: {scaling.name} at sizes {sizes}", Tone.STRONG, hanging=1)
+    for fit in scaling.fits:
+        growths = ", ".join(f"x{growth:.2f}" for growth in fit.growths)
+        text, tone = f"{fit}, from size to size {growths}" if growths else str(fit), Tone.PLAIN
+        if scaling.max_exponent is not None:
+            tone, judged = JUDGED[fit.verdict(scaling.max_exponent)]
+            tone = Tone.NOTICE if fit.is_absent else tone
+            text += f"; {judged.format(f'max_exponent={scaling.max_exponent:g}')}"
+        yield paragraph(text, tone, indent=1, hanging=1)
+
+
+KIND = Kind(Scaling.kind, document, judge=judge)

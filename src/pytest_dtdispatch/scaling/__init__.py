@@ -1,1 +1,0 @@
-"""How the cost of a call grows with a size."""
