@@ -9,15 +9,16 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
-from pytest_dtdispatch.suite.functions import (
+from pytest_dtdispatch.suite.models import (
     AOT_BACKEND,
     add_each,
     aot_inputs,
     assert_compiled_once,
     assert_equals_eager,
     embedding,
+    filled,
+    tensor_parallel_mlp,
 )
-from pytest_dtdispatch.suite.models import filled, tensor_parallel_mlp
 from pytest_dtdispatch.torchapi.compiler import fake_tensor_cache
 from pytest_dtdispatch.torchapi.process_groups import has_local_mode
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.compiled.model import Compiled
-from pytest_dtdispatch.suite.functions import (
+from pytest_dtdispatch.suite.models import (
     AOT_BACKEND,
     add_each,
     assert_equals_eager,
