@@ -19,7 +19,7 @@ def quietest_block(values: Sequence[float], blocks: int = BLOCKS, least: int = L
     """Give the lowest median of neighbouring values, cut into blocks of the same length, or nearly so.
 
     What else runs on a machine only adds to a time, and rests now and then: the quietest block says what a
-    call takes meanwhile, and no one sample decides. ``benchmarks/headline.py`` compares it with others.
+    call takes meanwhile, and no one sample decides.
 
     Args:
         values: at least one, in the order taken.
