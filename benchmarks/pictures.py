@@ -32,7 +32,6 @@ ABOVE = (
     r"\+-%",
     r"hit us",
     r"overhead us",
-    r"\d+ ?[mun]s +\d+ ?[mun]s",
     r"mark",
 )
 BESIDE = (

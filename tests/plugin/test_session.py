@@ -55,11 +55,11 @@ def test_the_table_has_a_line_a_signature_below_its_test(pytester: pytest.Pytest
     assert title.strip("= ") == "dtdispatch"
     assert re.fullmatch(
         r"  signature +miss [mu]s +\+-% +hit [mun]s +\+-% +local [mun]s +overhead [mun]s +miss/hit +samples"
-        r"  \d+us +\d+ms(  mark)?",
+        r"(  mark)?",
         head,
     )
     assert test == "test_ten.py::test_add (dispatch from below autograd)"
-    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{7}} +2\+6  █*▒*·+( +noisy)?", line)
+    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{7}} +2\+6( +noisy)?", line)
     assert proved == "  1 of 1 rows are proved by the cache counters"
     assert "overhead: hit - local" in " ".join(legend)
 

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.report.bar_text import GREATEST_WIDTH, LEAST_WIDTH
-from pytest_dtdispatch.report.bars import BARS_TITLE, Bars
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -118,7 +116,7 @@ def test_a_wide_terminal_shows_every_column_and_the_whole_label() -> None:
     assert head.startswith("  signature ")
 
 
-NAMES_OF_COLUMNS = [name for name in (*EXPENDABLE, *SHARE) if name != BARS_TITLE]
+NAMES_OF_COLUMNS = [*EXPENDABLE, *SHARE]
 
 
 def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
@@ -174,51 +172,10 @@ def test_labels_that_are_cut_alike_keep_a_digest_each() -> None:
     assert other == "mm.default(f32[512,512]S0, ..., f32[512,512]S0)@4"
 
 
-BARS = Bars(("local", "hit", "miss"), ("local", "overhead on a hit", "extra on a miss"))
-WITH_BARS = Table(
-    (Column("hit", "us"), Column("samples")),
-    (
-        Group(
-            "test_a",
-            (
-                Line("add@4", ("10", "9"), ends=(1e3, 1e4, 1e6)),
-                Line("mm@4", ("1", "9"), "noisy", ends=(None, 1e3, None)),
-                Line("sum@4", ("-", "0")),
-            ),
-        ),
-    ),
-    proof_title="mark",
-    expendable=("samples", BARS_TITLE),
-    bars=BARS,
-)
-
-
-def test_bars_stand_on_one_scale_where_a_terminal_has_room() -> None:
-    head, _, first, second, third = texts(WITH_BARS, 62)
-    at = head.index("1us")
-    width = head.index("1ms") + 3 - at
-    assert LEAST_WIDTH < width < GREATEST_WIDTH
-    assert first[at:] == "▒" * round(width / 3) + "·" * (width - round(width / 3))
-    assert (second[at:].strip(), second.index("noisy")) == ("noisy", head.index("mark"))
-    assert third == "  sum@4           -        0"
-
-
-def test_bars_go_in_their_turn_and_where_a_page_has_no_edge() -> None:
-    assert "·" in "".join(texts(WITH_BARS, 45))
-    assert texts(WITH_BARS, 45)[0].split() == ["signature", "hit", "us", "1us", "1ms", "mark"]
-    assert texts(WITH_BARS, 30)[0].split() == ["signature", "hit", "us", "mark"]
-    assert "·" not in "".join(texts(WITH_BARS, NO_EDGE))
-
-
-def test_the_legend_names_what_bars_are_made_of_where_they_stand() -> None:
-    document = Document((WITH_BARS,))
-    told = "Bars: █ local, ▒ overhead on a hit, · extra on a miss; logarithmic, from 1us to 1ms."
-    assert legend_text(document, 80, View()) == told
-    assert legend_text(document, 30, View()) == ""
-
-
 def test_a_brief_legend_stands_for_the_long_one_unless_all_is_asked_for() -> None:
-    document = Document((WITH_BARS,), "A figure.", {"hit": "a later call, and more"}, {"hit": "a later call"})
+    lines = Group("test_a", (Line("add@4", ("10",)),))
+    of_hits = Table((Column("hit", "us"),), (lines,))
+    document = Document((of_hits,), "A figure.", {"hit": "a later call, and more"}, {"hit": "a later call"})
     assert legend_text(document, 30, View()) == "A figure. hit: a later call."
     assert legend_text(document, 30, View(verbose=True)) == "A figure. hit: a later call, and more."
 
@@ -436,8 +393,8 @@ HOSTILE = (
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_hostile_names_break_no_line_and_send_no_escape(width: int) -> None:
-    lines = tuple(Line(name, ("1.5", "9"), name[:9], ends=(1e3, 2e3, 3e3)) for name in HOSTILE)
-    hostile = Table(WITH_BARS.columns, (Group("test_a", lines),), proof_title="mark", bars=BARS)
+    lines = tuple(Line(name, ("1.5", "9"), name[:9]) for name in HOSTILE)
+    hostile = Table((Column("hit", "us"), Column("samples")), (Group("test_a", lines),), proof_title="mark")
     head, _, *rows = texts(hostile, width)
     assert len(rows) == len(HOSTILE)
     assert all(row.isprintable() for row in rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.report.bars import BARS_TITLE
 from pytest_dtdispatch.report.document import Block, Column, Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.marks import proved
 from pytest_dtdispatch.report.measurements import BRIEF as OF_BRIEF
@@ -13,7 +12,7 @@ from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
 from pytest_dtdispatch.report.measurements import lay_out, recorded
 from pytest_dtdispatch.report.profile_listing import profile_listing
 
-EXPENDABLE = ("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls", BARS_TITLE)
+EXPENDABLE = ("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls")
 LEGEND = "{units}: the least of the calls that were counted."
 MEANINGS = {
     **OF_TIMES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,12 @@ from pytest_dtdispatch.plugin.kinds import documents, legends, numbers
 from pytest_dtdispatch.plugin.last_line import add_failures, add_not_measured, add_undecided, why_nothing
 from pytest_dtdispatch.plugin.open_capture import told_of
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
-from pytest_dtdispatch.plugin.printing import print_lines
 from pytest_dtdispatch.plugin.progress_display import shown_progress
 from pytest_dtdispatch.plugin.unmeasured import Unmeasured
 from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.marks import noise
+from pytest_dtdispatch.report.paragraph_lines import Text
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Session(PluginObject):
                 width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
                 nothing = "" if any(self.results.values()) else why_nothing(terminalreporter, self._nothing())
                 for document in self._documents(view, width, nothing):
-                    print_lines(terminalreporter, document_lines(document, width, view))
+                    _print_lines(terminalreporter, document_lines(document, width, view))
                 add_failures(terminalreporter, self._failures())
                 add_undecided(terminalreporter, (gate.reported() for gate in self._plugins(*GATES)))
                 passed = terminalreporter.stats.get("passed", ())
@@ -269,3 +269,11 @@ class Session(PluginObject):
 
 def _is_fixture_used(item: pytest.Item) -> bool:
     return "dtdispatch" in getattr(item, "fixturenames", ())
+
+
+def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> None:
+    """Print lines in their colours."""
+    for line in lines:
+        for piece in line:
+            terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
+        terminalreporter.write("\n")

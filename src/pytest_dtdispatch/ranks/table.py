@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.report.bars import BARS_TITLE
 from pytest_dtdispatch.report.document import Column, Document, View
 from pytest_dtdispatch.report.marks import proved
 from pytest_dtdispatch.report.measurements import MEANINGS as OF_TIMES
 from pytest_dtdispatch.report.measurements import SCALES, lay_out
 from pytest_dtdispatch.report.scales import Scale
 
-EXPENDABLE = ("rounds", "samples", "local", "total", BARS_TITLE, "overhead", "calls", "spread", "slowest")
+EXPENDABLE = ("rounds", "samples", "local", "total", "overhead", "calls", "spread", "slowest")
 LEGEND = "A figure is the median over ranks of the median of each."
 MEANINGS = {
     **OF_TIMES,

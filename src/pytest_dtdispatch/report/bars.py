@@ -6,26 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-BARS_TITLE = "bars"  # among the titles of columns that may be left out
 Ends = tuple[float | None, ...]
-
-
-@dataclass(frozen=True)
-class Bars:
-    """What the bars of a table are made of; a line has the :data:`Ends` of its own bar.
-
-    Each piece goes from where the one before it ends to a figure: a bar of a local op, a hit and a miss
-    shows the op, what a hit adds to it, and what a miss adds to that.
-
-    Args:
-        pieces: the figure that each piece ends at, from the left.
-        added: what each piece adds to the one before it.
-        unit: of the ends.
-    """
-
-    pieces: tuple[str, ...]
-    added: tuple[str, ...]
-    unit: str = "ns"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from pytest_dtdispatch.core.verdicts import RowVerdict
-from pytest_dtdispatch.report.bars import Bars, Ends, StackedBar
+from pytest_dtdispatch.report.bars import StackedBar
 
 MOST_NOTES = 5
 
@@ -134,7 +134,6 @@ class Line:
         proof: what the last column says: what was proved, a state, a verdict.
         notes: what is written below the line.
         tone: of the last column.
-        ends: of the pieces of its bar, where its table has bars.
     """
 
     label: str
@@ -142,7 +141,6 @@ class Line:
     proof: str = ""
     notes: tuple[str, ...] = ()
     tone: Tone = Tone.PLAIN
-    ends: Ends = ()
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,6 @@ class Table:
         expendable: titles of columns that may be left out, the first of them first.
         kept_longest: titles of those that go after them, and only where labels have no room at all.
         label_tone: of all labels.
-        bars: what the bars of its lines are made of; none where it has no bars.
     """
 
     columns: tuple[Column, ...]
@@ -182,7 +179,6 @@ class Table:
     expendable: tuple[str, ...] = ()
     kept_longest: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
-    bars: Bars | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_dtdispatch.core.measurement import NOISY, Measurement, Samples, State
-from pytest_dtdispatch.report.bars import BARS_TITLE, Bars
 from pytest_dtdispatch.report.costs import COLUMNS as SHARE_COLUMNS
 from pytest_dtdispatch.report.costs import MEANINGS as OF_COSTS
 from pytest_dtdispatch.report.costs import CostedRow, by_cost, shown
@@ -37,7 +36,7 @@ BRIEF = {
 }
 # Columns that go first where the terminal is narrow; cold is not among them, as it was asked for.
 SHARE = ("share",)  # rows are in its order
-EXPENDABLE = ("rounds", "samples", "total", "miss/hit", "local", "calls", BARS_TITLE, "overhead")
+EXPENDABLE = ("rounds", "samples", "total", "miss/hit", "local", "calls", "overhead")
 TIMES: dict[str, Callable[[Measurement], float | None]] = {
     "cold": lambda measurement: measurement.figure(State.COLD),
     "miss": lambda measurement: measurement.figure(State.MISS),
@@ -49,10 +48,6 @@ SCATTERED: dict[str, Callable[[Measurement], Samples | None]] = {
     "miss": lambda measurement: measurement.of(State.MISS),
     "hit": lambda measurement: measurement.steady,
 }
-
-
-PIECES = ("local", "hit", "miss")
-ADDED = ("local", "overhead on a hit", "extra on a miss")
 SCALES = {title: MILLISECONDS if title in ("cold", "miss") else MICROSECONDS for title in TIMES}
 
 
@@ -113,7 +108,6 @@ def lay_out(
         proof_title=last,
         expendable=expendable,
         kept_longest=SHARE,
-        bars=Bars(PIECES, ADDED, view.counted or "ns"),
     )
 
 
@@ -121,13 +115,7 @@ def line_of(measurement: Measurement, cells: Sequence[str], view: View) -> Line:
     """Lay out a measurement: below its cells notes, in the last column what is wrong with it."""
     notes = measurement.notes + (measurement.remarks if view.verbose else ())
     text, tone = mark(measurement)
-    steady = measurement.steady
-    ends = (
-        measurement.figure(State.LOCAL),
-        steady.figure if steady else None,
-        measurement.figure(State.MISS),
-    )
-    return Line(measurement.label, tuple(cells), text, notes, tone, ends)
+    return Line(measurement.label, tuple(cells), text, notes, tone)
 
 
 def scatter_text(samples: Samples | None) -> str:

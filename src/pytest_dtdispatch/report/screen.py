@@ -11,7 +11,6 @@ from typing import TextIO
 
 from pytest_dtdispatch.core.progress import told_to
 from pytest_dtdispatch.core.shown import printable
-from pytest_dtdispatch.report.bar_text import GLYPHS, TO_ASCII
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.paragraph_lines import Text, text_of
 from pytest_dtdispatch.report.progress_line import ProgressLine, is_watched
@@ -61,27 +60,13 @@ def has_colors(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def encodable(text: str, encoding: str | None) -> str:
-    """Write bars in ASCII where an output has no blocks; one that names no encoding takes all.
-
-    Example:
-        >>> encodable("██▒▒··", "ascii")
-        '##==--'
-    """
-    try:
-        GLYPHS.encode(encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return text.translate(TO_ASCII)
-    return text
-
-
 def _print(pieces: Iterable[Text], stream: TextIO) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     *first, last = pieces or (Text(""),)
     stripped = (*first, Text(last.text.rstrip(), last.color))
     colored = has_colors(stream)
     line = "".join(_colored(piece) if colored else piece.text for piece in stripped)
-    shown = encodable(line, encoding).encode(encoding, "backslashreplace").decode(encoding)
+    shown = line.encode(encoding, "backslashreplace").decode(encoding)
     print(shown, file=stream, flush=True)
 
 

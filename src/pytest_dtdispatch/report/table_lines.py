@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.core.signatures import digest_name, fit_name
-from pytest_dtdispatch.report.bar_text import GREATEST_WIDTH, bar_head, bar_text, least_width, scale_of
-from pytest_dtdispatch.report.bars import BARS_TITLE
 from pytest_dtdispatch.report.document import Line, Span, Table, Tone, View, paragraph, plain
-from pytest_dtdispatch.report.paragraph_lines import INDENT, NO_EDGE, Text, paragraph_lines, text_of
+from pytest_dtdispatch.report.paragraph_lines import INDENT, Text, paragraph_lines, text_of
 
 MIN_LABEL, ROOMY_LABEL = 30, 52
-BARS = -1  # index of the bars, among those of columns
 
 
 @dataclass(frozen=True)
@@ -25,25 +22,20 @@ class TableFit:
         widths: of these.
         labels: what is shown of each label.
         label_width: of all labels.
-        bar_width: 0 where no bars are shown.
     """
 
     columns: tuple[int, ...]
     widths: tuple[int, ...]
     labels: Mapping[str, str]
     label_width: int
-    bar_width: int
 
 
 def _fit(table: Table, width: int) -> TableFit:
-    keep = columns_that_fit(table, width)
-    columns = tuple(i for i in keep if i != BARS)
+    columns = tuple(columns_that_fit(table, width))
     widths = tuple(_column_width(table, i) for i in columns)
-    bars = _width_of(table, BARS, width) if BARS in keep else 0
-    room = width - len(INDENT) - sum(widths) - _proof_width(table) - bars
+    room = width - len(INDENT) - sum(widths) - _proof_width(table)
     label_width = min(max(room, MIN_LABEL), _longest_label(table))
-    bar_width = min(bars - 2 + max(room - label_width, 0), GREATEST_WIDTH) if bars else 0
-    return TableFit(columns, widths, _cut_labels(table, label_width), label_width, bar_width)
+    return TableFit(columns, widths, _cut_labels(table, label_width), label_width)
 
 
 def _cut_labels(table: Table, width: int) -> dict[str, str]:
@@ -55,20 +47,17 @@ def _cut_labels(table: Table, width: int) -> dict[str, str]:
 
 def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Text, ...]]:
     """Lay out a table; a verbose view tells below each line what has no room in it."""
-    fit, scale = _fit(table, width), scale_of(table)
+    fit = _fit(table, width)
     heads = "".join(
         table.columns[i].head.rjust(size) for i, size in zip(fit.columns, fit.widths, strict=True)
     )
-    if fit.bar_width and table.bars and scale:
-        heads += f"  {bar_head(table.bars, scale, fit.bar_width)}"
     yield (Text(f"{INDENT}{table.label_title.ljust(fit.label_width)}{heads}  {table.proof_title}".rstrip()),)
     left_out = [i for i in range(len(table.columns)) if view.verbose and i not in fit.columns]
     for group in table.groups:
         if group.title:
             yield (text_of(Span(group.title, Tone.STRONG)),)
         for line in group.lines:
-            bar = f"  {bar_text(line, scale, fit.bar_width)}" if fit.bar_width and scale else ""
-            yield _row(line, fit, bar)
+            yield _row(line, fit)
             if figures := _figures_text(table, line, left_out):
                 yield from paragraph_lines(paragraph(figures, indent=2, hanging=1), width)
             for note in line.notes:
@@ -77,13 +66,12 @@ def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Text, ..
             yield from paragraph_lines(paragraph(group.more, indent=1, hanging=1), width)
 
 
-def _row(line: Line, fit: TableFit, bar: str) -> tuple[Text, ...]:
+def _row(line: Line, fit: TableFit) -> tuple[Text, ...]:
     label = fit.labels[line.label].ljust(fit.label_width)
     cells = "".join(plain(line.cells[i]).rjust(size) for i, size in zip(fit.columns, fit.widths, strict=True))
     if not line.proof:
-        return (Text(f"{INDENT}{label}{cells}{bar}".rstrip()),)
-    bar = bar.ljust(fit.bar_width + 2) if fit.bar_width else ""
-    return (Text(f"{INDENT}{label}{cells}{bar}"), text_of(Span(f"  {line.proof}", line.tone)))
+        return (Text(f"{INDENT}{label}{cells}".rstrip()),)
+    return (Text(f"{INDENT}{label}{cells}"), text_of(Span(f"  {line.proof}", line.tone)))
 
 
 def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:
@@ -99,26 +87,16 @@ def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:
 
 
 def columns_that_fit(table: Table, width: int) -> list[int]:
-    """Choose columns, and whether bars stand beside them: for those a width is asked that ends somewhere."""
-    keep = [*range(len(table.columns)), *([BARS] if width != NO_EDGE and scale_of(table) else [])]
+    """Choose the columns that a width has room for, by their index."""
+    keep = list(range(len(table.columns)))
     least = _least_label(table, width)
     for titles, room in ((table.expendable, least), (table.kept_longest, min(least, MIN_LABEL))):
-        for column in (i for title in titles for i in keep.copy() if title_of(table, i) == title):
-            used = sum(_width_of(table, i, width) for i in keep) + _proof_width(table)
+        for column in (i for title in titles for i in keep.copy() if table.columns[i].title == title):
+            used = sum(_column_width(table, i) for i in keep) + _proof_width(table)
             if width - len(INDENT) - used >= room:
                 break
             keep.remove(column)
     return keep
-
-
-def title_of(table: Table, index: int) -> str:
-    """Give the title of a column, or of the bars."""
-    return BARS_TITLE if index == BARS else table.columns[index].title
-
-
-def _width_of(table: Table, index: int, width: int) -> int:
-    """Width of a column, of bars the least."""
-    return 2 + least_width(width) if index == BARS else _column_width(table, index)
 
 
 def _lines_of(table: Table) -> Iterator[Line]:

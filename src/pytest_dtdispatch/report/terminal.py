@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.report.bar_text import bar_legend, scale_of
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -28,7 +27,7 @@ from pytest_dtdispatch.report.document import (
     spans_of,
 )
 from pytest_dtdispatch.report.paragraph_lines import COLORS, INDENT, NO_EDGE, Text, paragraph_lines
-from pytest_dtdispatch.report.table_lines import BARS, columns_that_fit, table_lines, title_of
+from pytest_dtdispatch.report.table_lines import columns_that_fit, table_lines
 
 FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
 KEPT_OF_NAME = 16  # letters of its end: its beginning is what is looked for
@@ -61,17 +60,10 @@ def _printable(part: T) -> T:
 def legend_text(document: Document, width: int, view: View) -> str:
     """Say in short what those columns of a document mean that are shown; a verbose view says all of all."""
     tables = [block for block in document.blocks if isinstance(block, Table)]
-    fits = [(table, columns_that_fit(table, width)) for table in tables]
     if view.verbose:
-        told = document.legend_of([column.title for table in tables for column in table.columns])
-    else:
-        told = document.brief_of([title_of(table, i) for table, columns in fits for i in columns])
-    bars = [
-        bar_legend(table.bars, scale)
-        for table, columns in fits
-        if BARS in columns and table.bars and (scale := scale_of(table))
-    ]
-    return " ".join(filter(None, (told, *bars)))
+        return document.legend_of([column.title for table in tables for column in table.columns])
+    fits = ((table, columns_that_fit(table, width)) for table in tables)
+    return document.brief_of([table.columns[i].title for table, columns in fits for i in columns])
 
 
 def plain_text(document: Document, width: int) -> str:
