@@ -346,11 +346,9 @@ def test_improved_without_expected_results_is_a_mistake(pytester: pytest.Pyteste
 def test_drift_is_told_of_a_run_that_passed(
     pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
 ) -> None:
-    passed(run(pytester, *GATE), "drift of 7 passed rows: all within 0.05 %")
+    passed(run(pytester, *GATE), "drift of 7 passed rows: median +0.0 %")
     scripted.extra_ns = 500
-    result = run(pytester, *GATE, "-v", "-k", "mul")
-    passed(result, "drift of 2 passed rows: median +5.0 %", f"most up: +5.0 %: {MUL} (dispatch_")
-    assert sum(MUL in line and "+5.0 %" in line and "+-10 %" in line for line in result.outlines) == 3
+    passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
 
 
 def test_a_file_that_the_command_updated_passes(

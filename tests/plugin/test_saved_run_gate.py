@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -166,14 +165,9 @@ def test_drift_since_the_saved_run_is_told_of_rows_that_passed(
     path = save(pytester)
     edit(path, lambda saved: run_of(saved).update(taken="2026-07-31T09:30:15+00:00"))
     scripted.extra_ns = 500
-    result = run(pytester, *GATE, "-v")
-    text = text_of(result)
-    assert result.ret == pytest.ExitCode.OK, text
-    assert "  drift of 4 passed rows since 2026-07-31 (99 % intervals): median " in text
-    assert re.search(rf"    most up: \+5\.0 % \(\+\d\.\d % to \+5\.\d %\): {MUL}", text)
-    assert "most down" not in text
-    rows = text.partition("\ndrift of each row that passed\n")[2].splitlines()[1:5]
-    assert [("+5.0 %" in row, "noise" in row) for row in rows] == [(True, False)] * 2 + [(False, True)] * 2
+    result = run(pytester, *GATE)
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    result.stdout.fnmatch_lines(["  drift of 4 passed rows since 2026-07-31: median * intervals)"])
 
 
 def refused(result: pytest.RunResult, *says: str) -> None:

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pytest_dtdispatch.core.results import number_name, state_name
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.gates.drifts import drifts_of
 from pytest_dtdispatch.report.document import Document, Tone
 from pytest_dtdispatch.report.drawing import drawing, percent, rule, short_count, short_time
-from pytest_dtdispatch.report.drift_lines import drift_blocks
 from pytest_dtdispatch.report.html_parts import Html, beside, element, joined, name_of, scrolling
 from pytest_dtdispatch.report.html_text import OWN_PAGE, html_text
-from pytest_dtdispatch.report.judgements import TONES, verdict_counts
+from pytest_dtdispatch.report.judgements import TONES, drift_lines, verdict_counts
 from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
 
 # The worst first: one row may have several.
@@ -66,7 +64,7 @@ def gate_section(gate: ReportedGate) -> Html:
     full = element(
         "details", element("summary", "as the terminal says it"), html_text(gate.document, OWN_PAGE)
     )
-    drift = html_text(Document(tuple(drift_blocks(drifts_of(gate.verdicts)))), OWN_PAGE)
+    drift = html_text(Document(tuple(drift_lines(gate.verdicts))), OWN_PAGE)
     return joined((banner, _table(others) if others else "", folded if passed else "", drift, full))
 
 

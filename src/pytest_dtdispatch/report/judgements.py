@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import median
 
+from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
-from pytest_dtdispatch.gates.drifts import drifts_of
+from pytest_dtdispatch.core.verdicts import Drift, Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
     Document,
@@ -19,7 +20,6 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.drift_lines import drift_blocks
 from pytest_dtdispatch.report.scales import column_scale
 
 TONES = {
@@ -47,7 +47,7 @@ def judgement_document(judgement: Judgement, where: str) -> Document:
     for row in told:
         blocks += _row(row)
     blocks += _new_rows([row for row in judgement.verdicts if row.verdict is Verdict.NEW])
-    blocks += drift_blocks(drifts_of(judgement.verdicts), judgement.since)
+    blocks += drift_lines(judgement.verdicts, judgement.since)
     blocks += map(_detail, judgement.remarks)
     if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
         blocks.append(_detail(NOTHING_JUDGED, Tone.BAD))
@@ -89,6 +89,23 @@ def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
         Span(f"{', ' if n else ''}{numbers[verdict]} {verdict}", TONES.get(verdict, Tone.BAD))
         for n, verdict in enumerate(verdict for verdict in ORDER if numbers[verdict])
     )
+
+
+def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Paragraph]:
+    """Write how far rows that passed have moved since the baseline was set: small losses add up."""
+    drifts = [row.drift for row in verdicts if row.verdict is Verdict.PASSED and row.drift]
+    if not drifts:
+        return
+    middle = Drift(median(drift.percent for drift in drifts))
+    intervals = [drift.interval for drift in drifts if drift.interval]
+    bounds = ""
+    if len(intervals) == len(drifts):
+        low, high = (median(interval[end] for interval in intervals) for end in (0, 1))
+        middle = Drift(middle.percent, (low, high))
+        bounds = f" ({low:+.1f} % to {high:+.1f} %, medians of 99 % intervals)"
+    figure = "noise" if middle.is_noise else f"{middle.percent:+.1f} %"
+    rows = many(len(drifts), "passed row")
+    yield _detail(f"drift of {rows}{f' since {since}' * bool(since)}: median {figure}{bounds}")
 
 
 def _row(row: RowVerdict) -> Iterator[Paragraph]:

@@ -8,7 +8,6 @@ from pytest_dtdispatch.core.forms import SUMMARY_TITLE
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.gates.drifts import drifts_of
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -23,8 +22,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     plain,
 )
-from pytest_dtdispatch.report.drift_lines import drift_blocks
-from pytest_dtdispatch.report.judgements import change_text, growth_percent, verdict_counts
+from pytest_dtdispatch.report.judgements import change_text, drift_lines, growth_percent, verdict_counts
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.measurements import document as of_times
 from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
@@ -99,9 +97,8 @@ def _head(run: ReportedRun) -> Iterator[Block]:
         remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in changed if row.remedy)
         if remedies:
             yield Bullets(tuple(remedies))
-    for gate in run.gates:  # each row that drifted stands in what the gate said
-        drift = drift_blocks(drifts_of(gate.verdicts))
-        yield from (block for block in drift if not isinstance(block, Folded))
+    for gate in run.gates:
+        yield from drift_lines(gate.verdicts)
     yield from run.notices.blocks
 
 
