@@ -28,9 +28,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.dispatch_capture import DispatchCapture
-from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.measuring.call import OpCall
+from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place

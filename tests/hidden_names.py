@@ -66,12 +66,9 @@ def test_compare(dtdispatch, device_mesh):
 # What else is run where a file of these asks for a name.
 OF_FILES = {
     "compiler": "compile",
-    "marking": "budget",
+    "hooks": "budget",
     "profiling": "budget",
-    "profiler_ranges": "budget",
-    "autograd": "budget",
-    "frames": "budget",
-    "full_values": "compare",
+    "tensors": "compare",
 }
 PLUGINS = ("benchmark", "cacheprovider", "xdist", "codspeed", "hypothesispytest")
 FLAGS = (

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.proof import Reader
-from pytest_dtdispatch.measuring.rounds import Rounds, Subject
+from pytest_dtdispatch.measuring.rounds import Reader, Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import WallClock
 
 

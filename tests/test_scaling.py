@@ -18,8 +18,8 @@ from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import ScalingError
 from pytest_dtdispatch.gates.limits import complaint
-from pytest_dtdispatch.measuring.calls import run_call
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.report.document import Paragraph, Tone, View
 from pytest_dtdispatch.scaling import (
     MIN_PASSES,

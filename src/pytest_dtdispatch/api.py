@@ -16,7 +16,7 @@ from pytest_dtdispatch.scaling import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.preconditions import Setup
+    from pytest_dtdispatch.measuring.guard import Setup
 
 T = TypeVar("T")
 SIZES = (8, 16, 32, 64)
@@ -95,7 +95,7 @@ class DtDispatch(Budgeting, Comparing):
             32
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import check_callable, given_arguments
+        from pytest_dtdispatch.measuring.guard import check_callable, given_arguments
 
         check_callable("call", fn, name)
         return fn(*given_arguments(args, setup))
@@ -178,7 +178,7 @@ class DtDispatch(Budgeting, Comparing):
             ([4, 2], (), 0.0)
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import check_callable
+        from pytest_dtdispatch.measuring.guard import check_callable
 
         check_callable("scaling", make, name)
         checked = read_given("sizes", sizes, read_sizes, ScalingError)
@@ -260,7 +260,7 @@ class DtDispatch(Budgeting, Comparing):
             32
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import check_callable
+        from pytest_dtdispatch.measuring.guard import check_callable
 
         check_callable("compile", fn, name)
         compilation = Compilation(fn, args, others, setup, backend or "", dynamic, fullgraph)
@@ -269,7 +269,7 @@ class DtDispatch(Budgeting, Comparing):
     def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
         """Call and compile a function."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import given_arguments
+        from pytest_dtdispatch.measuring.guard import given_arguments
 
         results = compilation.call_all(*given_arguments(compilation.args, compilation.setup))
         return Compiled(results, results)

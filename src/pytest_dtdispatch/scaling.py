@@ -131,7 +131,7 @@ def row_name(name: str, size: int) -> str:
 def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
     """Make and call a callable at each size, the largest first, and measure nothing."""
     __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.preconditions import callable_at
+    from pytest_dtdispatch.measuring.guard import callable_at
 
     for size in reversed(sizes):
         callable_at(make, size)()
@@ -167,7 +167,7 @@ def run_and_measure_sizes(
         The figures of each pass, and the mesh as text, of each size, the smallest first.
     """
     __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.preconditions import callable_at
+    from pytest_dtdispatch.measuring.guard import callable_at
     from pytest_dtdispatch.torchapi.tensors import wait_for
 
     ran: dict[int, Repeatable] = {}

@@ -18,8 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from pytest_dtdispatch.budget.measure import BudgetedRegion, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, Spent
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi.conversions import API
-from pytest_dtdispatch.torchapi.propagator import redistribute_module
+from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

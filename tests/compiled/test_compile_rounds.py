@@ -18,8 +18,7 @@ from pytest_dtdispatch.compiled.measure import (
 from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
-from pytest_dtdispatch.measuring.proof import NOT_COUNTED
-from pytest_dtdispatch.measuring.rounds import Subject
+from pytest_dtdispatch.measuring.rounds import NOT_COUNTED, Subject
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
 
 pytestmark = pytest.mark.torch

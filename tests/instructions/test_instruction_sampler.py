@@ -22,8 +22,7 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     check,
 )
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.proof import NOT_COUNTED
-from pytest_dtdispatch.measuring.rounds import Rounds, Subject
+from pytest_dtdispatch.measuring.rounds import NOT_COUNTED, Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import Meter, Profiler
 from tests.scripted_bench import Bench
 

@@ -12,11 +12,11 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.calls import run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.preconditions import Setup
-from pytest_dtdispatch.measuring.proof import PROPAGATED_AGAIN
-from pytest_dtdispatch.measuring.state import RandomState
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.replay import RandomState
+from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import (
     TorchDispatchMode,
     close_modes_opened_since,

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning, UnsupportedTorchError
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.proof import NO_COUNTER_MOVED, NOT_PROPAGATED, PROPAGATED_AGAIN
+from pytest_dtdispatch.measuring.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED, PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import open_modes
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, needs, needs_rule, needs_that
 

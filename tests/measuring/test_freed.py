@@ -13,8 +13,8 @@ from torch import nn
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import CallCounts, Variants
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.calls import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import ALONE, MEASURED

@@ -21,13 +21,12 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.below import LocalOps
-from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import LocalOps, run_and_measure_call
+from pytest_dtdispatch.torchapi.hooks import mask_buffer_type
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensor_state import mask_buffer_type
 from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.measuring.interrupts import Signals, nothing_warned
+from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
 
 NUMBER = signal.SIGUSR1
 

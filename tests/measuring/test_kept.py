@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch

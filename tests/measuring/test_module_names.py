@@ -10,7 +10,7 @@ import torch
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn import Linear, Module, Sequential
 
-from pytest_dtdispatch.measuring.module_names import ModuleNames
+from pytest_dtdispatch.measuring.places import ModuleNames
 
 pytestmark = pytest.mark.torch
 

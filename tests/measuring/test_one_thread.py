@@ -12,9 +12,9 @@ import torch
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.calls import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.measuring.op_call import dtype_text, placement_text
+from pytest_dtdispatch.measuring.call import dtype_text, placement_text
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from tests.probes import needs_rule

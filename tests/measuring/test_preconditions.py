@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.measuring.preconditions import (
+from pytest_dtdispatch.measuring.guard import (
     Measuring,
     check_callable,
     check_steps,
@@ -151,7 +151,7 @@ def test_it_may_be_closed_by_another_task_than_opened_it() -> None:
 
 def test_neither_asyncio_nor_torch_is_imported_for_it() -> None:
     code = (
-        "import sys; from pytest_dtdispatch.measuring.preconditions import Measuring\n"
+        "import sys; from pytest_dtdispatch.measuring.guard import Measuring\n"
         "with Measuring('a capture is open'): pass\n"
         "print(sorted({'asyncio', 'torch'} & set(sys.modules)))"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, State
-from pytest_dtdispatch.measuring.proof import (
+from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,

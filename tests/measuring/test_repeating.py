@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.measuring.calls import run_and_measure_call
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeating import is_from_elsewhere
+from pytest_dtdispatch.measuring.repeat import is_from_elsewhere, run_and_measure_call
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch

@@ -16,17 +16,16 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.core.progress import told_to
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.proof import (
+from pytest_dtdispatch.measuring.plan import Plan, Propagation
+from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
-    Propagation,
+    Subject,
     gc_paused,
 )
-from pytest_dtdispatch.measuring.rounds import Subject
 from tests.scripted_bench import Bench, FakeOp
 
 # A busy machine is no failure.

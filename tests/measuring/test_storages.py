@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.measuring.storages import Copy, layout_of, overlaps, why_no_copy
+from pytest_dtdispatch.measuring.replay import Copy, layout_of, overlaps, why_no_copy
 
 pytestmark = pytest.mark.torch
 

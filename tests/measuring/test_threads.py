@@ -22,10 +22,10 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
-from pytest_dtdispatch.torchapi import dispatcher
-from pytest_dtdispatch.torchapi.dispatcher import noticing_propagations
+from pytest_dtdispatch.torchapi import hooks
+from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, noticing_propagations
 from pytest_dtdispatch.torchapi.ops import open_modes
-from pytest_dtdispatch.torchapi.propagator import SLOW_PATH, ShardingCaches
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.test_preconditions import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of
 from tests.probes import SLOW_PATH_NAME, has, needs
@@ -294,7 +294,7 @@ def test_plain_ops_of_another_thread_are_no_dtensor_ops(shard: Make) -> None:
 
 
 def test_a_torch_without_a_native_cache_says_it_too(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "SLOW_PATH", "of newer versions")
+    monkeypatch.setattr(hooks, "SLOW_PATH", "of newer versions")
     a = shard(8, 8)
 
     def body() -> None:

@@ -16,8 +16,8 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from pytest_dtdispatch.torchapi.ops import tree_leaves
-from pytest_dtdispatch.torchapi.optional import fully_shard
 from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.probes import FSDP_WITHOUT_CUDA, needs
 

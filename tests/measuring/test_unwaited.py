@@ -20,8 +20,8 @@ from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
-from pytest_dtdispatch.measuring.calls import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.plugin.call_counts import count_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch import DtDispatchError, fake_mesh
-from pytest_dtdispatch.torchapi.process_groups import init_fake_group
+from pytest_dtdispatch.torchapi.groups import init_fake_group
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch

@@ -18,7 +18,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.torchapi.process_groups import init_fake_group
+from pytest_dtdispatch.torchapi.groups import init_fake_group
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.probes import has_rule
 

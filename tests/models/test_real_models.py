@@ -20,7 +20,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMod
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.torchapi.optional import fully_shard
+from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 from tests.models.llama import VOCABULARY, Cache, parallel_llama
 from tests.models.watching import CountedOps, Watch, calls_by_op, differences, watched

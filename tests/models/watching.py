@@ -18,11 +18,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.dispatch_capture import DispatchCapture
-from pytest_dtdispatch.measuring.op_call import OpCall
+from pytest_dtdispatch.measuring.call import OpCall
+from pytest_dtdispatch.measuring.capture import DispatchCapture
 from pytest_dtdispatch.torchapi.ops import op_name
-from pytest_dtdispatch.torchapi.tensor_state import random_tracker_states
-from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
+from pytest_dtdispatch.torchapi.tensors import local_of, random_tracker_states, shards_of_simulated_ranks
 
 Facts = tuple[Any, ...]
 KINDS_SHOWN = 4

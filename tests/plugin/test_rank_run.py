@@ -15,7 +15,7 @@ import torch
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.report.saved_run import read_run
-from pytest_dtdispatch.torchapi.process_groups import has_local_mode
+from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.plugin_runs import measure
 from tests.probes import has_rule
 from tests.rank_runs import (

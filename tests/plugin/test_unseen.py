@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed.tensor.debug  # noqa: F401 (else the second run imports it anew, which torch 2.9 refuses)
 
-from pytest_dtdispatch.torchapi.process_groups import has_local_mode
+from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.plugin_runs import ALONE, IMPORTS, MEASURED, measure, rows, run, text_of
 
 pytestmark = pytest.mark.torch

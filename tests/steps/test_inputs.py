@@ -24,7 +24,7 @@ from pytest_dtdispatch.steps.happened import Asked, Miss
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
 from pytest_dtdispatch.steps.table import FIRST_SHAPES, MOST_SHAPES, document, state_of
-from pytest_dtdispatch.torchapi.process_groups import has_local_mode
+from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.rendered import lines_of
 from tests.steps.test_measure import clear_as_a_program_does
 

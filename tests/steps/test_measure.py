@@ -28,10 +28,10 @@ from pytest_dtdispatch.steps.held import resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
-from pytest_dtdispatch.torchapi.dispatcher import TENSOR_META, collective_kind
+from pytest_dtdispatch.torchapi.groups import has_local_mode
+from pytest_dtdispatch.torchapi.hooks import TENSOR_META, collective_kind, redistribute_module
 from pytest_dtdispatch.torchapi.ops import open_modes
-from pytest_dtdispatch.torchapi.process_groups import has_local_mode
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches, redistribute_module
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import spec_type
 from tests.probes import DECOMPOSING, FSDP_WITHOUT_CUDA, needs, needs_rule, scalar_types_are_told_apart
 

@@ -17,7 +17,7 @@ from pytest_dtdispatch.suite.models import (
     assert_equals_eager,
     plain_tensors,
 )
-from pytest_dtdispatch.torchapi.process_groups import has_local_mode
+from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.plugin_runs import import_compilers, measure
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.proof import nothing_to_do
+from pytest_dtdispatch.measuring.rounds import nothing_to_do
 from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.torchapi.tensor_state import random_tracker_states
-from pytest_dtdispatch.torchapi.tensors import local_of
+from pytest_dtdispatch.torchapi.tensors import local_of, random_tracker_states
 
 SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),

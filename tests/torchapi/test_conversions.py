@@ -11,7 +11,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.torchapi.conversions import Converter, conversion_hooks
+from pytest_dtdispatch.torchapi.hooks import Converter, conversion_hooks
 
 pytestmark = pytest.mark.torch
 

@@ -11,7 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.propagator import SLOW_PATH, ShardingCaches, cold_caches
+from pytest_dtdispatch.torchapi.hooks import SLOW_PATH
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches, cold_caches
 from tests.probes import NATIVE_CACHE, has, has_rule, needs, needs_rule
 
 pytestmark = pytest.mark.torch

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.torchapi.shared_hook import SharedHook, held_by_name
+from pytest_dtdispatch.torchapi.hooks import SharedHook, held_by_name
 
 
 class Owner:

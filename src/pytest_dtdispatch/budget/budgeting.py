@@ -46,7 +46,7 @@ class Budgeting:
             (0.0, {})
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import check_steps
+        from pytest_dtdispatch.measuring.guard import check_steps
 
         check_steps(step_fn, warmup, steps, name, method="budget")
         return self._budget(step_fn, warmup, steps, name or step_name(step_fn))

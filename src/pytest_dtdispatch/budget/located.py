@@ -11,9 +11,8 @@ from typing import Any
 
 from pytest_dtdispatch.budget.moments import Moment
 from pytest_dtdispatch.core.places import CodePlace, Phase
-from pytest_dtdispatch.measuring.module_names import ModuleNames
+from pytest_dtdispatch.measuring.places import Frames, ModuleNames, Whose
 from pytest_dtdispatch.torchapi.compiler import uncompiled
-from pytest_dtdispatch.torchapi.frames import Frames, Whose
 
 QUICK_NS, QUICK_LINES = 5_000, 20  # lines that follow each other so fast make a loop, which is at one place
 

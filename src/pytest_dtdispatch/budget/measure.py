@@ -30,12 +30,11 @@ from pytest_dtdispatch.budget.regions import (
 from pytest_dtdispatch.budget.stepping import length_ns, steps_among
 from pytest_dtdispatch.budget.timeline import Course, slices, typical
 from pytest_dtdispatch.core.progress import tell
-from pytest_dtdispatch.measuring.preconditions import Measuring
-from pytest_dtdispatch.measuring.proof import gc_paused, nothing_to_do
+from pytest_dtdispatch.measuring.guard import Measuring
+from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
 from pytest_dtdispatch.stats.medians import median_interval
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
-from pytest_dtdispatch.torchapi.marking import marking
-from pytest_dtdispatch.torchapi.profiling import profiling, refuse_another_profiler
+from pytest_dtdispatch.torchapi.profiling import marking, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.tensors import wait_for
 
 BLOCKS = 4

@@ -8,8 +8,8 @@ from typing import Any
 from pytest_dtdispatch.budget.parts import LOOK_UP, PROPAGATION, REDISTRIBUTION, STEP, WRAPPING, Node
 from pytest_dtdispatch.budget.timeline import trees
 from pytest_dtdispatch.core.events import Event
-from pytest_dtdispatch.measuring.op_call import placements_text, tensor_text
-from pytest_dtdispatch.torchapi.marking import Marks
+from pytest_dtdispatch.measuring.call import placements_text, tensor_text
+from pytest_dtdispatch.torchapi.profiling import Marks
 from pytest_dtdispatch.torchapi.tensors import tensor_traits
 
 

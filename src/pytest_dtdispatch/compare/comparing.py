@@ -89,7 +89,7 @@ def _check(variants: object, equal: object, name: object) -> None:
 def _check_variant(label: str, fn: Callable[[], Any]) -> None:
     """Refuse a variant that cannot be called as it is."""
     __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.preconditions import check_callable, required_arguments
+    from pytest_dtdispatch.measuring.guard import check_callable, required_arguments
 
     check_callable(f"compare: {label!r}", fn, None)
     if required := required_arguments(fn):

@@ -11,11 +11,18 @@ import torch
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.shown import printable, shown
 from pytest_dtdispatch.errors import CompareError, UnequalError
-from pytest_dtdispatch.measuring.op_call import dtype_text, shape_text
-from pytest_dtdispatch.measuring.state import RandomState
-from pytest_dtdispatch.torchapi.full_values import KnownPart, common, flatten, known_part, unflatten
+from pytest_dtdispatch.measuring.call import dtype_text, shape_text
+from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
-from pytest_dtdispatch.torchapi.process_groups import is_group_fake, is_local_mode_open
+from pytest_dtdispatch.torchapi.tensors import (
+    KnownPart,
+    common,
+    flatten,
+    is_group_fake,
+    is_local_mode_open,
+    known_part,
+    unflatten,
+)
 
 FAKE_HINT = (
     "; the collectives of a fake process group move no data, so compare what needs them on "

@@ -16,12 +16,16 @@ from pytest_dtdispatch.compare.equality import Reference
 from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant, Variants, ratio_of, row_name
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.progress import tell
-from pytest_dtdispatch.measuring.calls import RanCall, repeating_in_turn, run_call, threads_note
-from pytest_dtdispatch.measuring.interrupts import Signals
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
-from pytest_dtdispatch.measuring.proof import gc_paused
-from pytest_dtdispatch.measuring.repeating import synchronizer
-from pytest_dtdispatch.measuring.rounds import Prepare, Subject, time_row
+from pytest_dtdispatch.measuring.repeat import (
+    RanCall,
+    repeating_in_turn,
+    run_call,
+    synchronizer,
+    threads_note,
+)
+from pytest_dtdispatch.measuring.rounds import Prepare, Subject, gc_paused, time_row
+from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
 

@@ -24,13 +24,11 @@ from pytest_dtdispatch.compiled.model import (
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.errors import CompileError, first_line
-from pytest_dtdispatch.measuring.calls import run_call
-from pytest_dtdispatch.measuring.interrupts import nothing_warned
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
-from pytest_dtdispatch.measuring.proof import SampleRecorder, gc_paused
-from pytest_dtdispatch.measuring.repeating import synchronizer
-from pytest_dtdispatch.measuring.rounds import Subject, samples_of, time_row
-from pytest_dtdispatch.measuring.storages import NoCopyError
+from pytest_dtdispatch.measuring.repeat import run_call, synchronizer
+from pytest_dtdispatch.measuring.replay import NoCopyError
+from pytest_dtdispatch.measuring.rounds import SampleRecorder, Subject, gc_paused, samples_of, time_row
+from pytest_dtdispatch.measuring.signals import nothing_warned
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for

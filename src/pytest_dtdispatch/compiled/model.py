@@ -14,7 +14,7 @@ from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.preconditions import Setup
+    from pytest_dtdispatch.measuring.guard import Setup
 
 
 @dataclass(frozen=True)

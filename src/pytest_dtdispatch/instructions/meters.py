@@ -143,7 +143,7 @@ def command(valgrind: str, folder: Path) -> list[str]:
 
 def hardware_meter(counter: Any = None) -> Meter:
     """Count instructions of this thread by the processor's counter."""
-    from pytest_dtdispatch.torchapi.optional import instruction_counter
+    from pytest_dtdispatch.torchapi.missing_api import instruction_counter
 
     counter = counter or instruction_counter()
     if counter is None:

@@ -5,28 +5,310 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import threading
+import warnings
+from abc import abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from fnmatch import fnmatchcase
+from functools import wraps
+from logging import DEBUG
+from multiprocessing.process import BaseProcess
 from shutil import get_terminal_size
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.measuring.conversion_call import ConversionCall
-from pytest_dtdispatch.measuring.converting import ConversionWatch, RanConversion
-from pytest_dtdispatch.measuring.dispatch_capture import DispatchCapture
-from pytest_dtdispatch.measuring.op_call import ClockedCall, OpCall, signature_of
+from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.measuring.call import (
+    ClockedCall,
+    ConversionCall,
+    OpCall,
+    UnnoticedMode,
+    has_dtensor,
+    signature_of,
+)
+from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeating import run_and_measure_op
+from pytest_dtdispatch.measuring.repeat import RanConversion, run_and_measure_op
+from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.report.document import Document
 from pytest_dtdispatch.report.html_text import html_text
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.report.timings import document
-from pytest_dtdispatch.torchapi.plan_caches import PlanCaches
-from pytest_dtdispatch.torchapi.process_groups import is_local_mode_open
+from pytest_dtdispatch.torchapi.compiler import is_tracing
+from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
+from pytest_dtdispatch.torchapi.hooks import Converter, SharedHook, conversion_hooks, noticing_propagations
+from pytest_dtdispatch.torchapi.ops import is_mode_of_program, op_name, open_modes
+from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
+from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, wraps_dtensors
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MOST_NAMES = 3
+
+
+class OtherThreads:
+    """Notice ops that a capture does not see because they run in a thread of the program's own.
+
+    Noticed are propagations, so that a hit costs what it costs: a new thread begins with empty caches, and
+    its first ops propagate. Threads that torch runs for the thread with the capture, as autograd does, have
+    its modes, and are not meant.
+    """
+
+    def __init__(self, capture: object) -> None:
+        self._capture = capture
+        self._home = threading.get_ident()
+        self._noted: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Notice them for a while, from the thread that the capture is opened in."""
+        self._home = threading.get_ident()
+        self._noted.clear()
+        return noticing_propagations(self._note)
+
+    def found(self) -> tuple[int, int]:
+        """Return how many threads ran ops, and at least how many ops."""
+        return len(self._noted), sum(max(noted.values()) for noted in self._noted.values())
+
+    def warn(self) -> None:
+        """Warn of what was noticed."""
+        if not self._noted:
+            return
+        _, ops = self.found()
+        names = [name for _, name in self._noted]
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        listed = ", ".join(map(repr, names[:MOST_NAMES])) + more
+        warnings.warn(
+            f"DTensor ops ran in {'thread' if len(names) == 1 else 'threads'} {listed} (at least {ops}), "
+            "where no capture was open: they were not measured; "
+            "open the capture in the thread that runs them",
+            DtDispatchWarning,
+            stacklevel=3,
+        )
+
+    def _note(self, looked_up: str) -> None:
+        ident = threading.get_ident()
+        # In this thread too the capture may be open, or be handling an op of it right now.
+        if ident != self._home and all(one is not self._capture for one in (*open_modes(), *_dispatching())):
+            self._noted[ident, threading.current_thread().name][looked_up] += 1
+
+
+class HidingModes:
+    """Notice a mode that was opened inside a capture and hides DTensor ops from it.
+
+    Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does. The
+    proof is that a plain-tensor op comes through it after a propagation that no op of the capture made.
+    """
+
+    def __init__(self, caches: ShardingCaches) -> None:
+        self._caches = caches
+        self._noted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
+        self._hiding: set[str] = set()
+
+    def note(self) -> None:
+        """Note the counters of this thread: an op that the capture saw has ended."""
+        self._noted[threading.get_ident()] = self._counters()
+
+    def look(self) -> None:
+        """Look for a mode that hides the DTensor op to which the plain-tensor op at hand belongs."""
+        if self._noted.get(threading.get_ident(), now := self._counters()) == now:
+            return
+        if (mode := next(filter(is_mode_of_program, _dispatching()), None)) is not None:
+            self._hiding.add(type(mode).__name__)
+
+    def _counters(self) -> list[tuple[int, int]]:
+        return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
+
+    def found(self) -> tuple[str, ...]:
+        """Return the names of modes that hid ops."""
+        return tuple(sorted(self._hiding))
+
+    def warn(self) -> None:
+        """Warn of the modes that were found."""
+        for mode in self.found():
+            warnings.warn(
+                f"{mode} was opened inside the capture and hides DTensor ops from it: "
+                f"open a capture inside {mode}, by TimeCaptureMode or dtdispatch.capture()",
+                DtDispatchWarning,
+                stacklevel=3,
+            )
+
+
+@contextmanager
+def watching_processes(on_start: Callable[[Any, Callable[[Any], Any]], Any]) -> Iterator[None]:
+    """Hand over every process that is to run a function of the program, and what starts it."""
+
+    def watched(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return wraps(start)(lambda process: on_start(process, start))
+
+    with SharedHook(BaseProcess, "start", watched).in_place():
+        yield
+
+
+def _dispatching() -> Iterator[Any]:
+    """Give what is handling an op in this thread right now, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "__torch_dispatch__":
+            yield frame.f_locals.get("self")
+        frame = frame.f_back
+
+
+class DispatchCapture(UnnoticedMode):
+    """A dispatch mode that is asked for every op, and hands those on DTensors to :meth:`on_op`.
+
+    It starts below autograd, where torch asks dispatch modes.
+    """
+
+    def __init__(self, ops: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._ops = tuple(ops)
+        self._passed_over: set[str] = set()
+        self._caches = ShardingCaches()
+        self._hiding = HidingModes(self._caches)
+        self._others = OtherThreads(self)
+        self._measuring = Measuring("a capture is open")
+
+    def __enter__(self) -> Self:
+        __tracebackhide__ = True
+        refuse_elsewhere()
+        if any(isinstance(mode, DispatchCapture) for mode in open_modes()):
+            raise CaptureError(
+                "a capture is open already: captures cannot be nested, close the outer one first"
+            )
+        try:
+            with Signals():
+                warn_of_debug_logging()
+                self._measuring.__enter__()
+                self._measuring.held.enter_context(self._others.watched())
+                self._measuring.held.enter_context(innermost_in_local_mode(self))
+                self._measuring.held.enter_context(self.watching_more())
+                super().__enter__()
+                self._hiding.note()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        __tracebackhide__ = True
+        try:
+            with Signals():
+                left_open = self._leave()
+        except BaseException:  # it may have come before signals were held back
+            self._leave()
+            raise
+        self.on_unseen(Unseen(*self._others.found(), modes=self._hiding.found()))
+        if exception[0] is not None:
+            return
+        if not self._measuring.is_of_this_thread():
+            raise CaptureError(
+                f"the capture was opened in thread {self._measuring.thread.name!r}: close it there"
+            )
+        self._others.warn()
+        self._hiding.warn()
+        if left_open:
+            raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
+
+    def _leave(self) -> list[str]:
+        try:
+            return self._close() if self._measuring.is_of_this_thread() else []
+        finally:
+            self._measuring.__exit__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True
+        call = OpCall(func, args, kwargs or {})
+        leaves = call.leaves()
+        if types != (DTensor,) and any(map(wraps_dtensors, leaves)):
+            return NotImplemented  # its own dispatch comes down to ops on the DTensors inside, seen here
+        on_dtensors = has_dtensor(leaves)
+        if not on_dtensors:
+            self._hiding.look()
+        try:
+            if on_dtensors and (not self._ops or self._is_asked_for(op_name(func))):
+                return self.on_op(call)
+            return self.on_passed_over(call) if on_dtensors else call.run()
+        finally:
+            self._hiding.note()
+
+    def _is_asked_for(self, name: str) -> bool:
+        if any(fnmatchcase(name, op) for op in self._ops):
+            return True
+        self._passed_over.add(name)
+        return False
+
+    def watching_more(self) -> AbstractContextManager[Any]:
+        """Watch what is no op, as long as it is open."""
+        return nullcontext()
+
+    def on_unseen(self, unseen: Unseen) -> None:
+        """Take what ran while it was open, and was not seen."""
+
+    def on_passed_over(self, call: OpCall) -> Any:
+        """Make a call that was not asked for."""
+        __tracebackhide__ = True
+        return call.run()
+
+    @abstractmethod
+    def on_op(self, call: OpCall) -> Any:
+        """Make the call for the program, once, and return its result."""
+
+
+def warn_of_debug_logging() -> None:
+    """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
+    at_debug = [logger.name for logger in dispatch_loggers() if logger.isEnabledFor(DEBUG)]
+    if at_debug:
+        warnings.warn(
+            f"logger {at_debug[0]} is at DEBUG, which makes every hit several times slower: "
+            "set it to INFO to measure what users have",
+            DtDispatchWarning,
+            stacklevel=4,
+        )
+
+
+class ConversionWatch:
+    """Hand over each conversion that the thread of a capture asks for, and none that is part of another.
+
+    What an op converts inside is part of that op: there the capture is not open, nor in a repetition.
+    """
+
+    def __init__(self, capture: Any, take: Callable[[ConversionCall], Any]) -> None:
+        self._capture = capture
+        self._take = take
+        self._here = threading.local()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Hand them over for a while."""
+        with ExitStack() as hooks:
+            for hook in conversion_hooks(self):
+                hooks.enter_context(hook)
+            yield
+
+    def on_conversion(
+        self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Be told of a conversion by torch, and make it."""
+        __tracebackhide__ = True
+        if getattr(self._here, "is_inside", False):
+            return function(*args, **kwargs)
+        call = ConversionCall(converter, function, args, kwargs)
+        if call.tensor is None or is_tracing() or all(one is not self._capture for one in open_modes()):
+            return function(*args, **kwargs)
+        self._here.is_inside = True
+        try:
+            return self._take(call)
+        finally:
+            self._here.is_inside = False
 
 
 class Timing(NamedTuple):

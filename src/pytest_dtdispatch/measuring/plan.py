@@ -7,11 +7,11 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from pytest_dtdispatch.core.metrics import FEW_SAMPLES
 from pytest_dtdispatch.core.progress import tell
-from pytest_dtdispatch.measuring.proof import Propagation
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.medians import median_interval
 
@@ -258,3 +258,22 @@ class Schedule:
     def is_enough(self, samples: Sequence[int]) -> bool:
         """Whether the median of a state is known closely enough, where that ends the rounds."""
         return self.within is not None and is_enough(samples, self.within)
+
+
+class Propagation(Enum):
+    """How a subject uses the sharding propagator, as its rehearsal showed."""
+
+    CACHED = "cached"
+    NEVER_CACHED = "never cached"
+    NONE = "none"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What every reader of the figures must know of it."""
+        return ("never hits: propagation runs on every call",) if self is Propagation.NEVER_CACHED else ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What explains the figures to who asks."""
+        why_no_miss = "unpropagated: it never asks the sharding propagator, so it has no miss"
+        return (why_no_miss,) if self is Propagation.NONE else ()

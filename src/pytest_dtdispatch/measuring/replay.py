@@ -1,33 +1,403 @@
-"""Repeat a whole callable without changing the program."""
+"""What a call changes: noted before it and after, and put back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
+from typing import Any, Protocol
 
 import torch
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
+from torch.utils.weak import WeakIdRef
 
-from pytest_dtdispatch.measuring.state import (
-    Gradients,
-    Masks,
-    OptimizerStates,
-    RandomState,
-    Specs,
-    Versions,
-    in_turn,
+from pytest_dtdispatch.torchapi.hooks import mask_hook
+from pytest_dtdispatch.torchapi.tensors import (
+    bytes_of,
+    cuda_generator,
+    has_graph,
+    live_tensors,
+    mask_of,
+    place_in_memory,
+    random_tracker_states,
+    set_mask,
+    set_spec,
+    set_versions,
+    spec_of,
+    storage_behind,
+    storage_of,
+    storages_of,
+    version_of,
 )
-from pytest_dtdispatch.measuring.storages import (
-    Copy,
-    Grown,
-    NoCopyError,
-    Storages,
-    copy_in_layout,
-    is_freed,
-    layout_of,
-    put_back_all,
-    why_no_copy,
-)
-from pytest_dtdispatch.torchapi.tensor_state import place_in_memory, storages_of
+
+
+class Noted:
+    """Something of several objects, as it was, and as the program's call left it."""
+
+    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> None:
+        self._read = read
+        self._write = write
+        self._before: dict[int, tuple[Any, Any]] = {}
+        self._after: list[tuple[Any, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def note(self, owner: Any) -> None:
+        """Note it of an object that was not met before."""
+        if id(owner) not in self._before:
+            self._before[id(owner)] = (owner, self._read(owner))
+
+    def settle(self) -> None:
+        """Note what the program's call left behind."""
+        self._after = [(owner, self._read(owner)) for owner, _ in self._before.values()]
+
+    def rewind(self) -> None:
+        """Put it back to what it was when it was noted."""
+        for owner, value in reversed(self._before.values()):  # a later view has the version of its base
+            self._write(owner, value)
+
+    def restore(self) -> None:
+        """Put it back to what the program's call left behind, of objects met later to what it was then."""
+        self.rewind()
+        for owner, value in reversed(self._after):
+            self._write(owner, value)
+
+
+class Specs(Noted):
+    """What says where DTensors live."""
+
+    def __init__(self) -> None:
+        super().__init__(spec_of, set_spec)
+
+    def note(self, owner: Any) -> None:
+        """Note what says where a tensor lives, if it is a DTensor."""
+        if isinstance(owner, DTensor):
+            super().note(owner)
+
+
+class Masks(Noted):
+    """Masks that cached plans keep, which the program's call may change and no op tells of."""
+
+    def __init__(self) -> None:
+        super().__init__(mask_of, set_mask)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Note every mask that is about to change."""
+        return mask_hook.telling(self.note)
+
+    def repeating(self) -> AbstractContextManager[None]:
+        """Note the masks of new plans too, where the call itself changed one; else cost nothing."""
+        return self.watching() if self else nullcontext()
+
+
+class Versions(Noted):
+    """How often tensors were written to, as autograd counts: a repetition must not add to it."""
+
+    def __init__(self) -> None:
+        super().__init__(version_of, lambda tensor, version: set_versions([tensor], [version]))
+
+    def note(self, owner: torch.Tensor) -> None:
+        """Note the versions of a tensor, and of what holds its contents, before it is written to."""
+        for each in (owner, *storages_of(owner)):
+            if version_of(each) is not None:
+                super().note(each)
+
+
+class RandomState:
+    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._generators: dict[int, torch.Generator] = {}
+        self._before = self._after = self._read()
+        self._advanced = False
+        self.watch((torch.default_generator, *leaves))
+
+    def watch(self, leaves: Sequence[Any]) -> None:
+        """Note the states of generators and devices that were not met before."""
+        for leaf in leaves:
+            device = leaf if isinstance(leaf, torch.device) else getattr(leaf, "device", None)
+            if isinstance(leaf, torch.Generator):
+                self._watch(leaf)
+            elif isinstance(device, torch.device) and device.type == "cuda":
+                self._watch(cuda_generator(device))
+
+    def settle(self) -> None:
+        """Note the states that the program's call left behind."""
+        self._after = self._read()
+        self._advanced = self._before.keys() != self._after.keys() or any(
+            not torch.equal(before, self._after[name]) for name, before in self._before.items()
+        )
+
+    def rewind(self) -> None:
+        """Put the states back to what they were before the call."""
+        if self._advanced:
+            self._write(self._before)
+
+    def restore(self) -> None:
+        """Put the states back to what the program's call left behind."""
+        self._write(self._after)  # also where it drew nothing: a repetition may
+
+    def _watch(self, generator: torch.Generator) -> None:
+        if id(generator) not in self._generators:
+            self._generators[id(generator)] = generator
+            self._before[f"generator {id(generator)}"] = generator.get_state()
+
+    def _read(self) -> dict[str, torch.Tensor]:
+        states = {f"generator {key}": generator.get_state() for key, generator in self._generators.items()}
+        return states | {f"tracker {name}": state.clone() for name, state in random_tracker_states().items()}
+
+    def _write(self, states: dict[str, torch.Tensor]) -> None:
+        for key, generator in self._generators.items():
+            generator.set_state(states[f"generator {key}"])
+        tracked = random_tracker_states()
+        for name in tracked:
+            if (state := states.get(f"tracker {name}")) is not None:
+                tracked[name] = state.clone()
+
+
+class Gradients(Noted):
+    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
+
+    What the tensors hold is saved as each of them is written to. A tensor that retains its gradient is
+    treated as a leaf, where an op of the call takes it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
+        self._visited: dict[int, Any] = {}
+
+    def note_leaves_behind(self, tensor: torch.Tensor) -> None:
+        """Walk the autograd graph from a tensor to leaves not met before, and note their gradients."""
+        if not tensor.requires_grad:
+            return
+        if tensor.is_leaf or tensor.retains_grad:
+            self.note(tensor)
+        nodes = [tensor.grad_fn]
+        while nodes:
+            node = nodes.pop()
+            if node is None or id(node) in self._visited:
+                continue
+            self._visited[id(node)] = node  # held, so that no other node takes its id
+            if hasattr(node, "variable"):
+                self.note(node.variable)
+            nodes.extend(parent for parent, _ in node.next_functions)
+
+    def settle(self) -> None:
+        """Note the gradients that the program's call left behind."""
+        self._visited.clear()
+        super().settle()
+
+
+class OptimizerStates(Noted):
+    """Entries of every live optimizer's state, as the program's call left them.
+
+    Tensors among the entries are the same objects after; what they hold is put back as that of any tensor.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(dict, dict.update)
+
+    def settle(self) -> None:
+        """Note the entries of every optimizer that is alive."""
+        optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+        for state in (state for optimizer in optimizers for state in optimizer.state.values()):
+            if isinstance(state, dict):
+                self.note(state)
+
+
+def in_turn(*put_back: Callable[[], object]) -> None:
+    """Call each, whatever another raises; then raise the first error, if there was one."""
+    errors = []
+    for each in put_back:
+        try:
+            each()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+class NoCopyError(Exception):
+    """What a tensor holds cannot be copied; the text says why a call that writes to it runs once."""
+
+
+def is_freed(plain: torch.Tensor) -> bool:
+    """Tell whether nothing is allocated for the elements of a tensor."""
+    return plain.numel() > 0 and plain.untyped_storage().nbytes() == 0
+
+
+class Copy:
+    """What a tensor holds at one moment, less what ``is_free`` says that nothing was allocated for."""
+
+    def __init__(self, tensor: torch.Tensor, is_free: Callable[[torch.Tensor], bool] = is_freed) -> None:
+        self.tensor = tensor
+        self._parts = [
+            None if is_free(plain) else (plain.untyped_storage(), *_contents_of(plain))
+            for plain in storages_of(tensor)
+        ]
+
+    def put_back(self) -> bool:
+        """Write it to what the tensor has now, where that lies as it did; tell whether all of it does."""
+        is_whole = True
+        for plain, part in zip(storages_of(self.tensor), self._parts, strict=False):
+            if part is None:
+                continue
+            storage, layout, region, contents = part
+            # This runs between timed calls, and the less there is of it the better.
+            if plain.untyped_storage() is not storage or storage.nbytes() != layout[1]:
+                if _layout(plain) != layout:
+                    is_whole = False
+                    continue
+                region = _region(plain)
+            region.copy_(contents)
+        return is_whole
+
+
+def put_back_all(copies: Iterable[Copy]) -> None:
+    """Write copies to their tensors, before a repetition; refuse one that would not find what they hold."""
+    if not all(copy.put_back() for copy in copies):
+        raise NoCopyError("not repeated: a tensor that it writes to was freed, resized or moved meanwhile")
+
+
+def why_no_copy(tensor: torch.Tensor) -> str:
+    """Say why a call that writes to a tensor runs once, judged without copying; empty where it does not."""
+    for plain in storages_of(tensor):
+        if plain.layout is not torch.strided or plain.is_nested:
+            layout = str(plain.layout).removeprefix("torch.").lstrip("_")
+            kind = "nested" if layout == "strided" else layout
+            return f"runs once: it writes to a {kind} tensor, whose contents cannot be put back"
+    return ""
+
+
+def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Describe where a tensor's contents lie, as far as an op may change it."""
+    placements = tuple(tensor.placements) if isinstance(tensor, DTensor) else ()
+    return tensor.shape, placements, [*map(_layout, storages_of(tensor))]
+
+
+def copy_in_layout(tensor: torch.Tensor, layout: tuple[Any, ...]) -> Copy:
+    """Copy what a tensor holds where it still lies as it did."""
+    if layout_of(tensor) != layout:
+        raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
+    return Copy(tensor)
+
+
+def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Tell whether two elements of a strided tensor may be one place in memory."""
+    reach = 0  # the farthest element of the dimensions so far
+    for step, extent in sorted((step, extent) for extent, step in zip(shape, stride, strict=True)):
+        if extent > 1:
+            if step <= reach:
+                return True
+            reach += step * (extent - 1)
+    return False
+
+
+def _layout(plain: torch.Tensor) -> tuple[Any, ...]:
+    size = plain.untyped_storage().nbytes()
+    return plain.device, size, plain.storage_offset(), plain.shape, plain.stride()
+
+
+def _contents_of(plain: torch.Tensor) -> tuple[tuple[Any, ...], torch.Tensor, torch.Tensor]:
+    region = _region(plain)
+    return _layout(plain), region, _cloned(region)
+
+
+def _region(plain: torch.Tensor) -> torch.Tensor:
+    """Return the tensor itself, or where its elements overlap the memory that they span."""
+    contents = plain.data  # what is copied to it, autograd and version counters do not see
+    if not overlaps(contents.shape, contents.stride()):
+        return contents
+    steps = zip(contents.stride(), contents.shape, strict=True)
+    span = 1 + sum(step * (extent - 1) for step, extent in steps)
+    return contents.as_strided((span if contents.numel() else 0,), (1,))
+
+
+def _cloned(region: torch.Tensor) -> torch.Tensor:
+    try:
+        return region.clone()
+    except (RuntimeError, MemoryError):  # torch has no error of its own for a CPU that is out of memory
+        size = region.numel() * region.element_size()
+        raise NoCopyError(f"runs once: no copy could be made of the {size:,} bytes that it writes") from None
+
+
+def keys_of(tensor: torch.Tensor) -> set[Any]:
+    """Return what tells the storages of a tensor from all others, also from later ones at their address.
+
+    No weak reference to a tensor that has one: ``torch.utils.swap_tensors`` would refuse it.
+    """
+    plains = ((plain, storage_of(plain)) for plain in storages_of(tensor))
+    return {WeakIdRef(plain) if storage is None else StorageWeakRef(storage) for plain, storage in plains}
+
+
+class Storages:
+    """Which storage every live tensor has at one moment, and how many bytes are allocated for it.
+
+    Torch tells nobody that a storage is freed or resized, or that a tensor is given another one. Tensors with
+    a graph behind them are not held, as a graph may be large.
+    """
+
+    def __init__(self) -> None:
+        found = [(each, StorageWeakRef(storage), storage.nbytes()) for each, storage in live_tensors()]
+        self._sizes = {key: size for _, key, size in found}
+        self._tensors = [(each, key) for each, key, _ in found if not has_graph(each)]
+
+    def were_other(self, plain: torch.Tensor) -> bool:
+        """Tell whether a storage had another size then: what it held then, if anything, is not there now."""
+        size = plain.untyped_storage().nbytes()
+        return is_freed(plain) or any(self._sizes.get(key, size) != size for key in keys_of(plain))
+
+    def changed(self) -> str:
+        """Say what a call that ran since did to storages, so that what they held then is lost; else empty."""
+        for tensor, key in self._tensors:
+            storage = storage_of(tensor)
+            if storage is None or StorageWeakRef(storage) != key:
+                return "gave a tensor another storage"
+        for key, before in self._sizes.items():
+            storage = storage_behind(key)
+            if before and storage is not None and storage.nbytes() != before:
+                return f"{'resized' if storage.nbytes() else 'freed'} the storage of a tensor"
+        return ""
+
+    def grown(self) -> Grown:
+        """Copy each storage that was free then, and is not now."""
+        free = (storage_behind(key) for key, before in self._sizes.items() if not before)
+        return Grown(storage for storage in free if storage is not None and storage.nbytes())
+
+
+class Grown:
+    """Storages that were free before a call and that it left allocated: free again before each repetition.
+
+    Less those that a repetition does not allocate itself: it may know of them by a Python object, as FSDP2
+    does, which is not put back. What reads one of them while it is free ends the process.
+    """
+
+    def __init__(self, storages: Iterable[torch.UntypedStorage] = ()) -> None:
+        self._held = {StorageWeakRef(each): (each, _cloned(bytes_of(each))) for each in storages}
+
+    def free(self) -> None:
+        """Free them all."""
+        for storage, _ in self._held.values():
+            storage.resize_(0)
+
+    def put_back(self) -> None:
+        """Allocate them, and write what the program's call left in them."""
+        for storage, contents in self._held.values():
+            storage.resize_(contents.numel())
+            bytes_of(storage).copy_(contents)
+
+    def keep(self, tensors: Iterable[torch.Tensor] | None = None) -> None:
+        """Leave those allocated from now on that are free: all, or those that something is about to read."""
+        if not (held := self._held):
+            return
+        read = set(held) if tensors is None else {key for each in tensors for key in keys_of(each)}
+        self._held = {key: held[key] for key in read & set(held) if not held[key][0].nbytes()}
+        self.put_back()
+        self._held = {key: each for key, each in held.items() if key not in self._held}
 
 
 class CallReplay:
@@ -153,3 +523,77 @@ class CallReplay:
         is_new = not places <= self._places
         self._places |= places
         return is_new
+
+
+class Repeatable(Protocol):
+    """A call by what it is given, and what it writes to."""
+
+    def leaves(self) -> list[Any]:
+        """Every argument, lists of tensors flattened."""
+
+    def written(self) -> list[torch.Tensor]:
+        """Tensors that it writes to."""
+
+
+class OpReplay:
+    """What a program could notice of an op that is made again: noted before, put back after.
+
+    Of what the op writes to one copy is held, and taken after the call: each repetition starts from what the
+    program's call left behind, as dispatch does not depend on what tensors hold.
+    """
+
+    def __init__(self, call: Repeatable) -> None:
+        self.masks = Masks()
+        self._leaves = call.leaves()
+        self._random = RandomState(self._leaves)
+        self._specs = Specs()
+        self._copies: list[Copy] = []
+        written = call.written()
+        self._why_once = next(filter(None, map(why_no_copy, written)), "")
+        self._layouts = {} if self._why_once else {id(each): (each, layout_of(each)) for each in written}
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether anything must be put back before each repetition; random states need not be."""
+        return bool(self._copies) or bool(self.masks)
+
+    def settle(self) -> str:
+        """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
+        for leaf in self._leaves:
+            self._specs.note(leaf)
+        self._random.settle()
+        self.masks.settle()
+        try:
+            self._copies = [copy_in_layout(*each) for each in self._layouts.values()]
+        except NoCopyError as error:
+            return str(error)
+        return self._why_once
+
+    def rewind(self) -> None:
+        """Put back what a repetition must find; no plan of propagation depends on a random draw."""
+        self.masks.rewind()
+        put_back_all(self._copies)
+
+    def restore(self) -> None:
+        """Leave behind what the program's own call left behind."""
+        copies = (copy.put_back for copy in self._copies)
+        in_turn(self.masks.restore, self._random.restore, *copies, self._specs.restore)
+
+
+class ConversionReplay(OpReplay):
+    """What a program could notice of a conversion that is made again: above autograd, also versions."""
+
+    def __init__(self, call: Repeatable, tensor: torch.Tensor | None) -> None:
+        super().__init__(call)
+        self._versions = Versions()
+        if tensor is not None:
+            self._versions.note(tensor)
+
+    def settle(self) -> str:
+        """Note what the program's call left behind; say why it cannot be repeated, where it cannot."""
+        self._versions.settle()
+        return super().settle()
+
+    def restore(self) -> None:
+        """Leave behind what the program's own call left behind."""
+        in_turn(super().restore, self._versions.restore)

@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import MeshError, RanksError, first_said
 from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
 from pytest_dtdispatch.ranks.exchange import Exchange, join
-from pytest_dtdispatch.torchapi.process_groups import (
+from pytest_dtdispatch.torchapi.groups import (
     forget_group_that_failed,
     init_fake_group,
     keep_backends_while_groups_end,

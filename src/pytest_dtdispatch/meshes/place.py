@@ -13,9 +13,10 @@ from pytest_dtdispatch.core.environment import Environment
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import World, read_world
 from pytest_dtdispatch.errors import DevicesError, MeshError
-from pytest_dtdispatch.torchapi.optional import cuda_driver_version, torch_build
-from pytest_dtdispatch.torchapi.process_groups import has_local_mode, is_local_mode_open
+from pytest_dtdispatch.torchapi.groups import has_local_mode
+from pytest_dtdispatch.torchapi.missing_api import cuda_driver_version, torch_build
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import is_local_mode_open
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank
 MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a slip of the finger must not fill the memory

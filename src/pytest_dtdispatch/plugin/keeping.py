@@ -20,8 +20,8 @@ from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.open_capture import OpenRegions
 
 if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.guard import Measuring
     from pytest_dtdispatch.measuring.plan import Plan
-    from pytest_dtdispatch.measuring.preconditions import Measuring
 
 
 class KeepingDtDispatch(api.DtDispatch):
@@ -98,7 +98,7 @@ class KeepingDtDispatch(api.DtDispatch):
     def _row_name(self, usage: str, fn: Callable[..., Any], name: str | None) -> str:
         """Name what a method measures, where it may be measured now and the name is free."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import check_callable
+        from pytest_dtdispatch.measuring.guard import check_callable
 
         method = usage.partition("(")[0]
         check_callable(method, fn, name)
@@ -128,7 +128,7 @@ class KeepingDtDispatch(api.DtDispatch):
     def _measuring(self, method: str, name: str, *rows: str) -> Measuring:
         """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import Measuring
+        from pytest_dtdispatch.measuring.guard import Measuring
 
         self._refuse_taken(name, *rows)
         if self._plan.agreement is not None:

@@ -31,7 +31,7 @@ from pytest_dtdispatch.scaling import (
 from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.preconditions import Setup
+    from pytest_dtdispatch.measuring.guard import Setup
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
@@ -54,7 +54,7 @@ class MeasuringDtDispatch(KeepingDtDispatch):
     @contextmanager
     def whole_test(self) -> Iterator[None]:
         """Capture what the thread of a test runs, and notice what processes it starts."""
-        from pytest_dtdispatch.measuring.unseen import watching_processes
+        from pytest_dtdispatch.measuring.capture import watching_processes
 
         def notice(process: Any, start: Callable[[Any], Any]) -> Any:
             self.results.unseen += Unseen(processes=1)
@@ -68,7 +68,7 @@ class MeasuringDtDispatch(KeepingDtDispatch):
     ) -> T:
         """See :meth:`DtDispatch.call`."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.calls import run_and_measure_call
+        from pytest_dtdispatch.measuring.repeat import run_and_measure_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("call(fn, name=...)", fn, name)
@@ -117,7 +117,7 @@ class MeasuringDtDispatch(KeepingDtDispatch):
         self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.calls import run_call
+        from pytest_dtdispatch.measuring.repeat import run_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("scaling(make, name=...)", make, name)
@@ -248,7 +248,7 @@ class CountingDtDispatch(UntimedDtDispatch):
     ) -> T:
         """See :meth:`DtDispatch.call`; the call is counted as one step, and not repeated."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import given_arguments
+        from pytest_dtdispatch.measuring.guard import given_arguments
 
         name = self._row_name("call(fn, name=...)", fn, name)
         given = given_arguments(args, setup)

@@ -34,7 +34,7 @@ class OpenRegions:
     def refuse(self, what: str, in_capture: str = "") -> None:
         """Refuse what cannot be measured here: beside a measuring thread, in a counted step, in a capture."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.preconditions import refuse_elsewhere
+        from pytest_dtdispatch.measuring.guard import refuse_elsewhere
 
         refuse_elsewhere()
         if self.captures and in_capture:

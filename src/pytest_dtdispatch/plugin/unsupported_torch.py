@@ -24,6 +24,6 @@ class UnsupportedTorch:
 
 
 def _lacking(error: Exception) -> str:
-    from pytest_dtdispatch.torchapi.lacking import what_torch_lacks
+    from pytest_dtdispatch.torchapi.missing_api import what_torch_lacks
 
     return what_torch_lacks(error)

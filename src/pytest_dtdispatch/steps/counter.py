@@ -16,18 +16,17 @@ from unittest.mock import patch
 from pytest_dtdispatch.core.places import CodePlace
 from pytest_dtdispatch.core.spans import Interval
 from pytest_dtdispatch.errors import DtDispatchWarning
-from pytest_dtdispatch.measuring.op_call import signature_of
-from pytest_dtdispatch.measuring.place_finder import PlaceFinder
-from pytest_dtdispatch.measuring.preconditions import Measuring
-from pytest_dtdispatch.measuring.timed import Timed
+from pytest_dtdispatch.measuring.call import signature_of
+from pytest_dtdispatch.measuring.guard import Measuring
+from pytest_dtdispatch.measuring.places import PlaceFinder
 from pytest_dtdispatch.steps.happened import Asked, Miss
 from pytest_dtdispatch.steps.held import Held, gained
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, Describer, Reason, Seen
 from pytest_dtdispatch.steps.threads import CallPlace, ThreadState
 from pytest_dtdispatch.steps.transfers import TransferWatch
-from pytest_dtdispatch.torchapi.conversions import Conversion
-from pytest_dtdispatch.torchapi.dispatcher import watching_ops, watching_transfers
+from pytest_dtdispatch.torchapi.hooks import Conversion, watching_ops, watching_transfers
+from pytest_dtdispatch.torchapi.profiling import Timed
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Function = Callable[..., Any]

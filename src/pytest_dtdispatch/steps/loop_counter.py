@@ -13,7 +13,7 @@ from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.held import gained
 from pytest_dtdispatch.steps.measure import CallNotes
 from pytest_dtdispatch.steps.model import StepCounts
-from pytest_dtdispatch.torchapi.dispatcher import watching_ops, watching_transfers
+from pytest_dtdispatch.torchapi.hooks import watching_ops, watching_transfers
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.tensors import spec_type
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import place_text, shorten
-from pytest_dtdispatch.measuring.op_call import OpCall, UnnoticedMode, has_dtensor, shape_text, tensor_text
-from pytest_dtdispatch.measuring.timed import Timed
+from pytest_dtdispatch.measuring.call import OpCall, UnnoticedMode, has_dtensor, shape_text, tensor_text
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
+from pytest_dtdispatch.torchapi.profiling import Timed
 from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_for
 
 WARMUP = " (warm-up)"

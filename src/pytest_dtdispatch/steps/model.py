@@ -324,7 +324,7 @@ def read_calls(
 ) -> StepCalls:
     """Read what ``steps()`` was given, and refuse what cannot be counted."""
     __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.preconditions import check_callable, check_count, check_steps
+    from pytest_dtdispatch.measuring.guard import check_callable, check_count, check_steps
 
     if inputs is None:
         warmup, steps = WARMUP if warmup is None else warmup, STEPS if steps is None else steps

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.places import CodePlace, Phase
 from pytest_dtdispatch.core.spans import Interval
-from pytest_dtdispatch.measuring.unseen import watching_processes
+from pytest_dtdispatch.measuring.capture import watching_processes
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.happened import Asked, Collective, Miss, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts

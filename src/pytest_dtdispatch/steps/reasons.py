@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.measuring.op_call import dtype_text, placements_text, shape_text
+from pytest_dtdispatch.measuring.call import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.steps.threads import CallPlace
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits

@@ -13,11 +13,11 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.places import CodePlace
 from pytest_dtdispatch.core.spans import Interval
-from pytest_dtdispatch.measuring.op_call import dtype_text, placement_text, shape_text
-from pytest_dtdispatch.measuring.timed import Timed
+from pytest_dtdispatch.measuring.call import dtype_text, placement_text, shape_text
 from pytest_dtdispatch.steps.happened import Collective, Redistribution, Wrapping, change_text
-from pytest_dtdispatch.torchapi.conversions import Conversion, Converter
+from pytest_dtdispatch.torchapi.hooks import Conversion, Converter
 from pytest_dtdispatch.torchapi.ops import op_name
+from pytest_dtdispatch.torchapi.profiling import Timed
 from pytest_dtdispatch.torchapi.tensors import shards_of_simulated_ranks, tensor_traits
 
 Function = Callable[..., Any]

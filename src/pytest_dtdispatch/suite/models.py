@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.compiled.model import Compiled
+from pytest_dtdispatch.torchapi.missing_api import fully_shard, two_tensor_type
 from pytest_dtdispatch.torchapi.ops import tree_leaves
-from pytest_dtdispatch.torchapi.optional import fully_shard, two_tensor_type
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 
 # Small enough for local ops to run in one thread: what is measured is dispatch.

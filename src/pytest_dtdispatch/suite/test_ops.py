@@ -16,8 +16,8 @@ from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
 from pytest_dtdispatch.suite.paths import PATHS, WORLD_SIZE
-from pytest_dtdispatch.torchapi.optional import flattened
-from pytest_dtdispatch.torchapi.optional import foreach_add as list_adder
+from pytest_dtdispatch.torchapi.missing_api import flattened
+from pytest_dtdispatch.torchapi.missing_api import foreach_add as list_adder
 
 NUMBERS = {"int": 2, "float": 2.5, "0-dim tensor": 2.5}
 SHAPE = (8, 8)  # that small, a local op is next to nothing

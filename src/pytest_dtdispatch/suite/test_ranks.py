@@ -19,7 +19,7 @@ from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.llama import Sizes, llama, split, training_step
 from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, mlp_loss, split_parameter
 from pytest_dtdispatch.suite.paths import PATHS
-from pytest_dtdispatch.torchapi.optional import sharded_tensors, split_over_ranks
+from pytest_dtdispatch.torchapi.missing_api import sharded_tensors, split_over_ranks
 
 RANKS = read_world(os.environ).size
 pytestmark = pytest.mark.skipif(

@@ -2,18 +2,105 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.events import Event
+from pytest_dtdispatch.core.spans import Interval, label
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi.profiler_ranges import is_profiling, new_range
+from pytest_dtdispatch.torchapi.hooks import (
+    SLOW_PATH,
+    Conversion,
+    Converter,
+    conversion_hooks,
+    held_by_name,
+    redistribute_module,
+)
+
+_is_profiling = torch._C._autograd._profiler_enabled
+# The fast one runs no op; where torch has none, the public one does.
+_Range = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
+
+
+def is_profiling() -> bool:
+    """Tell whether a profiler runs that sees this thread."""
+    return bool(_is_profiling())
+
+
+def new_range(name: str) -> Any:
+    """Make a range, to be entered: a profiler that runs shows it."""
+    return _Range(name)
+
+
+def begin_range(name: str) -> Any:
+    """Begin a range; what this returns ends it, by ``end_range``."""
+    begun = new_range(name)
+    begun.__enter__()
+    return begun
+
+
+def end_range(begun: Any) -> None:
+    """End a range, whether the profiler still runs or not."""
+    begun.__exit__(None, None, None)
+
+
+class Timed:
+    """Time a piece of a program, from now to its end; as a context manager it is shown in a profiler.
+
+    Args:
+        kind: what it is, as a span is named.
+        name: gives the rest of its name, asked for where a profiler runs.
+
+    Attributes:
+        when: it was; none while it is not over.
+
+    Example:
+        >>> with Timed("step", lambda: "1") as timed:
+        ...     pass
+        >>> timed.when.begin_ns <= timed.when.end_ns
+        True
+    """
+
+    __slots__ = ("_begin_ns", "_kind", "_name", "_range", "when")
+
+    def __init__(self, kind: str, name: Callable[[], str]) -> None:
+        self._kind = kind
+        self._name = name
+        self._range: Any = None
+        self.when: Interval | None = None
+        self._begin_ns = perf_counter_ns()
+
+    def __enter__(self) -> Timed:
+        return self.show()
+
+    def __exit__(self, *exception: Any) -> None:
+        self.end()
+
+    def show(self) -> Timed:
+        """Show it as a range from here on, where a ``torch.profiler`` runs."""
+        if is_profiling() and self._range is None:
+            self._range = begin_range(label(self._kind, self._name()))
+        return self
+
+    def end(self) -> Interval:
+        """End it, and tell when it was."""
+        self.when = Interval(threading.get_ident(), self._begin_ns, perf_counter_ns())
+        if self._range is not None:
+            end_range(self._range)
+            self._range = None
+        return self.when
+
 
 LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"
 USER_SCOPE = 7  # of torch's RecordScope
@@ -87,3 +174,121 @@ def refuse_another_profiler(what: str) -> None:
     __tracebackhide__ = True
     if is_profiling():
         raise CaptureError(f"a profiler of torch runs already, and {what} needs it: close it first")
+
+
+PLANNERS = ("_gen_transform_infos", "_gen_transform_infos_non_cached", "_optimize_transform_infos")
+OURS = "dtdispatch::"
+Function = Callable[..., Any]
+
+
+class Marks:
+    """Puts ranges around functions of torch: ``dtdispatch::redistribution 3``, with the number of its note.
+
+    Args:
+        new_range: makes a range of a name, to be entered: by default one that a profiler of torch shows.
+
+    Attributes:
+        notes: of each range that has a number, what is known of it: of a redistribution the specs before and
+            after, of other conversions their name, of a look-up in the Python cache whether it missed.
+    """
+
+    def __init__(self, new_range: Function = new_range) -> None:
+        self.notes: list[Any] = []
+        self._new_range = new_range
+
+    def marked(self, name: str) -> Any:
+        """Make a range of ours, to be entered."""
+        return self._new_range(f"{OURS}{name}")
+
+    def _ranged(self, name: str, inner: Function) -> Function:
+        """Run a function in a range of a name."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            with self.marked(name):
+                return inner(*args, **kwargs)
+
+        return run
+
+    def on_conversion(self, converter: Converter, function: Function, *args: Any, **kwargs: Any) -> Any:
+        """Mark a wrap or an unwrap; of what is redistributed the inner function is marked."""
+        __tracebackhide__ = True
+        self.notes.append(converter.name)
+        with self.marked(f"wrapping {len(self.notes) - 1}"):
+            return function(*args, **kwargs)
+
+    def hooks(self) -> Iterator[AbstractContextManager[Any]]:
+        """Give what puts the ranges in place."""
+        dispatcher, propagator = DTensor._op_dispatcher, DTensor._op_dispatcher.sharding_propagator
+        yield from conversion_hooks(self, (Conversion.WRAP, Conversion.UNWRAP))
+        if hasattr(dispatcher, "dispatch"):  # in Python; of what C++ dispatches the profiler has an event
+            in_python = staticmethod(self._ranged("dispatch", DTensor.__torch_dispatch__))
+            yield patch.object(DTensor, "__torch_dispatch__", in_python)
+        for owner, name in ((dispatcher, SLOW_PATH), (propagator, "propagate_op_sharding_non_cached")):
+            if hasattr(owner, name):
+                yield patch.object(owner, name, self._ranged("propagation", getattr(owner, name)))
+        cache = propagator.propagate_op_sharding
+        yield patch.object(propagator, "propagate_op_sharding", _Stand(cache, self._look_up(cache)))
+        module = redistribute_module()
+        for name in PLANNERS:
+            if hasattr(module, name):
+                planner = getattr(module, name)
+                yield patch.object(module, name, _Stand(planner, self._ranged("planning", planner)))
+        name = "redistribute_local_tensor"
+        inner = getattr(module, name)
+        yield from held_by_name(name, inner, self._redistribution(inner))
+        name = "_engine_run_backward"
+        if (inner := getattr(importlib.import_module("torch.autograd.graph"), name, None)) is not None:
+            yield from held_by_name(name, inner, self._ranged("backward", inner))
+
+    def _redistribution(self, inner: Function) -> Function:
+        """Mark a redistribution, and keep its specs, of which a text is made later."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            self.notes.append(args[1:3])
+            with self.marked(f"redistribution {len(self.notes) - 1}"):
+                return inner(*args, **kwargs)
+
+        return run
+
+    def _look_up(self, cache: Any) -> Function:
+        """Mark a look-up in the propagator's Python cache, and note whether it missed."""
+
+        def run(schema: Any) -> Any:
+            __tracebackhide__ = True
+            info, number = cache.cache.cache_info, len(self.notes)
+            self.notes.append(False)
+            before = info().misses
+            try:
+                with self.marked(f"look-up {number}"):
+                    return cache(schema)
+            finally:
+                self.notes[number] = info().misses > before
+
+        return run
+
+
+@contextmanager
+def marking(new_range: Function = new_range) -> Iterator[Marks]:
+    """Put ranges in place for a while."""
+    marks = Marks(new_range)
+    with ExitStack() as stack:
+        for hook in marks.hooks():
+            stack.enter_context(hook)
+        yield marks
+
+
+class _Stand:
+    """Stands in for a function that has attributes of its own, as one with a cache has."""
+
+    def __init__(self, inner: Any, outer: Function) -> None:
+        self._inner = inner
+        self._outer = outer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return self._outer(*args, **kwargs)

@@ -14,11 +14,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.shared_hook import CallHook
+from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, CallHook, redistribute_module
 
 MISSING = object()
-# What the native dispatcher calls on a miss, where torch has one.
-SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
 
 
 @dataclass(frozen=True)
@@ -189,11 +187,6 @@ def _uncached_hook(propagator: Any) -> CallHook:
     return CallHook(propagator, ("propagate_op_sharding_non_cached",))
 
 
-def redistribute_module() -> Any:
-    """Return the module in which DTensors are redistributed."""
-    return importlib.import_module("torch.distributed.tensor._redistribute")
-
-
 def dispatch_loggers() -> Sequence[logging.Logger]:
     """Return the loggers whose DEBUG level slows the dispatcher down."""
     return [logging.getLogger(f"torch.distributed.tensor.{name}") for name in ("_dispatch", "_sharding_prop")]
@@ -209,3 +202,37 @@ def _unsupported(what: str) -> UnsupportedTorchError:
     return UnsupportedTorchError(
         f"torch {torch.__version__} cannot be measured: it lacks {what}; torch 2.5 to 2.15 have it"
     )
+
+
+class PlanCaches:
+    """Plans of redistribution, and the planners that make them: they belong to the whole process.
+
+    A redistribution asks for its plan alone. It is made by a planner, which torch keeps too where it has any.
+    """
+
+    def __init__(self, sharding: ShardingCaches) -> None:
+        self._sharding = sharding
+        self._caches = plan_caches()
+
+    def clear(self) -> None:
+        """Forget every plan, and every planner."""
+        for cache in self._caches:
+            cache.clear()
+
+    def clear_cold(self) -> None:
+        """Empty the caches that feed planning too."""
+        self._sharding.clear_cold()
+
+    def cold_entries(self) -> int:
+        """How many entries are left in the caches that feed planning."""
+        return self._sharding.cold_entries()
+
+    def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
+        """Return the reader of the counters of plans; none where this torch does not count them."""
+        info = getattr(getattr(redistribute_module(), "_gen_transform_infos", None), "cache_info", None)
+        return (info,) if info else ()
+
+    @contextmanager
+    def counting_uncached(self) -> Iterator[list[int]]:
+        """Count plans that are made without asking the cache: none is, but where torch traces."""
+        yield [0]

@@ -1,20 +1,22 @@
-"""What tensors are: DTensors, their specs and local shards, results of collectives."""
+"""What tensors are and hold: DTensors, specs, local shards, storages, versions, results of collectives."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor, Placement
-from torch.utils._pytree import tree_leaves
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import keystr as _keystr
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_unflatten
 
-from pytest_dtdispatch.torchapi.shared_hook import SharedHook
-
-WRAP = "_maybe_wrap_tensor"  # is given the output of each collective that Python runs
+from pytest_dtdispatch.torchapi.hooks import local_mode_type
+from pytest_dtdispatch.torchapi.ops import open_modes, without_outer_modes
 
 
 class TensorTraits(NamedTuple):
@@ -118,26 +120,6 @@ def wait_for_all(outputs: list[torch.Tensor], result: Any = None) -> None:
         _collectives().wait_tensor(outputs.pop())
 
 
-@contextmanager
-def noting_collectives(outputs: list[torch.Tensor]) -> Iterator[None]:
-    """Note the output of each collective that is run from Python, for a while; wait for what is left then."""
-
-    def noted(inner: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
-        def wrap(output: torch.Tensor) -> Any:
-            outputs.append(output)
-            return inner(output)
-
-        return wrap
-
-    with ExitStack() as hook:
-        if hasattr(_collectives(), WRAP):
-            hook.enter_context(SharedHook(_collectives(), WRAP, noted).in_place())
-        try:
-            yield
-        finally:
-            wait_for_all(outputs)
-
-
 def release_of(result: Any) -> Callable[[Any], None] | None:
     """Return what results like this one must be given to before they are dropped; None if nothing."""
     return wait_for if next(_unwaited(tree_leaves(result)), None) is not None else None
@@ -156,3 +138,217 @@ def _unwaited(values: Iterable[Any]) -> Iterator[Any]:
 def shards_of_simulated_ranks(local: torch.Tensor) -> list[torch.Tensor]:
     """Return what each rank has where all are simulated in this process; else the tensor alone."""
     return list(getattr(local, "_local_tensors", {0: local}).values())
+
+
+def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the plain tensors that hold what a tensor shows: local shards, inner tensors of a subclass."""
+    if isinstance(tensor, DTensor):
+        return storages_of(tensor._local_tensor)
+    simulated = getattr(tensor, "_local_tensors", None)
+    if simulated is not None:
+        return [plain for shard in simulated.values() for plain in storages_of(shard)]
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return [tensor]
+    names, _ = flatten()
+    return [plain for name in names for plain in storages_of(getattr(tensor, name))]
+
+
+def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
+    """Tell two tensors apart that do not show the same elements of the same storage."""
+    return (
+        plain.untyped_storage()._cdata,
+        plain.storage_offset(),
+        tuple(plain.shape),
+        plain.stride(),
+        plain.dtype,
+    )
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return the storage of a tensor, of its own class or a subclass; None of one that has no storage."""
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse and wrapped tensors raise
+            return None
+
+
+def live_tensors() -> list[tuple[torch.Tensor, torch.UntypedStorage]]:
+    """Return every live tensor that has memory, and its storage."""
+    tensors = [each for each in gc.get_objects() if torch.Tensor in type(each).__mro__]
+    held = ((tensor, storage_of(tensor)) for tensor in tensors)
+    return [(tensor, own) for tensor, own in held if own is not None and own.device.type != "meta"]
+
+
+def has_graph(tensor: torch.Tensor) -> bool:
+    """Tell whether a graph of autograd stands behind a tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.requires_grad and not tensor.is_leaf
+
+
+def storage_behind(reference: StorageWeakRef) -> torch.UntypedStorage | None:
+    """Return the storage that a weak reference stands for, or None where nothing has it any more."""
+    storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    return storage
+
+
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a whole storage as a tensor of bytes."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Return how often a tensor was written to, as autograd counts; None of an inference tensor."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Make autograd count other numbers of writes."""
+    set_version: Any = torch._C._autograd._unsafe_set_version_counter
+    try:
+        set_version(tuple(tensors), tuple(versions))
+    except TypeError:  # up to torch 2.6 it took one tensor
+        for tensor, version in zip(tensors, versions, strict=True):
+            set_version(tensor, version)
+
+
+def spec_of(tensor: DTensor) -> tuple[Any, Any]:
+    """Return what says where a DTensor lives, and what it is made of there.
+
+    An op that writes to the DTensor may give it another; up to torch 2.9 a miss may give the one that it has
+    another shape.
+    """
+    return tensor._spec, tensor._spec.tensor_meta
+
+
+def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
+    """Give a DTensor back what says where it lives."""
+    own, meta = spec
+    if tensor._spec is not own:
+        tensor._spec = own
+    if own.tensor_meta is not meta:
+        own.tensor_meta = meta
+
+
+def mask_of(buffer: Any) -> tuple[Any, int]:
+    """Read the mask that a buffer holds, and how many results still need it."""
+    return buffer.data, buffer.refcount
+
+
+def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
+    """Give a buffer a mask."""
+    buffer.data, buffer.refcount = mask
+
+
+def random_tracker_states() -> dict[str, torch.Tensor]:
+    """Return the states that DTensor's random tracker keeps, to read and to write.
+
+    Older trackers keep their own; newer ones use the device's generator and give an empty dictionary.
+    """
+    tracker = importlib.import_module("torch.distributed.tensor._random")._rng_tracker
+    states = getattr(tracker, "rng_states", None)
+    return states if isinstance(states, dict) else {}
+
+
+def cuda_generator(device: torch.device) -> torch.Generator:
+    """Return the generator that random ops on a CUDA device draw from."""
+    torch.cuda.init()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator: torch.Generator = torch.cuda.default_generators[index]
+    return generator
+
+
+@dataclass(frozen=True)
+class KnownPart:
+    """What this rank knows of a tensor: all of it, but of a sharded DTensor on a fake process group.
+
+    Args:
+        shape: of the whole tensor.
+        values: of the part, a plain tensor of its own memory.
+        offset: of the part in the whole.
+    """
+
+    shape: tuple[int, ...]
+    values: torch.Tensor
+    offset: tuple[int, ...]
+
+
+def flatten(result: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """Take a nested result apart: its leaves with where they stand, and what puts them together again."""
+    leaves, spec = tree_flatten_with_path(result)
+    return [(_keystr(path), leaf) for path, leaf in leaves], spec
+
+
+def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
+    """Put leaves together again."""
+    return tree_unflatten(leaves, spec)
+
+
+def known_part(tensor: torch.Tensor) -> KnownPart:
+    """Copy what this rank knows of a tensor."""
+    wait_for(tensor)
+    with torch.no_grad():
+        if not isinstance(tensor, DTensor):
+            return _whole(tensor)
+        region = _region(tensor) if is_group_fake() else None
+        if region is None:
+            return _whole(tensor.full_tensor())
+        return KnownPart(tuple(tensor.shape), _copy(tensor.to_local()), region)
+
+
+def common(first: KnownPart, other: KnownPart) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give what is known of both of two tensors of one shape."""
+    corners = [
+        (max(begin, start), min(begin + extent, start + length))
+        for begin, extent, start, length in zip(
+            first.offset, first.values.shape, other.offset, other.values.shape, strict=True
+        )
+    ]
+
+    def cut(part: KnownPart) -> torch.Tensor:
+        return part.values[
+            tuple(
+                slice(max(low - begin, 0), max(high - begin, 0))
+                for (low, high), begin in zip(corners, part.offset, strict=True)
+            )
+        ]
+
+    return cut(first), cut(other)
+
+
+def _whole(tensor: torch.Tensor) -> KnownPart:
+    values = _copy(tensor)
+    return KnownPart(tuple(values.shape), values, (0,) * values.ndim)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor to the memory of the host, of the first rank where all are simulated."""
+    wait_for(tensor)
+    with without_outer_modes():
+        plain = shards_of_simulated_ranks(tensor)[0].detach()
+        return (plain if plain.layout is torch.strided else plain.to_dense()).cpu().clone()
+
+
+def _region(tensor: DTensor) -> tuple[int, ...] | None:
+    """Find where the local shard lies in the whole; None where it is no region of it."""
+    if any(type(placement) not in (Shard, Replicate, Partial) for placement in tensor.placements):
+        return None
+    utils = importlib.import_module("torch.distributed.tensor._utils")
+    shape, offset = utils.compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return tuple(offset) if tuple(shape) == tuple(tensor.to_local().shape) else None
+
+
+def is_group_fake() -> bool:
+    """Tell whether collectives of this process move no data: a fake group does, unless it is simulated."""
+    dist = torch.distributed
+    return dist.is_initialized() and str(dist.get_backend()) == "fake" and not is_local_mode_open()
+
+
+def is_local_mode_open() -> bool:
+    """Tell whether all ranks are simulated in this process now."""
+    kind = local_mode_type()
+    return kind is not None and any(isinstance(mode, kind) for mode in open_modes())

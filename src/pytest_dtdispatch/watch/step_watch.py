@@ -14,7 +14,7 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.shown import printable, shown
 from pytest_dtdispatch.errors import DtDispatchError, WatchError
-from pytest_dtdispatch.measuring.preconditions import refuse_inside
+from pytest_dtdispatch.measuring.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.loop_counter import LoopCounter

@@ -11,8 +11,8 @@ from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.atlas.arguments import find_arguments
 from pytest_dtdispatch.suite.atlas.inputs import GRID, LINE, layouts_of
+from pytest_dtdispatch.torchapi.groups import collectives_write
 from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
-from pytest_dtdispatch.torchapi.process_groups import collectives_write
 
 OPS = ops_with_a_rule()
 

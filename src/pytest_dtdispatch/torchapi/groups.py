@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from pytest_dtdispatch.torchapi.hooks import SharedHook, local_mode_type
 from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
-from pytest_dtdispatch.torchapi.shared_hook import SharedHook
 
 
 def init_fake_group(world_size: int) -> None:
@@ -53,18 +53,6 @@ def local_mode(world_size: int) -> AbstractContextManager[Any]:
     return mode
 
 
-def is_local_mode_open() -> bool:
-    """Tell whether all ranks are simulated in this process now."""
-    kind = local_mode_type()
-    return kind is not None and any(isinstance(mode, kind) for mode in open_modes())
-
-
-def is_group_fake() -> bool:
-    """Tell whether collectives of this process move no data: a fake group does, unless it is simulated."""
-    dist = torch.distributed
-    return dist.is_initialized() and str(dist.get_backend()) == "fake" and not is_local_mode_open()
-
-
 def collectives_write() -> bool:
     """Tell whether every collective of the open group writes its output: older fake ones leave it."""
     dist = torch.distributed
@@ -72,6 +60,27 @@ def collectives_write() -> bool:
     written = torch.full((ranks,), 7.0)
     dist.all_to_all_single(written, torch.ones(ranks))
     return bool((written == 1).all())
+
+
+def start_rpc(rank: int, world_size: int, path: str, timeout_s: float) -> None:
+    """Start RPC between ranks that meet at a file.
+
+    A ``tcp://`` meeting point would hang under torchrun, whose setting for its own store makes every rank of
+    it a client.
+    """
+    rpc = importlib.import_module("torch.distributed.rpc")
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"file://{path}", rpc_timeout=timeout_s, _transports=["uv"]
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # it does, not its user
+        rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+
+
+def stop_rpc(graceful: bool, timeout_s: float) -> None:
+    """Stop RPC; gracefully, when every rank has come to do so."""
+    rpc = importlib.import_module("torch.distributed.rpc")
+    rpc.shutdown(graceful=graceful, timeout=timeout_s)
 
 
 @contextmanager
@@ -99,34 +108,3 @@ def innermost_in_local_mode(mode: TorchDispatchMode) -> Iterator[None]:
             for name in ("__enter__", "__exit__"):
                 hooks.enter_context(SharedHook(kind, name, beside).in_place())
         yield
-
-
-@functools.cache
-def local_mode_type() -> Any:
-    """Return the class of that mode; None where this torch has none."""
-    try:
-        module = importlib.import_module("torch.distributed._local_tensor")
-    except ImportError:
-        return None
-    return getattr(module, "LocalTensorMode", None)
-
-
-def start_rpc(rank: int, world_size: int, path: str, timeout_s: float) -> None:
-    """Start RPC between ranks that meet at a file.
-
-    A ``tcp://`` meeting point would hang under torchrun, whose setting for its own store makes every rank of
-    it a client.
-    """
-    rpc = importlib.import_module("torch.distributed.rpc")
-    options = rpc.TensorPipeRpcBackendOptions(
-        init_method=f"file://{path}", rpc_timeout=timeout_s, _transports=["uv"]
-    )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # it does, not its user
-        rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
-
-
-def stop_rpc(graceful: bool, timeout_s: float) -> None:
-    """Stop RPC; gracefully, when every rank has come to do so."""
-    rpc = importlib.import_module("torch.distributed.rpc")
-    rpc.shutdown(graceful=graceful, timeout=timeout_s)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import bisect
+import inspect
+import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import Enum
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 
 from pytest_dtdispatch.core.places import CodePlace, Phase
-from pytest_dtdispatch.measuring.module_names import ModuleNames
-from pytest_dtdispatch.torchapi.autograd import (
+from pytest_dtdispatch.torchapi.hooks import (
+    engine_code,
     is_in_backward,
     next_node_number,
     number_of,
@@ -23,7 +29,139 @@ from pytest_dtdispatch.torchapi.autograd import (
     running_node,
     watching_backward,
 )
-from pytest_dtdispatch.torchapi.frames import Frames, Whose
+
+# Code without a file that a user typed: all other is made by programs, as dataclasses make "<string>".
+TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
+PACKAGES = ("site-packages", "dist-packages")
+COMPILED = "torchinductor_"
+
+
+class Whose(Enum):
+    """What a frame tells."""
+
+    USER = "code of the user"
+    MODULE = "the call of a module"
+    ENGINE = "autograd's engine"
+    BACKWARD = "what calls the engine"
+    CLIPPING = "gradients are clipped"
+    OPTIMIZER = "an optimizer works"
+    NOTHING = "code of torch, of Python or of this plugin"
+
+
+class Frames:
+    """Tell whose code it is, once for each code object.
+
+    Attributes:
+        known: by the id of a code object: a walk over the stack asks it for every frame.
+    """
+
+    def __init__(self) -> None:
+        ours = Path(__file__).parents[1]
+        self._ours = _folder(ours)
+        self._suite = _folder(ours / "suite")  # written as users write
+        self._torch = tuple(
+            _folder(Path(torch.__file__).parents[1] / name) for name in ("torch", "functorch")
+        )
+        paths = sysconfig.get_paths()
+        self._python = tuple({_folder(paths[name]) for name in ("stdlib", "platstdlib")})
+        self._optimizers = _folder(Path(torch.optim.__file__).parent)
+        self._clipping = str(Path(torch.nn.utils.__file__).parent / "clip_grad.py")
+        # By id, as to hash a code object takes longer than all else; held, so that its id stays its own.
+        self.known: dict[int, Whose] = {}
+        self._held: list[CodeType] = []
+        self._know(engine_code(), Whose.ENGINE)
+        for function, whose in (
+            (torch.nn.Module.__call__, Whose.MODULE),
+            (torch.nn.Module.zero_grad, Whose.OPTIMIZER),
+            (torch.autograd.backward, Whose.BACKWARD),
+            (torch.autograd.grad, Whose.BACKWARD),
+        ):
+            self._know(inspect.unwrap(function).__code__, whose)
+
+    def learn(self, code: CodeType) -> Whose:
+        """Tell whose code it is that is not known yet, and know it from now on."""
+        return self._know(code, self._of_file(code.co_filename))
+
+    def _know(self, code: CodeType, whose: Whose) -> Whose:
+        self._held.append(code)
+        self.known[id(code)] = whose
+        return whose
+
+    def _of_file(self, file: str) -> Whose:
+        if file.startswith("<"):
+            return Whose.USER if file.startswith(TYPED) else Whose.NOTHING
+        if file == self._clipping:
+            return Whose.CLIPPING
+        if file.startswith(self._optimizers):
+            return Whose.OPTIMIZER
+        is_ours = file.startswith(self._ours) and not file.startswith(self._suite)
+        if is_ours or file.startswith(self._torch) or COMPILED in file:
+            return Whose.NOTHING
+        is_installed = any(f"{os.sep}{folder}{os.sep}" in file for folder in PACKAGES)
+        return Whose.NOTHING if file.startswith(self._python) and not is_installed else Whose.USER
+
+
+def _folder(path: str | Path) -> str:
+    return f"{path}{os.sep}"
+
+
+# What wraps a module and is no part of the names that the program gave.
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+
+
+class ModuleNames:
+    """Name modules from the outermost one that was called, which goes by its class.
+
+    A module that is held under several names has the first. Nothing is kept alive.
+    """
+
+    def __init__(self) -> None:
+        self._roots: WeakKeyDictionary[Any, WeakKeyDictionary[Any, str]] = WeakKeyDictionary()
+
+    def name(self, running: Sequence[Any]) -> str:
+        """Name the innermost of the modules that run, given from there outwards.
+
+        One that the outermost does not hold, as a graph of the compiler's, is part of the next one.
+        """
+        names = self._names_in(running[-1], running[0])
+        return next(name for module in running if (name := names.get(module)))
+
+    def known_name(self, running: Sequence[Any]) -> str:
+        """Name it by the largest known root that has it: a checkpoint calls a part of that anew."""
+        for module in running:
+            if known := [names for names in self._roots.values() if names.get(module)]:
+                return max(known, key=len)[module]
+        return self.name(running)
+
+    def _names_in(self, root: Any, module: Any) -> WeakKeyDictionary[Any, str]:
+        """Return the names in a root, looked up anew where a module was added since."""
+        names = self._roots.get(root)
+        if names is None or module not in names:
+            names = self._roots[root] = WeakKeyDictionary()
+            for name, each in root.named_modules():
+                names[each] = _cleaned(name) or type(_unwrapped(each)).__name__
+            names.setdefault(module, "")  # it is not held there, and not looked for again
+        return names
+
+    def name_of_owner(self, parameter: Any) -> str:
+        """Name the module of a parameter by the largest known root that has it; empty where none has."""
+        for names in sorted(self._roots.values(), key=len, reverse=True):
+            for module, name in list(names.items()):
+                if any(each is parameter for each in module.parameters(recurse=False)):
+                    return name
+        return ""
+
+
+def _cleaned(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def _unwrapped(module: Any) -> Any:
+    inner = next(
+        (getattr(module, name) for name in WRAPPERS if name in vars(module).get("_modules", ())), None
+    )
+    return module if inner is None else _unwrapped(inner)
+
 
 # Names of their own, as a member of an enum takes long to look up.
 NOTHING, USER, MODULE, ENGINE, OPTIMIZER = (
