@@ -74,7 +74,7 @@ PLUGINS = ("benchmark", "cacheprovider", "xdist", "codspeed", "hypothesispytest"
 FLAGS = (
     *(f"-pno:{plugin}" for plugin in PLUGINS),
     *("-vv", "--assert=plain", "--dtdispatch", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1"),
-    *("--dtdispatch-compile-backend=eager", "--dtdispatch-export=csv:results.csv", "test_it.py"),
+    *("-odtdispatch_compile_backend=eager", "--dtdispatch-export=csv:results.csv", "test_it.py"),
 )
 
 

@@ -17,7 +17,7 @@ from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.forms import REPORT
 from pytest_dtdispatch.core.parsing import read_exports, read_file
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
-from pytest_dtdispatch.plugin.flags import EXPORTS
+from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.document import Tone
 from pytest_dtdispatch.report.screen import say
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.plugin.flags import LIMIT, OPTIONS, WITH_FLAG
+from pytest_dtdispatch.plugin.settings import KEYWORDS, WITH_FLAG, WITH_INI, Setting
 from tests.fuzz.inputs import TRIED, odd_texts, of_runs
 from tests.plugin_runs import run, text_of
 
 pytestmark = pytest.mark.torch
 
 # Ranks and a machine that counts instructions are other processes.
-TRIED_HERE = [option for option in WITH_FLAG if option.field not in ("nproc", "metric", "measure_all")]
-LIMITS = [option.field for option in OPTIONS if option.role == LIMIT]
-GATES = [option.flag for option in OPTIONS if option.role == LIMIT]
+ELSEWHERE = ("nproc", "metric", "measure_all")
+FLAGS = [setting for setting in WITH_FLAG if setting.name not in ELSEWHERE]
+INI_NAMES = [setting.dest for setting in WITH_INI if setting.name not in ELSEWHERE]
 GOOD = ["1", "5%", "auto", "fake", "2x4", "cpu", "on", "add*", "expected.csv"]
 # Not what pytest itself takes apart.
 values = some.one_of(some.sampled_from(GOOD), odd_texts).filter(lambda text: "\0" not in text)
@@ -52,28 +52,28 @@ def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest
 
 
 @of_runs
-@given(given_flags=some.lists(some.tuples(some.sampled_from(TRIED_HERE), values), max_size=3))
-def test_flags(folder: pytest.Pytester, given_flags: list[tuple[object, str]]) -> None:
+@given(given_flags=some.lists(some.tuples(some.sampled_from(FLAGS), values), max_size=3))
+def test_flags(folder: pytest.Pytester, given_flags: list[tuple[Setting, str]]) -> None:
     TRIED["runs of pytest"] += 1
     folder.makepyfile(test_fuzzed=TEST.format(marker=""))
     words = ["--dtdispatch"]
-    for option, value in given_flags:
-        words.append(f"{option.flag}={value}" if option.metavar else option.flag)  # type: ignore[attr-defined]
-    gates = [word for word in words if word.partition("=")[0] in (*GATES, "--dtdispatch-expected")]
+    for setting, value in given_flags:
+        words.append(f"{setting.flag}={value}" if setting.metavar else setting.flag)
+    gates = [
+        word for word in words if word.partition("=")[0] in ("--dtdispatch-max", "--dtdispatch-expected")
+    ]
     ends_well(run(folder, *words), gates)
 
 
 @of_runs
-@given(option=some.sampled_from(TRIED_HERE), value=values.filter(str.isprintable))
-def test_an_ini_file(folder: pytest.Pytester, option: object, value: str) -> None:
+@given(name=some.sampled_from(INI_NAMES), value=values.filter(str.isprintable))
+def test_an_ini_file(folder: pytest.Pytester, name: str, value: str) -> None:
     TRIED["runs of pytest"] += 1
     folder.makepyfile(test_fuzzed=TEST.format(marker=""))
-    name = option.dest  # type: ignore[attr-defined]
     folder.path.joinpath("pytest.ini").write_text(f"[pytest]\n{name} = {value}\n", encoding="utf-8")
     ends_well(run(folder, "--dtdispatch"), [])
 
 
-KEYWORDS = [option.field for option in OPTIONS if option.in_marker]
 written_values = some.one_of(
     values.map(repr),
     some.integers().map(repr),
@@ -87,4 +87,4 @@ def test_a_marker(folder: pytest.Pytester, keyword: str, value: str) -> None:
     TRIED["runs of pytest"] += 1
     folder.path.joinpath("pytest.ini").write_text("[pytest]\n")
     folder.makepyfile(test_fuzzed=TEST.format(marker=f"@pytest.mark.dtdispatch({keyword}={value})"))
-    ends_well(run(folder, "--dtdispatch"), [keyword] if keyword in LIMITS else [])
+    ends_well(run(folder, "--dtdispatch"), [])

@@ -18,10 +18,11 @@ from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, 
 from tests.fuzz.inputs import TRIED, assert_one_line, fuzzed, odd_texts, odd_values, spoiled
 
 GOOD = {
-    "count": "20", "file": "out.csv", "file or auto": "auto", "files": "out.csv",
-    "globs": "add*", "mesh": "2x4", "most": "0", "names": "dp", "ranks": "2", "rounds": "auto",
+    "choice": "fake", "count": "20", "exports": "csv:out.csv", "files": "out.csv",
+    "globs": "add*", "limits": "misses=0", "mesh": "2x4", "names": "dp", "ranks": "2", "rounds": "auto",
     "seconds": "1.5", "switch": "true", "thresholds": "hit=median:7.5%", "word": "inductor",
 }  # fmt: skip
+VALID = {"choice": (("fake", "gloo"),), "exports": (("csv", "html"),), "limits": (("misses", "wraps"),)}
 
 
 def is_whole(value: object, least: int, most: float = math.inf) -> bool:
@@ -44,12 +45,14 @@ def is_threshold(limit: Threshold) -> bool:
 # What may come out, whatever goes in.
 MEANS_SOMETHING: dict[str, Callable[[Any], bool]] = {
     "count": lambda read: is_whole(read, 1),
-    "file": lambda read: isinstance(read, Path) and "\0" not in str(read),
-    "file or auto": lambda read: read == "auto" or isinstance(read, Path),
+    "choice": lambda read: read in ("fake", "gloo"),
+    "exports": lambda read: bool(read) and all(each.format in ("csv", "html") for each in read),
     "files": lambda read: bool(read) and all(isinstance(file, Path) for file in read),
     "globs": lambda read: isinstance(read, tuple) and all(map(is_name, read)),
     "mesh": lambda read: bool(read) and all(is_whole(extent, 1) for extent in read),
-    "most": lambda read: is_whole(read, 0),
+    "limits": lambda read: (
+        {*read} <= {"misses", "wraps"} and all(is_whole(most, 0) for most in read.values())
+    ),
     "names": lambda read: len(set(read)) == len(read) and all(map(is_name, read)),
     "ranks": lambda read: is_whole(read, 1, 1024),
     "rounds": lambda read: read == "auto" or is_whole(read, 1),
@@ -63,7 +66,7 @@ MEANS_SOMETHING: dict[str, Callable[[Any], bool]] = {
 def tell(kind: str, value: Any) -> Any:
     """Read a value, or return None where it is refused in words that can be shown."""
     try:
-        return READERS[kind](value)
+        return READERS[kind](value, *VALID.get(kind, ()))
     except ValueError as error:
         assert_one_line(error)
         assert shown(value).isprintable()
@@ -84,7 +87,7 @@ def test_a_text_of_a_flag_or_an_ini_file(kind: str, data: some.DataObject) -> No
     read = tell(kind, text)
     assert read is None or MEANS_SOMETHING[kind](read)
     if re.fullmatch(r"[1-9][0-9]{0,2}", text):  # what is plainly a number is one
-        if kind in ("count", "most", "ranks", "rounds", "seconds"):
+        if kind in ("count", "ranks", "rounds", "seconds"):
             assert read == float(text)
         elif kind == "thresholds":
             assert read is None
@@ -100,5 +103,5 @@ def test_a_value_of_a_marker(kind: str, value: Any) -> None:
     TRIED["values of markers"] += 1
     read = tell(kind, value)
     assert read is None or MEANS_SOMETHING[kind](read)
-    if read is not None and kind in ("count", "most", "ranks"):
+    if read is not None and kind in ("count", "ranks"):
         assert int(value) == read  # nothing is cut off

@@ -220,7 +220,7 @@ def test_what_could_not_be_judged_at_all_fails(verdict: Verdict) -> None:
     ("state", "flag"),
     [
         ("hit", "--dtdispatch-rounds or --dtdispatch-max-time"),
-        ("compile-cold", "--dtdispatch-compile-rounds"),
+        ("compile-cold", "dtdispatch_compile_rounds"),
     ],
 )
 def test_a_row_with_too_few_samples_names_the_flag_that_gives_it_more(state: str, flag: str) -> None:

@@ -67,7 +67,7 @@ def edit_medians(path: Path, change: Callable[[float], float]) -> None:
 
 def test_a_row_says_what_it_is_and_what_proves_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES)
-    result, found = rows(pytester, "--dtdispatch-cold")
+    result, found = rows(pytester, "-odtdispatch_cold=true")
     assert result.ret == pytest.ExitCode.OK
     by_state: dict[str, Any] = {row["params"]["state"]: row for row in found}
     assert set(by_state) == {"cold", "miss", "hit", "local"}
@@ -134,7 +134,7 @@ def test_the_machine_has_the_threads_that_figures_were_taken_in(
     pytester: pytest.Pytester, args: tuple[str, ...], threads: int, said: str
 ) -> None:
     pytester.makepyfile(THREADS)
-    result, _ = rows(pytester, *(f"--dtdispatch-threads={arg}" for arg in args))
+    result, _ = rows(pytester, *(f"-odtdispatch_threads={arg}" for arg in args))
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines([f"  torch *caches, {said}"])
     machine = json.loads((pytester.path / "rows.json").read_text())["machine_info"]["dtdispatch"]

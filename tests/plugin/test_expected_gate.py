@@ -328,19 +328,10 @@ def test_what_improved_warns_where_that_is_wanted_and_has_its_row_to_paste(
     pytester: pytest.Pytester, expected: Path
 ) -> None:
     expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
-    result = run(pytester, *GATE, "--dtdispatch-improved=warn")
+    result = run(pytester, *GATE, "-odtdispatch_improved=warn")
     passed(result, "gate: passed against expected.csv: 6 passed, 1 improved", f"improved {MUL}")
     [pasted] = [line for line in result.outlines if line.startswith(MUL)]
     assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
-
-
-def test_improved_without_expected_results_is_a_mistake(pytester: pytest.Pytester) -> None:
-    refused(
-        run(pytester, *CSV, "--dtdispatch-improved=warn"), "--dtdispatch-improved: ", "--dtdispatch-expected"
-    )
-    refused(run(pytester, "--dtdispatch-improved=warn"), "--dtdispatch-improved: nothing is measured")
-    pytester.makeini("[pytest]\ndtdispatch_improved = warn\n")
-    passed(run(pytester, *CSV), "7 results written")
 
 
 def test_drift_is_told_of_a_run_that_passed(

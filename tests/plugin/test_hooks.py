@@ -151,14 +151,16 @@ def test_ops(dtdispatch, device_mesh):
 
 def test_cold_rows_are_added_when_asked_for(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
-    result, found = rows(pytester, "--dtdispatch-cold")
+    result, found = rows(pytester, "-odtdispatch_cold=true")
     assert states_of(found) == ["cold", "hit", "local", "miss"]
     result.stdout.fnmatch_lines(["dtdispatch: * cold)", "  signature *cold ?s*"])
 
 
 def test_the_header_says_how_measuring_is_set(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
-    result = measure(pytester, "--co", "--dtdispatch-mesh=2x4", "--dtdispatch-cold", "--dtdispatch-ops=mm*")
+    result = measure(
+        pytester, "--co", "--dtdispatch-mesh=2x4", "-odtdispatch_cold=true", "--dtdispatch-ops=mm*"
+    )
     result.stdout.fnmatch_lines(
         [
             "dtdispatch: *(mesh=2x4 device=auto backend=auto rounds=2 repeat=3 max_time=1s cold ops=mm*)",

@@ -102,11 +102,6 @@ def test_a_debugger_is_refused_in_one_line(pytester: pytest.Pytester, flag: str)
     refused(pytester.runpytest_inprocess(*FAST, *COUNT, flag), f"{flag}: not with --dtdispatch-metric *")
 
 
-def test_a_profile_of_times_is_refused(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_inprocess(*FAST, "--dtdispatch", "--dtdispatch-profile")
-    refused(result, "--dtdispatch-profile: only instructions are profiled; add --dtdispatch-metric *")
-
-
 def test_what_runs_no_test_needs_no_meter(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     pytester.makepyfile(
@@ -244,7 +239,7 @@ def test_detach(dtdispatch, device_mesh):
 @pytest.mark.long
 def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_profile=SLOWED)
-    profile = ("--dtdispatch-profile", "--dtdispatch-rounds=1")
+    profile = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1")
     result = pytester.runpytest_subprocess(*FAST, *COUNT, *profile)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(

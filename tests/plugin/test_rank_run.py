@@ -246,7 +246,7 @@ def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> TwoRanks:
         "--dtdispatch-export=csv:rows.csv",
         "--junitxml=junit.xml",
     )
-    asked = ("--dtdispatch-rounds=1", "--dtdispatch-rank-stat=max", "-rsp", "-v")
+    asked = ("--dtdispatch-rounds=1", "-odtdispatch_rank_stat=max", "-rsp", "-v")
     return TwoRanks(run_ranks(folder, 2, *written, *asked), folder)
 
 

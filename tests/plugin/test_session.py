@@ -104,7 +104,7 @@ def test_colour_marks_what_is_proved_and_nothing_without_colour(pytester: pytest
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("flags", [(), ("-v",), ("--dtdispatch-cold",)], ids=["", "verbose", "cold"])
+@pytest.mark.parametrize("flags", [(), ("-v",), ("-odtdispatch_cold=true",)], ids=["", "verbose", "cold"])
 def test_lines_fit_the_width(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, columns: int, flags: tuple[str, ...]
 ) -> None:
@@ -115,7 +115,7 @@ def test_lines_fit_the_width(
     # The op and where it ran are left of a label that was cut.
     assert any(re.match(r"  stack\.default\(.*@2x2 ", line) for line in lines)
     assert {"miss", "hit"} <= set(lines[1].split())
-    assert ("cold" in lines[1].split()) == ("--dtdispatch-cold" in flags)
+    assert ("cold" in lines[1].split()) == ("-odtdispatch_cold=true" in flags)
 
 
 LISTS = (

@@ -6,7 +6,7 @@ import fnmatch
 
 import pytest
 
-from pytest_dtdispatch.plugin.flags import KEYWORDS, WITH_FLAG
+from pytest_dtdispatch.plugin.settings import KEYWORDS, WITH_FLAG
 
 # A conftest that tells what was imported by the end of the run.
 TELL = """
@@ -72,7 +72,7 @@ def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
     pytester.makeconftest(TELL_OURS)
     pytester.makepyfile("def test_nothing(tmp_path): pass")
     result = pytester.runpytest_subprocess(*FAST, *args)
-    result.stdout.fnmatch_lines(["ours: plugin plugin.flags plugin.hooks end"])
+    result.stdout.fnmatch_lines(["ours: plugin plugin.hooks plugin.settings end"])
 
 
 @pytest.mark.parametrize("args", [(), ("--dtdispatch",), ("--dtdispatch-all", "--benchmark-only")])
@@ -125,20 +125,17 @@ def test_the_plugin_is_found_by_the_name_of_its_package_too(
     result.stdout.fnmatch_lines(["dtdispatch: *(mesh=4 *"])
 
 
-def test_help_says_each_flag_once_and_nothing_of_older_spellings(pytester: pytest.Pytester) -> None:
+def test_help_says_each_flag_once(pytester: pytest.Pytester) -> None:
     result = run_alone(pytester, "--help")
     assert result.ret == pytest.ExitCode.OK
     words = result.stdout.str().split()
     text = " ".join(words)
-    shown = [option for option in WITH_FLAG if not option.is_older]
-    assert (len(shown), len(WITH_FLAG)) == (27, 38)
-    for option in WITH_FLAG:
-        is_listed = f"{option.dest} (string):" in text or f"{option.dest} (linelist):" in text
-        assert (option.flag in {word.split("=")[0].rstrip(",") for word in words}) is not option.is_older
-        assert is_listed is not option.is_older
-    for option in shown:
-        assert "".join(words).count(option.help.replace(" ", "")) == 1  # lines may break after a hyphen
-        assert f"as {option.flag}, which beats it" in text
+    flags = {word.split("=")[0].rstrip(",") for word in words if word.startswith("--dtdispatch")}
+    assert flags == {setting.flag for setting in WITH_FLAG}
+    assert len(flags) <= 18
+    for setting in WITH_FLAG:
+        assert "".join(words).count(setting.help.replace(" ", "")) == 1  # lines may break after a hyphen
+        assert f"as {setting.flag}, which beats it" in text
     for default in ("(default: 20)", "(default: 10)", "(default: 1.0)", "(default: 4)", "(default: auto)"):
         assert default in text
     result.stdout.fnmatch_lines(["DTensor dispatch overhead:", "imported: end"])

@@ -140,21 +140,21 @@ def test_a_step_over_a_limit_fails_its_test_with_what_it_has(
 
 
 def test_a_step_within_its_limits_passes(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(counted("growing", "max_misses_per_step=1, max_redistributes=1, max_collectives=2"))
+    pytester.makepyfile(counted("growing", 'max="misses=1,redistributes=1,collectives=2"'))
     measure(pytester).assert_outcomes(passed=1)
 
 
 def test_limits_of_the_command_line_beat_those_of_the_marker(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(counted("growing", "max_misses_per_step=0"))
+    pytester.makepyfile(counted("growing", 'max="misses=0"'))
     measure(pytester, "--dtdispatch-max=misses=1,collectives=9").assert_outcomes(passed=1)
-    pytester.makepyfile(counted("growing", "max_misses_per_step=1"))
-    measure(pytester, "--dtdispatch-max-misses-per-step=0").assert_outcomes(failed=1)
+    pytester.makepyfile(counted("growing", 'max="misses=1"'))
+    measure(pytester, "--dtdispatch-max=misses=0").assert_outcomes(failed=1)
 
 
 def test_a_limit_of_the_ini_file_holds_and_asks_nothing_of_runs_without_measuring(
     pytester: pytest.Pytester,
 ) -> None:
-    pytester.makeini("[pytest]\ndtdispatch_max_misses_per_step = 0\n")
+    pytester.makeini("[pytest]\ndtdispatch_max = misses=0\n")
     pytester.makepyfile(counted("growing"))
     measure(pytester).assert_outcomes(failed=1)
     run(pytester).assert_outcomes(passed=1)
@@ -165,7 +165,7 @@ def test_a_limit_of_the_ini_file_holds_and_asks_nothing_of_runs_without_measurin
 
 def test_a_marker_with_a_limit_on_a_test_that_counts_nothing_fails_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        IMPORTS + "\n@pytest.mark.dtdispatch(max_misses_per_step=0)\ndef test_step(dtdispatch):\n    pass\n"
+        IMPORTS + "\n@pytest.mark.dtdispatch(max='misses=0')\ndef test_step(dtdispatch):\n    pass\n"
     )
     result = measure(pytester)
     result.assert_outcomes(failed=1)
@@ -179,22 +179,20 @@ def test_a_marker_with_a_limit_on_a_test_that_counts_nothing_fails_it(pytester: 
 
 
 def test_a_marker_with_a_limit_on_a_test_without_the_fixture_fails_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS + "\n@pytest.mark.dtdispatch(max_misses_per_step=0)\ndef test_step():\n    pass\n"
-    )
+    pytester.makepyfile(IMPORTS + "\n@pytest.mark.dtdispatch(max='misses=0')\ndef test_step():\n    pass\n")
     measure(pytester).assert_outcomes(failed=1)
 
 
 def test_a_flag_that_judges_nothing_fails_the_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(IMPORTS + "\ndef test_step(dtdispatch):\n    pass\n")
-    result = measure(pytester, "--dtdispatch-max-collectives=3", "--dtdispatch-max=misses=0,recompiles=0")
+    result = measure(pytester, "--dtdispatch-max=collectives=3", "--dtdispatch-max=misses=0,recompiles=0")
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         [
             "gate: failed against limits: 3 missing",
+            "*--dtdispatch-max collectives=3 judged nothing: no steps were counted*",
             "*--dtdispatch-max misses=0 judged nothing: no steps were counted*",
-            "*--dtdispatch-max-collectives judged nothing: no steps were counted*",
             "*--dtdispatch-max recompiles=0 judged nothing: nothing was compiled*",
         ]
     )
@@ -202,13 +200,13 @@ def test_a_flag_that_judges_nothing_fails_the_run(pytester: pytest.Pytester) -> 
 
 def test_a_flag_that_judged_something_passes_the_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(counted("steady"))
-    result = measure(pytester, "--dtdispatch-max-misses-per-step=0")
+    result = measure(pytester, "--dtdispatch-max=misses=0")
     assert result.ret == pytest.ExitCode.OK
     assert "judged nothing" not in text_of(result)
 
 
 def test_a_disabled_gate_fails(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(counted("steady", "max_misses_per_step=0"))
+    pytester.makepyfile(counted("steady", 'max="misses=0"'))
     result = measure(pytester, "--benchmark-disable")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -218,11 +216,9 @@ def test_a_disabled_gate_fails(pytester: pytest.Pytester) -> None:
 
 def test_a_flag_of_a_gate_alone_is_a_usage_error(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(counted("steady"))
-    result = run(pytester, "--dtdispatch-max-misses-per-step=0")
+    result = run(pytester, "--dtdispatch-max=misses=0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["ERROR: --dtdispatch-max-misses-per-step: nothing is measured without --dtdispatch*"]
-    )
+    result.stderr.fnmatch_lines(["ERROR: --dtdispatch-max: nothing is measured without --dtdispatch*"])
 
 
 # Whole tests
@@ -257,17 +253,17 @@ def test_none():
 
 def test_limits_hold_for_whole_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(STEPS + "\ndef test_plain(device_mesh):\n    growing(device_mesh)()\n")
-    result = run(pytester, *WHOLE, "--dtdispatch-max-misses-per-step=0")
+    result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0")
     result.assert_outcomes(failed=1)
     assert_says_once(result, "capture 1: over its limits")
-    run(pytester, *WHOLE, "--dtdispatch-max-misses-per-step=1").assert_outcomes(passed=1)
+    run(pytester, *WHOLE, "--dtdispatch-max=misses=1").assert_outcomes(passed=1)
 
 
 def test_a_whole_test_that_fails_fails_as_it_does_uncounted(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         STEPS + "\ndef test_plain(device_mesh):\n    growing(device_mesh)()\n    assert 1 == 2\n"
     )
-    result = run(pytester, *WHOLE, "--dtdispatch-max-misses-per-step=0")
+    result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0")
     result.assert_outcomes(failed=1)
     assert "over its limits" not in text_of(result)
     assert "assert 1 == 2" in text_of(result)

@@ -11,8 +11,8 @@ import pytest
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.gates.expected_file import read_results
-from pytest_dtdispatch.plugin.flags import EXPORTS
 from pytest_dtdispatch.plugin.kinds import metric_names
+from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.saved_run import KEY, encode_run
 from tests.plugin_runs import IMPORTS, measure, text_of

@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State, Uni
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.plugin.flags import EXPORTS
+from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.exports import FORMATS, export_saved
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from tests.reported_runs import ADD, HITS, hostile_run, row, run_of

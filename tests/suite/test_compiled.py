@@ -58,7 +58,7 @@ def test_compiled_it_computes_the_same(training: bool) -> None:
 
 def test_the_case_of_a_changed_placement_passes(pytester: pytest.Pytester) -> None:
     suite = ("--pyargs", "pytest_dtdispatch.suite", "-m", "compile", "-k", "placement_change")
-    result = measure(pytester, *suite, "--benchmark-quiet", "--dtdispatch-compile-rounds=1")
+    result = measure(pytester, *suite, "--benchmark-quiet", "-odtdispatch_compile_rounds=1")
     outcomes = result.parseoutcomes()
     assert (outcomes["passed"], outcomes.get("failed"), outcomes.get("errors")) == (1, None, None)
     result.stdout.fnmatch_lines(["    recompiled double*"])

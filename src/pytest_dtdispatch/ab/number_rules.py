@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 
 GREW = "find what made it grow; --dtdispatch-metric counts lists what each count consists of, and where"
-SLOWER = "find what grew: --dtdispatch-metric instructions --dtdispatch-profile on both sides"
+SLOWER = "find what grew: --dtdispatch-metric instructions -o dtdispatch_profile=true on both sides"
 GONE = "the head did not measure it: restore the test"
 OTHER_BUILD = "another build, Python or meter on one side; --control off judges anyway"
 

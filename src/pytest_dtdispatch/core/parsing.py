@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -196,15 +195,6 @@ def _read_export(text: str, formats: Sequence[str]) -> Export:
         raise ValueError(f"FORMAT:FILE: {shown(path)} is not {error}") from None
 
 
-def beside(read: Any, folder: Path) -> Any:
-    """Look for a file that an option names in a folder, unless its path is a whole one."""
-    if isinstance(read, Path):
-        return folder / read
-    if isinstance(read, Export):
-        return read if read.is_auto else Export(read.format, folder / read.path)
-    return tuple(beside(each, folder) for each in read) if isinstance(read, tuple) else read
-
-
 def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Read one of several words."""
     if not isinstance(value, str) or value not in choices:
@@ -242,13 +232,15 @@ def _limits_of(value: Any) -> list[tuple[Any, Any]]:
     return [(name.strip(), number.strip()) for name, _, number in pairs]
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = {
+# Those of words and of named values take what is valid too.
+READERS: Mapping[str, Callable[..., Any]] = {
+    "choice": read_choice,
+    "exports": read_exports,
+    "limits": read_limits,
     "count": read_count,
-    "file": read_file,
     "files": read_files,
     "globs": read_globs,
     "mesh": read_mesh,
-    "most": partial(read_count, least=0),
     "names": read_names,
     "ranks": read_ranks,
     "rounds": read_rounds,

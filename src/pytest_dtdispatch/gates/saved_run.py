@@ -31,7 +31,7 @@ CHANGES = ("change_percent", "change_low_percent", "change_high_percent")
 NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
 GONE = "it is in the saved run and was not measured: restore the test, or save a new run"
 TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
-FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "--dtdispatch-compile-rounds"
+FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "dtdispatch_compile_rounds"
 SAVE_MORE = (
     "save one with a greater --dtdispatch-rounds or --dtdispatch-max-time where little else runs, "
     "or hold other states alone: hit=median:20%"

@@ -18,12 +18,12 @@ from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.plugin.flags import METRICS
+from pytest_dtdispatch.plugin.settings import METRICS
 from pytest_dtdispatch.report.saved_run import KEY, encode_run
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.settings import Settings
 
 FIXTURE = "benchmark"
 LATEST = "[0-9][0-9][0-9][0-9]_"  # how saved runs are numbered

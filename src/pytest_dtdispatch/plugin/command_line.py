@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from _pytest.config.findpaths import determine_setup
 
-from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.flags import WITH_FLAG
+from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
@@ -26,11 +26,11 @@ def runs_nothing(flags: object) -> bool:
     return any(getattr(flags, dest, False) for dest in RUNS_NOTHING)
 
 
-def measuring_settings(config: pytest.Config) -> options.Settings | None:
+def measuring_settings(config: pytest.Config) -> Settings | None:
     """Return the settings of a run that measures and has no mistake: that is told when it is configured."""
-    if runs_nothing(config.option) or options.why_not_measured(config):
+    if runs_nothing(config.option) or resolve.why_not_measured(config):
         return None
-    settings = options.valid_settings(config)
+    settings = resolve.valid_settings(config)
     return settings if settings and settings.measure else None
 
 
@@ -47,7 +47,7 @@ def refuse_moved_rootdir(config: pytest.Config) -> None:
     Pytest looks for both before it knows our flags, and takes FILE of ``--flag FILE`` for a path of tests.
     """
     args = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
-    flags = {option.flag for option in WITH_FLAG if option.metavar}
+    flags = {setting.flag for setting in WITH_FLAG if setting.metavar}
     apart = [(flag, value) for flag, value in pairwise(args) if flag in flags and Path(value).exists()]
     if apart and (config.rootpath, config.inipath) != _setup(config):
         flag, value = apart[0]

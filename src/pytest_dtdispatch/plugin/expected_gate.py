@@ -15,13 +15,13 @@ from pytest_dtdispatch.gates.expected import judge_results
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected
 from pytest_dtdispatch.plugin.gate import Gate
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
-from pytest_dtdispatch.plugin.options import row_nodeid, why_not_measured
+from pytest_dtdispatch.plugin.resolve import row_nodeid, why_not_measured
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.settings import Settings
 
 
 class ExpectedGate(Gate):

@@ -13,7 +13,7 @@ import pytest
 from pytest_dtdispatch.core.environment import require_torch
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError
-from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.rank_process import rank_of, test_number
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
         require_torch()
     from pytest_dtdispatch.meshes.place import choose_place
 
-    settings, groups = options.test_settings(request.node), _groups(request)
+    settings, groups = resolve.test_settings(request.node), _groups(request)
     with _told():
         place = choose_place(settings.mesh, settings.device, settings.backend)
         group: ProcessGroup = groups.group(place, settings.backend != "auto")
@@ -63,8 +63,8 @@ def factory(request: pytest.FixtureRequest) -> MeshFactory:
         require_torch()
     from pytest_dtdispatch.meshes.place import choose_place
 
-    settings, groups = options.test_settings(request.node), _groups(request)
-    in_marker = options.marker_values(request.node).get("mesh", (1,))
+    settings, groups = resolve.test_settings(request.node), _groups(request)
+    in_marker = resolve.marker_values(request.node).get("mesh", (1,))
 
     def make(
         shape: tuple[int, ...] | None = None,
@@ -76,11 +76,11 @@ def factory(request: pytest.FixtureRequest) -> MeshFactory:
         if dim_names is None and shape is None:
             dim_names = settings.dim_names
         with _told():
-            names = None if dim_names is None else options.checked("dim_names", dim_names)
+            names = None if dim_names is None else resolve.checked("dim_names", dim_names)
             place = choose_place(
-                options.checked("mesh", settings.mesh if shape is None else shape),
-                options.checked("device", device or settings.device),
-                options.checked("backend", backend),
+                resolve.checked("mesh", settings.mesh if shape is None else shape),
+                resolve.checked("device", device or settings.device),
+                resolve.checked("backend", backend),
             )
             room = prod(in_marker) if place.backend == "fake" else None
             return groups.mesh(place, names, backend != "auto", room)
@@ -110,7 +110,7 @@ def _exchange(config: pytest.Config) -> Exchange:
         from pytest_dtdispatch.ranks.exchange import join
 
         world = read_world(os.environ)
-        exchange = join(world, options.run_settings(config).timeout)
+        exchange = join(world, resolve.run_settings(config).timeout)
         if world.is_many:  # else no test meets what another one left there
             config.stash[_EXCHANGE] = exchange
     return exchange

@@ -1,6 +1,6 @@
 """pytest's hooks and our fixtures, a few lines each.
 
-Nothing here imports torch. A run that does not measure imports this and the table of options, and no more.
+Nothing here imports torch. A run that does not measure imports this and the table of settings, and no more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_dtdispatch.plugin import flags
+from pytest_dtdispatch.plugin import settings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the flags."""
-    flags.add_options(parser)
+    settings.add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before anything is printed, and before output is captured
@@ -44,7 +44,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     Where instructions are to be counted, or ranks are to be started, other processes run the tests; then
     return their exit status.
     """
-    if config.getoption("help") or config.getoption("version") or not flags.is_asked(config):
+    if config.getoption("help") or config.getoption("version") or not settings.is_asked(config):
         return None
     from pytest_dtdispatch.plugin import instruction_run, run
 
@@ -54,14 +54,12 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the flags, and load what measures only when it was asked for."""
-    config.addinivalue_line("markers", flags.marker_line())
+    config.addinivalue_line("markers", settings.marker_line())
     selects = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
-    if selects or flags.is_asked(config):
+    if selects or settings.is_asked(config):
         from pytest_dtdispatch.plugin.run import load
 
         load(config, bool(selects))
-    if config.getoption("help"):
-        flags.hide_older(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -86,8 +84,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _check_markers(item: pytest.Item) -> None:
-    if item.get_closest_marker(flags.MARKER):
-        from pytest_dtdispatch.plugin.options import test_settings
+    if item.get_closest_marker(settings.MARKER):
+        from pytest_dtdispatch.plugin.resolve import test_settings
 
         test_settings(item)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_dtdispatch.plugin import options
 from pytest_dtdispatch.plugin.command_line import (
     measuring_settings,
     refuse_questions,
@@ -70,7 +69,7 @@ def rerun(config: pytest.Config) -> int | None:
         return None
     if settings is None or settings.metric != "instructions":
         return None
-    refuse_questions(config, options.COUNT_INSTRUCTIONS)
+    refuse_questions(config, "--dtdispatch-metric instructions")
     choice = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
     with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder, uncaptured(config):
         Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))

@@ -11,11 +11,9 @@ from pytest_dtdispatch.core.results import TestResults, number_name
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.gates.limits import complaint, over, unjudged
-from pytest_dtdispatch.plugin.flags import LIMITS
 from pytest_dtdispatch.plugin.gate import Gate
-from pytest_dtdispatch.plugin.given import limits_given
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.options import gate_keywords, row_nodeid, test_settings
+from pytest_dtdispatch.plugin.resolve import limits_given, marker_values, row_nodeid, test_settings
 
 WHERE = "limits"
 XFAIL = "its test is marked to fail (xfail)"
@@ -70,12 +68,13 @@ class LimitGate(Gate):
         """Name the limits of a test that judged nothing in it."""
         test, held_to = row_nodeid(item), test_settings(item).limits
         results = self._results.get(test, TestResults(test))
+        of_marker = marker_values(item).get("max", {})
         for kind in KINDS.values():
             limits = ", ".join(f"{limit}={held_to[limit]}" for limit in kind.limits if limit in held_to)
             raised = sorted(name for of, name in results.uncounted if limits and of == kind.name)
             for name in raised:
                 yield unjudged(number_name(test, name), limits, RAISED, Verdict.MISSING)
-            marked = ", ".join(gate_keywords(item, kind.limits))
+            marked = ", ".join(f"{limit}={of_marker[limit]}" for limit in kind.limits if limit in of_marker)
             if marked and self._why_not:
                 yield unjudged(test, marked, self._why_not)
             elif marked and not raised and not results.of(kind.name):
@@ -102,6 +101,5 @@ class LimitGate(Gate):
         verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
         for kind in KINDS.values():
             if not any(results.of(kind.name) for results in self._results.values()):
-                fields = [LIMITS.get(limit, limit) for limit in kind.limits]
-                for given in limits_given(self._config, fields):
+                for given in limits_given(self._config, kind.limits):
                     yield unjudged(given, given, self._why_not or kind.nothing, verdict)

@@ -33,7 +33,7 @@ from pytest_dtdispatch.steps.model import Steps
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.guard import Setup
     from pytest_dtdispatch.measuring.sampler import Sampler
-    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
 
 T = TypeVar("T")

@@ -15,7 +15,6 @@ from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.plugin.flags import ANNOTATIONS
 from pytest_dtdispatch.plugin.last_line import FILE_LOST
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.annotations import CodeLine, error_commands
@@ -26,7 +25,7 @@ from pytest_dtdispatch.report.summary import MOST_BYTES, stopped_summary, summar
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.settings import Settings
 
 ACTIONS, REPOSITORY, JOB_SUMMARY = "GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY"
 NO_JOB = f"no summary was written: --dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
@@ -61,6 +60,7 @@ class Outputs(PluginObject):
         _check_that_files_differ(settings)
         self.failures: list[str] = []
         self._config = config
+        self._annotates = settings.annotations
         self._report = report
         self._targets = [target for export in settings.export if (target := _checked(export))]
         self._lacks_job = len(self._targets) < len(settings.export)
@@ -93,7 +93,7 @@ class Outputs(PluginObject):
         try:
             return (yield)
         finally:
-            if os.environ.get(ACTIONS) == "true" and self._config.getini(ANNOTATIONS):
+            if os.environ.get(ACTIONS) == "true" and self._annotates:
                 for line in error_commands(self._report(), self._places):
                     terminalreporter.ensure_newline()
                     terminalreporter.write_line(line)

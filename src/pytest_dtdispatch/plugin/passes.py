@@ -15,7 +15,7 @@ import pytest
 from pytest_dtdispatch.core.files import write_whole
 from pytest_dtdispatch.core.pass_rows import ASKED, GO_ON, OUTPUT, PASSES, AnswerKind, PassRows, RunNumbers
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
-from pytest_dtdispatch.plugin.options import row_nodeid, run_settings
+from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
 from pytest_dtdispatch.plugin.run_numbers import recorder_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin import resolve
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.exchange import Exchange
@@ -80,7 +80,7 @@ class Rank:
         from pytest_dtdispatch.ranks.exchange import join
 
         try:
-            if (settings := options.valid_settings(config)) is not None:
+            if (settings := resolve.valid_settings(config)) is not None:
                 self.exchange = join(self.world, settings.timeout)
                 _take_one_order(config, self.exchange)
         except RanksError as error:

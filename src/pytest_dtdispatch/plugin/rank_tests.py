@@ -25,7 +25,7 @@ from pytest_dtdispatch.report.document import Document, Span, Tone, Verbatim, on
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
 
 PLUGIN = "dtdispatch-ranks"

@@ -16,7 +16,7 @@ from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.core.verdicts import Threshold
-    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.settings import Settings
 
 
 def reported_run(

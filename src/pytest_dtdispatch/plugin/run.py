@@ -13,7 +13,7 @@ import pytest
 from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.command_line import (
     measuring_settings,
     refuse_moved_rootdir,
@@ -27,7 +27,7 @@ from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Lo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.launch import RankEnd
     from pytest_dtdispatch.report.reported_run import ReportedRun
 
@@ -54,8 +54,8 @@ def main(config: pytest.Config) -> int | None:
 
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     """Register what measures, judges and writes, as far as it was asked for."""
-    settings = options.run_settings(config)
-    options.refuse_idle_flags(config, settings)
+    settings = resolve.run_settings(config)
+    resolve.refuse_idle_flags(config, settings)
     if config.pluginmanager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
         from pytest_dtdispatch.plugin.bridge import Bridge
 

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.core.world import read_world
-from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.gate import Gate
-from pytest_dtdispatch.plugin.given import gate_flags
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.core.verdicts import Judgement, Threshold
     from pytest_dtdispatch.gates.saved_run import StateRow
-    from pytest_dtdispatch.plugin.options import Settings
+    from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.reported_run import ReportedRun
 
 PLUGIN = "dtdispatch-saved-run"
@@ -33,10 +32,10 @@ def prepare(config: pytest.Config) -> None:
     """Read the saved run to compare with, where anything is measured."""
     if hasattr(config, "workerinput") or not read_world(os.environ).is_first:
         return  # the process that started the workers judges, and the first rank
-    settings = options.valid_settings(config)
+    settings = resolve.valid_settings(config)
     if settings is None:
         return
-    asked = gate_flags(config, (options.SAVED_RUN_GATE.field, "any_machine"))
+    asked = resolve.flags_given(config, ("threshold", "any_machine"))
     if asked and settings.measure and (why := _why_idle(config)):
         raise pytest.UsageError(f"{asked[0]}: {why}")
     if settings.measure and config.getoption("benchmark_compare", None):
@@ -69,12 +68,12 @@ class SavedRunGate(Gate):
         """Enter what was measured in a test."""
         from pytest_dtdispatch.gates.saved_run import state_rows
 
-        self._held[results.test] = options.test_settings(item).threshold or ()
+        self._held[results.test] = resolve.test_settings(item).threshold or ()
         self._rows[results.test] = [*state_rows(results.test, results.measurements())]
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        self._left_out.update(f"{options.row_nodeid(item)}::" for item in items)
+        self._left_out.update(f"{resolve.row_nodeid(item)}::" for item in items)
 
     def judge(self) -> dict[str, Judgement]:
         """Hold the run against the saved one, where any threshold was asked for."""
@@ -112,7 +111,7 @@ class SavedRunGate(Gate):
         metric = self._settings.metric
         takes_times = metric in SAMPLERS and SAMPLERS[metric].unit.is_time
         times_nothing = "" if takes_times else f"--dtdispatch-metric {metric} times nothing"
-        return options.why_not_measured(self._config) or times_nothing
+        return resolve.why_not_measured(self._config) or times_nothing
 
     def _thresholds(self, row: StateRow) -> tuple[Threshold, ...]:
         from pytest_dtdispatch.core.verdicts import thresholds_of

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.results import Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
-from pytest_dtdispatch.plugin import options
+from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.kinds import documents, legends, numbers
 from pytest_dtdispatch.plugin.last_line import add_failures, add_not_measured, add_undecided, why_nothing
 from pytest_dtdispatch.plugin.open_capture import told_of
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.expected_gate import ExpectedGate
     from pytest_dtdispatch.plugin.limit_gate import LimitGate
     from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
-    from pytest_dtdispatch.plugin.options import Settings
     from pytest_dtdispatch.plugin.outputs import Outputs
     from pytest_dtdispatch.plugin.rank_tests import RankSession
     from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
+    from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.reported_run import ReportedRun
 
 LIMITS, SAVED_RUN, EXPECTED = "dtdispatch-limits", "dtdispatch-saved-run", "dtdispatch-expected"
@@ -61,7 +61,7 @@ class Session(PluginObject):
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        self.why_not = options.why_not_measured(config)
+        self.why_not = resolve.why_not_measured(config)
         self._config = config
         self._settings = settings
         self._has_thresholds = bool(settings.threshold)
@@ -108,9 +108,9 @@ class Session(PluginObject):
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
-        settings, test = options.test_settings(item), options.row_nodeid(item)
+        settings, test = resolve.test_settings(item), resolve.row_nodeid(item)
         self._has_thresholds |= bool(settings.threshold)
-        if of_marker := options.marker_values(item).get("threshold"):
+        if of_marker := resolve.marker_values(item).get("threshold"):
             self._thresholds[test] = of_marker
         self._unmeasured.add(test, settings)
         try:
@@ -155,9 +155,10 @@ class Session(PluginObject):
         else:
             with self.measuring(item) as measurer, told_of(measurer.whole_test()):
                 result = yield
-        if self.why_not and options.is_held_to_saved_run(item):
+        is_compared = self._config.getoption("benchmark_compare", None)
+        if self.why_not and is_compared and "threshold" in resolve.marker_values(item):
             raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
-        results = self.results.get(test := options.row_nodeid(item))
+        results = self.results.get(test := resolve.row_nodeid(item))
         if results is not None and not results and not results.ops() and _is_fixture_used(item):
             self._unmeasured.tests[test] = f"{test}: it measured nothing with its dtdispatch fixture"
         return result

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.options import Settings, row_nodeid, test_settings
+from pytest_dtdispatch.plugin.resolve import row_nodeid, test_settings
+from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 MOST_NAMES = 10

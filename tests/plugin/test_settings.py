@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.parsing import Export, beside
+from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.errors import MeshError
-from pytest_dtdispatch.plugin import options
-from pytest_dtdispatch.plugin.flags import LIMITS, OPTIONS, marker_line
-from pytest_dtdispatch.plugin.options import Settings, refuse_idle_flags, run_settings
+from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin.resolve import refuse_idle_flags, run_settings
+from pytest_dtdispatch.plugin.settings import KEYWORDS, SETTINGS, WITH_FLAG, WITH_INI, Settings, marker_line
 
-LIMITED = {"max_misses_per_step": 0, "max_graph_breaks": 1}  # what the option of all limits is tried with
 # What is typed for each setting, as a flag, and what it becomes.
 GIVEN: dict[str, tuple[list[str], Any]] = {
     "measure": (["--dtdispatch"], True),
@@ -27,39 +26,35 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "rounds": (["--dtdispatch-rounds=7"], 7),
     "repeat": (["--dtdispatch-repeat", "3"], 3),
     "max_time": (["--dtdispatch-max-time=0.25"], 0.25),
-    "cold": (["--dtdispatch-cold"], True),
     "ops": (["--dtdispatch-ops=add*", "--dtdispatch-ops=mm"], ("add*", "mm")),
     "mesh": (["--dtdispatch-mesh=2x4"], (2, 4)),
     "backend": (["--dtdispatch-backend=gloo"], "gloo"),
     "device": (["--dtdispatch-device=cuda"], "cuda"),
     "nproc": (["--dtdispatch", "--dtdispatch-nproc=2"], 2),
     "timeout": (["--dtdispatch-timeout=7.5"], 7.5),
-    "rank_stat": (["--dtdispatch-rank-stat=max"], "max"),
-    "threads": (["--dtdispatch-threads=program"], "program"),
     "metric": (["--dtdispatch-metric=counts"], "counts"),
-    "profile": (["--dtdispatch-profile"], True),
-    "max": (["--dtdispatch", "--dtdispatch-max=misses=0,graph_breaks=1"], LIMITED),
-    "max_misses_per_step": (["--dtdispatch", "--dtdispatch-max-misses-per-step=0"], 0),
-    "max_cache_growth": (["--dtdispatch", "--dtdispatch-max-cache-growth=2"], 2),
-    "max_spec_growth": (["--dtdispatch", "--dtdispatch-max-spec-growth=3"], 3),
-    "max_redistributes": (["--dtdispatch", "--dtdispatch-max-redistributes=4"], 4),
-    "max_collectives": (["--dtdispatch", "--dtdispatch-max-collectives=5"], 5),
-    "max_wraps": (["--dtdispatch", "--dtdispatch-max-wraps=6"], 6),
-    "max_recompiles": (["--dtdispatch", "--dtdispatch-max-recompiles=0"], 0),
-    "max_graph_breaks": (["--dtdispatch", "--dtdispatch-max-graph-breaks=1"], 1),
-    "compile_backend": (["--dtdispatch-compile-backend=aot_eager"], "aot_eager"),
-    "compile_rounds": (["--dtdispatch-compile-rounds=3"], 3),
+    "max": (["--dtdispatch", "--dtdispatch-max=misses=0,graph_breaks=1"], {"misses": 0, "graph_breaks": 1}),
     "threshold": (
         ["--dtdispatch-fail=median:10%", "--dtdispatch-fail=hit=min:7.5%"],
         (Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)),
     ),
     "any_machine": (["--dtdispatch-any-machine"], True),
     "expected": (["--dtdispatch", "--dtdispatch-expected=a b.csv"], (Path("a b.csv"),)),
-    "improved": (["--dtdispatch-improved=warn"], "warn"),
     "export": (
         ["--dtdispatch", "--dtdispatch-export=csv:e.csv", "--dtdispatch-export", "markdown:auto"],
         (Export("csv", Path("e.csv")), Export("markdown", Path("auto"))),
     ),
+}
+# What an ini file says of settings that have no flag, and what that becomes.
+INI_ALONE: dict[str, tuple[str, Any]] = {
+    "cold": ("dtdispatch_cold = on", True),
+    "rank_stat": ("dtdispatch_rank_stat = max", "max"),
+    "threads": ("dtdispatch_threads = program", "program"),
+    "profile": ("dtdispatch_profile = true", True),
+    "compile_backend": ("dtdispatch_compile_backend = aot_eager", "aot_eager"),
+    "compile_rounds": ("dtdispatch_compile_rounds = 3", 3),
+    "improved": ("dtdispatch_improved = warn", "warn"),
+    "annotations": ("dtdispatch_annotations = false", False),
 }
 INI = {
     "measure": "dtdispatch = true",
@@ -68,37 +63,21 @@ INI = {
     "rounds": "dtdispatch_rounds = 7",
     "repeat": "dtdispatch_repeat = 3",
     "max_time": "dtdispatch_max_time = 0.25",
-    "cold": "dtdispatch_cold = on",
     "ops": "dtdispatch_ops =\n  add*\n  mm",
     "mesh": "dtdispatch_mesh = 2x4",
     "backend": "dtdispatch_backend = gloo",
     "device": "dtdispatch_device = cuda",
     "nproc": "dtdispatch_nproc = 2",
     "timeout": "dtdispatch_timeout = 7.5",
-    "rank_stat": "dtdispatch_rank_stat = max",
-    "threads": "dtdispatch_threads = program",
     "metric": "dtdispatch_metric = counts",
-    "profile": "dtdispatch_profile = true",
     "max": "dtdispatch_max =\n  misses=0\n  graph_breaks=1",
-    "max_misses_per_step": "dtdispatch_max_misses_per_step = 0",
-    "max_cache_growth": "dtdispatch_max_cache_growth = 2",
-    "max_spec_growth": "dtdispatch_max_spec_growth = 3",
-    "max_redistributes": "dtdispatch_max_redistributes = 4",
-    "max_collectives": "dtdispatch_max_collectives = 5",
-    "max_wraps": "dtdispatch_max_wraps = 6",
-    "max_recompiles": "dtdispatch_max_recompiles = 0",
-    "max_graph_breaks": "dtdispatch_max_graph_breaks = 1",
-    "compile_backend": "dtdispatch_compile_backend = aot_eager",
-    "compile_rounds": "dtdispatch_compile_rounds = 3",
     "threshold": "dtdispatch_fail =\n  median:10%\n  hit=min:7.5%",
     "any_machine": "dtdispatch_any_machine = yes",
     "expected": "dtdispatch_expected = a b.csv",
-    "improved": "dtdispatch_improved = warn",
     "export": "dtdispatch_export =\n  csv:e.csv\n  markdown:auto",
 }
 # Mistakes: setting, what is typed, what the line says of it.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")
-LIMIT = "is not a whole number of at least 0"
 COUNT = "is not a whole number of at least 1"
 ROUNDS = COUNT + ", or auto"
 MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
@@ -112,10 +91,6 @@ MISTAKES = [
     ("max_time", "soon", "is not a number of seconds above 0"),
     ("mesh", "2x", MESH),
     ("mesh", "0x4", MESH),
-    ("max_misses_per_step", "-1", LIMIT),
-    ("max_misses_per_step", "0.5", LIMIT),
-    ("max_collectives", "few", LIMIT),
-    ("max_recompiles", "-1", LIMIT),
     ("compile_rounds", "0", COUNT),
     ("metric", "counters", "is not one of time, counts, instructions"),
     ("backend", "mpi", "is not one of auto, fake, gloo, nccl, local"),
@@ -125,8 +100,6 @@ MISTAKES = [
     ("threads", "2", "is not one of one, program"),
     ("device", "tpu", "is not one of auto, cpu, cuda"),
 ]
-BY_FIELD = {option.field: option for option in OPTIONS}
-WITH_FLAG = [option.field for option in OPTIONS if option.flag]
 
 
 @pytest.fixture(autouse=True)
@@ -188,40 +161,32 @@ def test_defaults_are_those_of_the_documentation(pytester: pytest.Pytester) -> N
     assert settings.ops == ()
 
 
-@pytest.mark.parametrize("field", WITH_FLAG)
-def test_the_help_shows_the_default_of_each_setting(pytester: pytest.Pytester, field: str) -> None:
-    shown = BY_FIELD[field].default
-    if shown in ("none", "all"):
-        assert getattr(Settings(), field, None) in (None, ())
-    else:
-        ini = f"{BY_FIELD[field].dest} = {shown}"
-        assert run_settings(config_of(pytester, ini=ini)) == Settings()
+def test_every_setting_is_tried_here() -> None:
+    assert list(GIVEN) == list(INI) == [each.name for each in WITH_FLAG]
+    assert {*INI, *INI_ALONE} == {each.name for each in WITH_INI}
 
 
-def test_every_setting_with_a_flag_is_tried_here() -> None:
-    assert list(GIVEN) == list(INI) == WITH_FLAG
-
-
-@pytest.mark.parametrize("field", WITH_FLAG)
-def test_a_flag_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
-    flags, value = GIVEN[field]
-    expected = value if field == "max" else {field: value}
-    expected = {**expected, "measure": flags[0] in ("--dtdispatch", "--dtdispatch-all")}
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_flag_sets_its_setting_and_no_other(pytester: pytest.Pytester, name: str) -> None:
+    flags, value = GIVEN[name]
+    expected = {name: value, "measure": flags[0] in ("--dtdispatch", "--dtdispatch-all")}
     assert run_settings(config_of(pytester, *flags)) == Settings(**expected)
 
 
-@pytest.mark.parametrize("field", WITH_FLAG)
-def test_an_ini_value_sets_its_setting_and_no_other(pytester: pytest.Pytester, field: str) -> None:
-    value: Any = beside(GIVEN[field][1], pytester.path)
-    expected: dict[str, Any] = value if field == "max" else {field: value}
-    expected = {**expected, "measure": field in ("measure", "measure_all")}
-    assert run_settings(config_of(pytester, ini=INI[field])) == Settings(**expected)
+@pytest.mark.parametrize("name", [*INI, *INI_ALONE])
+def test_an_ini_value_sets_its_setting_and_no_other(pytester: pytest.Pytester, name: str) -> None:
+    ini, value = (INI[name], GIVEN[name][1]) if name in INI else INI_ALONE[name]
+    if name == "expected":
+        value = (pytester.path / "a b.csv",)
+    if name == "export":
+        value = (Export("csv", pytester.path / "e.csv"), value[1])
+    expected: dict[str, Any] = {name: value, "measure": name in ("measure", "measure_all")}
+    assert run_settings(config_of(pytester, ini=ini)) == Settings(**{**expected, name: value})
 
 
 def test_an_ini_name_is_the_flag_without_dashes() -> None:
-    flagged = [option for option in OPTIONS if option.flag]
-    assert [option.dest for option in flagged] == [text.split()[0] for text in INI.values()]
-    assert all("--" + option.dest.replace("_", "-") == option.flag for option in flagged)
+    assert [each.dest for each in WITH_FLAG] == [text.split()[0] for text in INI.values()]
+    assert all("--" + each.dest.replace("_", "-") == each.flag for each in WITH_FLAG)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +198,7 @@ def test_an_ini_name_is_the_flag_without_dashes() -> None:
         (["--dtdispatch-ops=mm"], "dtdispatch_ops = add*", Settings(ops=("mm",))),
         (["--dtdispatch-backend=auto"], "dtdispatch_backend = gloo", Settings(backend="auto")),
         (["--dtdispatch"], "dtdispatch = false", Settings(measure=True)),
-        (["--dtdispatch-cold"], "dtdispatch_cold = off", Settings(cold=True)),
+        (["-o", "dtdispatch_cold=true"], "dtdispatch_cold = off", Settings(cold=True)),
     ],
 )
 def test_a_flag_beats_the_ini_file_even_with_the_default_value(
@@ -256,21 +221,13 @@ def test_two_thresholds_of_one_figure_are_a_mistake(
 ) -> None:
     if way == "marker":
         with pytest.raises(pytest.UsageError) as raised:
-            options.test_settings(item_of(pytester, marked(threshold=given)))
+            resolve.test_settings(item_of(pytester, marked(threshold=given)))
         message = str(raised.value)
     else:
         flags = [f"--dtdispatch-fail={each}" for each in given] if way == "flags" else []
         ini = "\n  ".join(("dtdispatch_fail =", *given)) if way == "ini" else ""
         message = mistake(pytester, *flags, ini=ini)
     assert message.endswith(f" is not thresholds that differ in state or field: {figure} is given twice")
-
-
-def test_an_older_spelling_with_two_values_is_a_mistake(pytester: pytest.Pytester) -> None:
-    limit = "--dtdispatch-max-collectives"
-    refused = pytester.runpytest_inprocess(*PLUGINS, f"{limit}=0", f"{limit}=5")
-    assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"error: {limit} is given twice, with values that differ" in refused.stderr.str()
-    assert run_settings(config_of(pytester, f"{limit}=0", f"{limit}=0")) == Settings(max_collectives=0)
 
 
 def test_a_threshold_of_one_state_or_another_field_stands_beside_that_of_all(
@@ -294,22 +251,21 @@ def test_an_empty_ini_value_is_as_good_as_none(pytester: pytest.Pytester) -> Non
 def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess(*PLUGINS, "--help")
     text = " ".join(result.outlines)
-    for option in OPTIONS:
-        if option.flag:
-            twin = f" {option.dest} (string)" in text or f" {option.dest} (linelist)" in text
-            assert twin is not option.is_older
-            named = re.findall(rf"{option.flag}(?![\w-])", text)
-            assert bool(named) is not option.is_older
+    for each in WITH_INI:
+        assert f" {each.dest} (string)" in text or f" {each.dest} (linelist)" in text
+        assert bool(re.findall(rf"{each.flag}(?![\w-])", text)) is each.has_flag
     assert "(default: 20)" in text
-    assert "(default: all)" in text
+    assert "(default: 4)" in text
 
 
-@pytest.mark.parametrize(("field", "text", "says"), MISTAKES)
+@pytest.mark.parametrize(("name", "text", "says"), MISTAKES)
 def test_a_flag_that_is_not_valid_names_itself_and_what_is_valid(
-    pytester: pytest.Pytester, field: str, text: str, says: str
+    pytester: pytest.Pytester, name: str, text: str, says: str
 ) -> None:
-    flag = BY_FIELD[field].flag
-    assert mistake(pytester, f"{flag}={text}") == f"{flag}: {text!r} {says}"
+    setting = SETTINGS[name]
+    flag = (f"{setting.flag}={text}",) if setting.has_flag else ("-o", f"{setting.dest}={text}")
+    named = setting.flag if setting.has_flag else f"-o {setting.dest}"
+    assert mistake(pytester, *flag) == f"{named}: {text!r} {says}"
 
 
 def test_an_empty_flag_is_a_mistake(pytester: pytest.Pytester) -> None:
@@ -318,13 +274,12 @@ def test_an_empty_flag_is_a_mistake(pytester: pytest.Pytester) -> None:
     assert mistake(pytester, "--dtdispatch-ops=") == f"--dtdispatch-ops: [''] {says}"
 
 
-@pytest.mark.parametrize(("field", "text", "says"), [*MISTAKES, ("cold", "maybe", "is not true or false")])
+@pytest.mark.parametrize(("name", "text", "says"), [*MISTAKES, ("cold", "maybe", "is not true or false")])
 def test_an_ini_value_that_is_not_valid_names_its_file_and_what_is_valid(
-    pytester: pytest.Pytester, field: str, text: str, says: str
+    pytester: pytest.Pytester, name: str, text: str, says: str
 ) -> None:
-    name = BY_FIELD[field].dest
-    file = pytester.path / "tox.ini"
-    assert mistake(pytester, ini=f"{name} = {text}") == f"{file}: {name}: {text!r} {says}"
+    dest, file = SETTINGS[name].dest, pytester.path / "tox.ini"
+    assert mistake(pytester, ini=f"{dest} = {text}") == f"{file}: {dest}: {text!r} {says}"
 
 
 @pytest.mark.parametrize("ini", ["", "dtdispatch_rounds = 9"])
@@ -379,13 +334,13 @@ def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester) -> No
     items = items_of(pytester, [f"{keyword}={value!r}" for keyword, value in pairs])
     for item, (keyword, value) in zip(items, pairs, strict=True):
         settings: dict[str, Any] = {keyword: value}
-        assert options.test_settings(item) == Settings(**settings)
+        assert resolve.test_settings(item) == Settings(**settings)
 
 
 def test_a_test_without_a_marker_has_the_settings_of_the_run(pytester: pytest.Pytester) -> None:
     item = item_of(pytester, "def test_a(): pass", "--dtdispatch-rounds=7", ini="dtdispatch_repeat = 3")
     assert (
-        options.test_settings(item) == run_settings(item.config) == Settings(measure=True, rounds=7, repeat=3)
+        resolve.test_settings(item) == run_settings(item.config) == Settings(measure=True, rounds=7, repeat=3)
     )
 
 
@@ -397,18 +352,18 @@ def test_flag_beats_marker_beats_ini_beats_default(pytester: pytest.Pytester) ->
         ini="dtdispatch_rounds = 9\ndtdispatch_repeat = 9\ndtdispatch_mesh = 9\ndtdispatch_ops = add*",
     )
     expected = Settings(measure=True, rounds=7, repeat=5, mesh=(9,), ops=("mm",))
-    assert options.test_settings(item) == expected
+    assert resolve.test_settings(item) == expected
 
 
 def test_a_threshold_of_a_marker_beats_even_the_flag(pytester: pytest.Pytester) -> None:
     item = item_of(pytester, marked(threshold="5%"), "--dtdispatch-fail=median:20%")
-    assert options.test_settings(item).threshold == (Threshold("", "median", 0.05),)
+    assert resolve.test_settings(item).threshold == (Threshold("", "median", 0.05),)
     assert run_settings(item.config).threshold == (Threshold("", "median", 0.2),)
 
 
 def test_a_marker_can_turn_off_what_the_ini_file_turns_on(pytester: pytest.Pytester) -> None:
     item = item_of(pytester, marked(cold=False, ops=()), ini="dtdispatch_cold = on\ndtdispatch_ops = mm")
-    assert options.test_settings(item) == Settings()
+    assert resolve.test_settings(item) == Settings()
 
 
 def test_the_closest_marker_wins_keyword_by_keyword(pytester: pytest.Pytester) -> None:
@@ -421,8 +376,8 @@ def test_the_closest_marker_wins_keyword_by_keyword(pytester: pytest.Pytester) -
         "    @pytest.mark.dtdispatch(cold=False)\n"
         "    def test_a(self): pass\n",
     )
-    assert options.test_settings(item) == Settings(rounds=5, repeat=6, mesh=(8,), cold=False)
-    assert options.marker_values(item) == {"rounds": 5, "repeat": 6, "mesh": (8,), "cold": False}
+    assert resolve.test_settings(item) == Settings(rounds=5, repeat=6, mesh=(8,), cold=False)
+    assert resolve.marker_values(item) == {"rounds": 5, "repeat": 6, "mesh": (8,), "cold": False}
 
 
 INVALID_MARKERS = [
@@ -458,7 +413,7 @@ def test_a_marker_that_is_not_valid_names_file_and_line_and_what_is_valid(pytest
     items = items_of(pytester, [arguments for arguments, _ in INVALID_MARKERS])
     for item, (_, says) in zip(items, INVALID_MARKERS, strict=True):
         with pytest.raises(pytest.UsageError) as raised:
-            options.test_settings(item)
+            resolve.test_settings(item)
         line = str(raised.value)
         file, number, _ = item.location
         assert line.startswith(f"{file}:{(number or 0) + 1}: {says}")
@@ -472,21 +427,17 @@ def test_names_of_a_marker_are_dropped_where_a_flag_gives_a_mesh_they_do_not_fit
 ) -> None:
     source = marked(mesh=(2, 4), dim_names=("dp", "tp"))
     item = item_of(pytester, source, "--dtdispatch-mesh=8")
-    assert options.test_settings(item) == Settings(measure=True, mesh=(8,), dim_names=None)
+    assert resolve.test_settings(item) == Settings(measure=True, mesh=(8,), dim_names=None)
 
 
 def test_names_of_a_marker_are_kept_where_a_flag_gives_a_mesh_they_fit(pytester: pytest.Pytester) -> None:
     source = marked(mesh=(2, 4), dim_names=("dp", "tp"))
     item = item_of(pytester, source, "--dtdispatch-mesh=4x2")
-    assert options.test_settings(item) == Settings(measure=True, mesh=(4, 2), dim_names=("dp", "tp"))
+    assert resolve.test_settings(item) == Settings(measure=True, mesh=(4, 2), dim_names=("dp", "tp"))
 
 
 def test_the_marker_is_declared_with_its_keywords() -> None:
-    line = marker_line()
-    keywords = [option.field for option in OPTIONS if option.in_marker]
-    assert line.startswith("dtdispatch(")
-    older = [keyword for keyword in keywords if f" {keyword}=..." not in line and keyword != "rounds"]
-    assert older == list(LIMITS.values())
+    assert marker_line().startswith(f"dtdispatch({', '.join(f'{keyword}=...' for keyword in KEYWORDS)}): ")
 
 
 # Limits
@@ -516,40 +467,30 @@ def test_limits_that_are_not_valid_are_told_in_one_line(
     assert mistake(pytester, ini=f"dtdispatch_max = {text}").startswith(f"{place}: dtdispatch_max: {says}")
 
 
-def test_a_limit_given_in_both_spellings_must_be_one_number(pytester: pytest.Pytester) -> None:
-    both = ("--dtdispatch", "--dtdispatch-max=misses=0", "--dtdispatch-max-misses-per-step")
-    assert run_settings(config_of(pytester, *both, "0")).max_misses_per_step == 0
-    says = "misses=0, but max_misses_per_step=1 is given too"
-    assert mistake(pytester, *both, "1") == f"--dtdispatch-max: {says}"
-    item = item_of(pytester, marked(max="misses=0", max_misses_per_step=1))
-    with pytest.raises(pytest.UsageError, match=f"marker dtdispatch: {says}"):
-        options.test_settings(item)
-    ini = "dtdispatch_max = misses=0\ndtdispatch_max_misses_per_step = 1"
-    assert mistake(pytester, ini=ini) == f"{pytester.path / 'tox.ini'}: dtdispatch_max: {says}"
-
-
-@pytest.mark.parametrize(
-    "marker", [{"max": "misses=5"}, {"max": {"misses": 5}}, {"max_misses_per_step": 5}], ids=str
-)
-def test_each_limit_beats_that_of_a_lesser_place_in_any_spelling(
-    pytester: pytest.Pytester, marker: dict[str, Any]
-) -> None:
-    ini = "dtdispatch_max = misses=9,collectives=4\ndtdispatch_max_recompiles = 2"
-    expected = Settings(max_misses_per_step=5, max_collectives=4, max_recompiles=2)
-    assert options.test_settings(item_of(pytester, marked(**marker), ini=ini)) == expected
+@pytest.mark.parametrize("marker", [{"max": "misses=5"}, {"max": {"misses": 5}}], ids=str)
+def test_each_limit_beats_that_of_a_lesser_place(pytester: pytest.Pytester, marker: dict[str, Any]) -> None:
+    ini = "dtdispatch_max = misses=9,collectives=4"
+    expected = Settings(max={"misses": 5, "collectives": 4})
+    assert resolve.test_settings(item_of(pytester, marked(**marker), ini=ini)) == expected
     pytester.makepyfile(test_it=marked(**marker))
-    for flag in ("--dtdispatch-max=misses=7", "--dtdispatch-max-misses-per-step=7"):
-        [item], _ = pytester.inline_genitems(*PLUGINS, "test_it.py", "--dtdispatch", flag)
-        assert options.test_settings(item) == replace(expected, measure=True, max_misses_per_step=7)
+    [item], _ = pytester.inline_genitems(*PLUGINS, "test_it.py", "--dtdispatch", "--dtdispatch-max=misses=7")
+    flagged = {"misses": 7, "collectives": 4}
+    assert resolve.test_settings(item) == replace(expected, measure=True, max=flagged)
+
+
+def test_limits_of_all_markers_of_a_test_hold(pytester: pytest.Pytester) -> None:
+    source = "import pytest\npytestmark = pytest.mark.dtdispatch(max='misses=3,wraps=1')\n"
+    item = item_of(pytester, source + marked(max="misses=0").removeprefix("import pytest"))
+    assert resolve.test_settings(item).limits == {"misses": 0, "wraps": 1}
 
 
 # Values given in Python
 
 
 def test_a_value_given_in_python_is_checked() -> None:
-    assert options.checked("mesh", "2x4") == (2, 4)
+    assert resolve.checked("mesh", "2x4") == (2, 4)
     with pytest.raises(MeshError) as raised:
-        options.checked("backend", "mpi")
+        resolve.checked("backend", "mpi")
     assert str(raised.value) == "backend='mpi' is not one of auto, fake, gloo, nccl, local"
 
 
@@ -578,7 +519,7 @@ def test_auto_as_a_flag_beats_the_marker(
     pytester: pytest.Pytester, flag: list[str], rounds: int | str
 ) -> None:
     item = item_of(pytester, marked(rounds=9), *flag, ini="dtdispatch_rounds = auto")
-    assert options.test_settings(item).rounds == rounds
+    assert resolve.test_settings(item).rounds == rounds
 
 
 # What a user sees

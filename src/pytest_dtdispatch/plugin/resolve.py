@@ -1,0 +1,250 @@
+"""What flags, ini file and markers resolve to: of the run, and of one test."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.core.parsing import READERS, Export, read_choice
+from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.world import read_world, why_no_world
+from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.plugin.settings import (
+    FEW,
+    FILES,
+    KEYWORDS,
+    MARKER,
+    SETTINGS,
+    UNMEASURED,
+    WITH_FLAG,
+    WITH_INI,
+    Setting,
+    Settings,
+)
+
+_FLAGS, _SETTINGS = pytest.StashKey[dict[str, Any]](), pytest.StashKey[Settings]()
+
+
+def run_settings(config: pytest.Config) -> Settings:
+    """Resolve what holds for the whole run: flag beats ini beats default."""
+    if _SETTINGS not in config.stash:
+        config.stash[_SETTINGS] = _resolve(config)
+    return config.stash[_SETTINGS]
+
+
+def valid_settings(config: pytest.Config) -> Settings | None:
+    """Resolve what holds for the run; None where there is a mistake, which is told when it is configured."""
+    try:
+        return run_settings(config)
+    except pytest.UsageError:
+        return None
+
+
+def test_settings(item: pytest.Item) -> Settings:
+    """Resolve what holds for one test: flag beats marker beats ini beats default."""
+    settings, flagged = run_settings(item.config), flag_values(item.config)
+    of_marker = {
+        keyword: value
+        for keyword, value in marker_values(item).items()
+        if keyword not in flagged or keyword == "max" or SETTINGS[keyword].marker_wins
+    }
+    if "max" in of_marker:
+        of_marker["max"] = {**settings.limits, **of_marker["max"], **flagged.get("max", {})}
+    resolved = replace(settings, **of_marker)
+    if resolved.dim_names is not None and len(resolved.dim_names) != len(resolved.mesh):
+        if item.config.getoption("dtdispatch_mesh") is None:
+            raise pytest.UsageError(
+                f"{_where(item)}: marker dtdispatch: dim_names has {len(resolved.dim_names)} names "
+                f"for a mesh of {len(resolved.mesh)} dimensions"
+            )
+        return replace(resolved, dim_names=None)
+    return resolved
+
+
+def flag_values(config: pytest.Config) -> dict[str, Any]:
+    """Read what flags give, by setting."""
+    if _FLAGS not in config.stash:
+        config.stash[_FLAGS] = {
+            each.name: _read(each, value, each.flag) for each, value in _given_flags(config)
+        }
+    return config.stash[_FLAGS]
+
+
+def marker_values(item: pytest.Item) -> dict[str, Any]:
+    """Read the markers of a test, the closest one first; limits of all of them hold."""
+    values: dict[str, Any] = {}
+    for mark in item.iter_markers(MARKER):
+        where = f"{_where(item)}: marker dtdispatch"
+        if mark.args:
+            raise pytest.UsageError(f"{where} takes keywords only, not {shown(mark.args[0])}")
+        for keyword, value in mark.kwargs.items():
+            if keyword not in KEYWORDS:
+                known = ", ".join(KEYWORDS)
+                raise pytest.UsageError(f"{where} has no keyword {keyword!r}; valid: {known}")
+            read = _read(SETTINGS[keyword], value, where, f"{keyword}=")
+            closer = values.get(keyword, read)
+            values[keyword] = {**read, **closer} if keyword == "max" else closer
+    return values
+
+
+def checked(keyword: str, value: Any) -> Any:
+    """Read one value that a test gave in Python."""
+    try:
+        return _value(SETTINGS[keyword], value)
+    except ValueError as error:
+        raise MeshError(f"{keyword}={shown(value)} is not {error}") from None
+
+
+def flags_given(config: pytest.Config, names: Collection[str]) -> list[str]:
+    """Write the flags of these settings that the command line has."""
+    return [each.flag for each, _ in _given_flags(config) if each.name in names]
+
+
+def limits_given(config: pytest.Config, limits: Collection[str]) -> Iterator[str]:
+    """Write these limits as the command line gives them, and where it does not the ini file."""
+    by_place = {"--dtdispatch-max": flag_values(config).get("max", {})}
+    by_place[_ini_place(config, SETTINGS["max"])] = _ini_values(config).get("max", {})
+    named: set[str] = set()
+    for place, given in by_place.items():
+        yield from (f"{place} {name}={given[name]}" for name in given if name in {*limits} - named)
+        named |= given.keys()
+
+
+def refuse_idle_flags(config: pytest.Config, settings: Settings) -> None:
+    """Refuse flags that say how to measure in a run that does not."""
+    idle = flags_given(config, SETTINGS.keys() - {*UNMEASURED})
+    if idle and not settings.measure:
+        raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
+
+
+def why_not_measured(config: pytest.Config) -> str:
+    """Say why nothing is measured in this run; empty where it is."""
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") != "no":
+        return "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
+    codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
+    if getattr(codspeed, "is_codspeed_enabled", False):
+        return "pytest-codspeed measures this run; leave out --codspeed"
+    given = functools.partial(config.getoption, default=False)
+    if given("benchmark_disable") and not given("benchmark_enable"):
+        return "--benchmark-disable is given"
+    if given("benchmark_skip") and not given("benchmark_only"):
+        return "--benchmark-skip is given"
+    return ""
+
+
+def row_nodeid(item: pytest.Item) -> str:
+    """Name a test in its rows: its node id, or with --pyargs its module, wherever that is installed.
+
+    Rows of an installed suite must have one name in every environment, or no two runs compare.
+    """
+    module = getattr(getattr(item, "module", None), "__name__", "")
+    if not item.config.getoption("pyargs", False) or "." not in module:
+        return item.nodeid
+    _, separator, inside = item.nodeid.partition("::")
+    return f"{module.replace('.', '/')}.py{separator}{inside}"
+
+
+def _resolve(config: pytest.Config) -> Settings:
+    of_ini, of_flags = _ini_values(config), flag_values(config)
+    given = {**of_ini, **of_flags}
+    if "max" in given:
+        given["max"] = {**of_ini.get("max", {}), **of_flags.get("max", {})}
+    if given.get("measure_all"):
+        given["measure"] = True
+    if given.get("budget") and given.get("metric", "time") != "time":
+        raise pytest.UsageError(f"--dtdispatch-budget: a budget is one of time, not of {given['metric']}")
+    if given.get("metric") == "instructions":
+        given = {**FEW, **given}
+    return Settings(**{**_of_ranks(config, given), **given})
+
+
+def _of_ranks(config: pytest.Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what is asked of many ranks; return what is another default on them."""
+    if given.get("measure") and (why_not := why_no_world(os.environ)):
+        raise pytest.UsageError(why_not)
+    world = read_world(os.environ)
+    asked = config.getoption("dtdispatch_nproc") is not None and given["nproc"] > 1
+    if asked and world.is_many and given["nproc"] != world.local_size:
+        raise pytest.UsageError(
+            f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {given['nproc']}"
+        )
+    is_many = world.is_many or given.get("nproc", 1) > 1
+    if given.get("measure") and (why_not := _why_no_metric(given.get("metric", "time"), is_many)):
+        raise pytest.UsageError(f"--dtdispatch-metric {given['metric']}: {why_not}")
+    has_real_mesh = world.is_many and given.get("backend") not in ("fake", "local")
+    return {"mesh": (world.size,)} if has_real_mesh else {}
+
+
+def _why_no_metric(metric: str, is_many: bool) -> str:
+    """Say why a metric cannot be had in this run; empty where it can."""
+    if metric in ("time", "counts"):
+        return ""
+    if metric == "instructions":
+        return "instructions are counted in one process, not on ranks" if is_many else ""
+    from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
+    sampler = SAMPLERS[metric]
+    if is_many and not sampler.unit.is_time:
+        return f"{sampler.unit.name} are taken in one process, as only times are merged over ranks"
+    return sampler.why_not() or (sampler.why_not_on_ranks if is_many else "")
+
+
+def _given_flags(config: pytest.Config) -> list[tuple[Setting, Any]]:
+    values = ((each, config.getoption(each.dest, None)) for each in WITH_FLAG)
+    return [(each, value) for each, value in values if value is not None]
+
+
+def _ini_values(config: pytest.Config) -> dict[str, Any]:
+    """Read what the ini file gives, by setting; files that it names stand beside it."""
+    flagged = {each.name for each, _ in _given_flags(config)} - {"max"}
+    values: dict[str, Any] = {}
+    for each in WITH_INI:
+        if each.name not in flagged and (value := config.getini(each.dest)):
+            read = _read(each, value, _ini_place(config, each))
+            folder = config.inipath.parent if config.inipath else config.rootpath
+            values[each.name] = tuple(_beside(one, folder) for one in read) if each.reader in FILES else read
+    return values
+
+
+def _beside(file: Path | Export, folder: Path) -> Path | Export:
+    """Look for a file in a folder, unless its path is a whole one."""
+    if isinstance(file, Path):
+        return folder / file
+    return file if file.is_auto else file._replace(path=folder / file.path)
+
+
+def _ini_place(config: pytest.Config, setting: Setting) -> str:
+    """Name the ini file, or the ``-o`` that beats it."""
+    name = setting.dest
+    overridden = any(text.partition("=")[0] == name for text in config.getoption("override_ini") or ())
+    return f"-o {name}" if overridden else f"{config.inipath}: {name}"
+
+
+def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
+    """Read a value, or say in one line what is wrong with it, and where it stands."""
+    try:
+        return _value(setting, value)
+    except ValueError as error:
+        what = "" if setting.reader == "limits" else f"{name}{shown(value)} is not "
+        raise pytest.UsageError(f"{where}: {what}{error}") from None
+
+
+def _value(setting: Setting, value: Any) -> Any:
+    """Read a value of one setting; a ValueError says what is valid."""
+    if setting.reader == "metric":  # a built-in one, or that of a sampler that was registered
+        from pytest_dtdispatch.measuring.sampler import SAMPLERS
+
+        return read_choice(value, tuple(dict.fromkeys((*setting.choices, *SAMPLERS))))
+    read = READERS[setting.reader]
+    return read(value, setting.choices) if setting.choices else read(value)
+
+
+def _where(item: pytest.Item) -> str:
+    path, line, _ = item.location
+    return f"{path}:{(line or 0) + 1}"

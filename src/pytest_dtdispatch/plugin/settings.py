@@ -1,0 +1,270 @@
+"""The one table of settings: each with its default, what reads it, and every way to give it.
+
+A flag beats the marker, the marker beats the ini file, the ini file beats the default. Every start of pytest
+declares the table: what reads values is imported where one was given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Literal
+
+    import pytest
+
+    from pytest_dtdispatch.core.environment import Environment
+    from pytest_dtdispatch.core.parsing import Export
+    from pytest_dtdispatch.core.verdicts import Threshold
+
+MARKER = "dtdispatch"
+BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
+DEVICES = ("auto", "cpu", "cuda")
+METRICS = ("time", "counts", "instructions")
+EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
+LIMITS = (
+    *("misses", "cache_growth", "spec_growth", "redistributes", "collectives", "wraps"),
+    *("recompiles", "graph_breaks"),
+)
+# Counts hardly differ from call to call, and callgrind is slow.
+FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
+MOST_ROUNDS = 20  # where as many are taken as are enough
+# What means something in a run that measures nothing too: whether it does, and where ops run.
+UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
+FILES = ("files", "exports")  # readers of what an ini file names beside itself
+
+
+class Setting(NamedTuple):
+    """A row of the table, of the field of its name."""
+
+    name: str
+    default: Any
+    reader: str  # a key of ``READERS`` in ``core/parsing.py``
+    help: str
+    has_flag: bool
+    has_ini: bool
+    has_keyword: bool  # of the marker
+    metavar: str
+    choices: tuple[str, ...]
+    dest: str  # its ini name; its flag is made of it
+    is_repeatable: bool
+    marker_wins: bool
+
+    @property
+    def flag(self) -> str:
+        """How the command line gives it."""
+        return f"--{self.dest.replace('_', '-')}"
+
+
+def setting(
+    default: Any,
+    reader: str,
+    what: str = "",
+    metavar: str = "",
+    *,
+    choices: tuple[str, ...] = (),
+    flag: bool = False,
+    ini: bool = True,
+    keyword: bool = False,
+    dest: str = "",
+    is_repeatable: bool = False,
+    marker_wins: bool = False,
+) -> Any:
+    """Make a field of the settings; the names are those of :class:`Setting`."""
+    metadata = {
+        "reader": reader,
+        "help": f"{what}: {', '.join(choices)}" if choices else what,
+        "has_flag": flag,
+        "has_ini": ini,
+        "has_keyword": keyword,
+        "metavar": metavar or "NAME" * bool(choices),
+        "choices": choices,
+        "dest": dest,
+        "is_repeatable": is_repeatable,
+        "marker_wins": marker_wins,
+    }
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured in a test, and where."""
+
+    measure: bool = setting(
+        False, "switch", "measure the tests that use the dtdispatch fixture", flag=True, dest="dtdispatch"
+    )
+    measure_all: bool = setting(
+        False, "switch", "measure every test: each is wrapped in a capture", flag=True, dest="dtdispatch_all"
+    )
+    budget: bool = setting(
+        False, "switch", "say where the time of each test goes that does not use the fixture", flag=True
+    )
+    rounds: int | str = setting(
+        20,
+        "rounds",
+        "proved misses for each signature; auto: 8 to 20, no more once each median is known to a tenth",
+        "N|auto",
+        flag=True,
+        keyword=True,
+    )
+    repeat: int = setting(10, "count", "hits recorded after each miss", "N", flag=True, keyword=True)
+    max_time: float = setting(
+        1.0,
+        "seconds",
+        "seconds after which no round is added to a signature, once five are done",
+        "S",
+        flag=True,
+        keyword=True,
+    )
+    cold: bool = setting(False, "switch", "add the cold rows", keyword=True)
+    ops: tuple[str, ...] = setting(
+        (), "globs", "measure only these ops", "GLOB", flag=True, keyword=True, is_repeatable=True
+    )
+    mesh: tuple[int, ...] = setting(
+        (4,), "mesh", "mesh of the device_mesh fixture", "SHAPE", flag=True, keyword=True
+    )
+    dim_names: tuple[str, ...] | None = setting(None, "names", ini=False, keyword=True)
+    backend: str = setting(
+        "auto", "choice", "backend of the process group", choices=BACKENDS, flag=True, keyword=True
+    )
+    device: str = setting("auto", "choice", "device of the mesh", choices=DEVICES, flag=True, keyword=True)
+    rpc: bool = setting(False, "switch", ini=False, keyword=True)
+    nproc: int = setting(1, "ranks", "ranks to start on this machine", "N", flag=True)
+    timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S", flag=True)
+    rank_stat: str = setting(
+        "median",
+        "choice",
+        "what stands for all ranks in files and gates, of the medians of each",
+        choices=("median", "max"),
+    )
+    threads: str = setting(
+        "one",
+        "choice",
+        "intra-op threads that what is timed runs in, or as many as the program set",
+        choices=("one", "program"),
+    )
+    metric: str = setting("time", "metric", "what captures and calls measure", choices=METRICS, flag=True)
+    profile: bool = setting(False, "switch", "list the functions that counted instructions went to")
+    max: Mapping[str, int] | None = setting(
+        None,
+        "limits",
+        "fail a test where a counted step, or a compiled function, has more of these",
+        "NAME=N,...",
+        choices=LIMITS,
+        flag=True,
+        keyword=True,
+        is_repeatable=True,
+    )
+    # How one function is compiled belongs to its test: the marker says it.
+    compile_backend: str = setting("inductor", "word", "backend of compiles", keyword=True)
+    compile_rounds: int = setting(
+        5, "count", "cold compiles of a function, and as many warm ones", "N", keyword=True
+    )
+    threshold: tuple[Threshold, ...] | None = setting(
+        None,
+        "thresholds",
+        "fail where a row is slower by more than this than in the run that --benchmark-compare names",
+        "[STATE=]FIELD:PERCENT[,strict]",
+        flag=True,
+        keyword=True,
+        dest="dtdispatch_fail",
+        is_repeatable=True,
+        marker_wins=True,
+    )
+    any_machine: bool = setting(False, "switch", "compare with a saved run of another machine too", flag=True)
+    expected: tuple[Path, ...] = setting(
+        (),
+        "files",
+        "fail where a result is not what this CSV file expects",
+        "FILE",
+        flag=True,
+        is_repeatable=True,
+    )
+    improved: str = setting(
+        "fail",
+        "choice",
+        "what becomes of a run where a result is better than expected",
+        choices=("fail", "warn"),
+    )
+    export: tuple[Export, ...] = setting(
+        (),
+        "exports",
+        "write results in a format; markdown:auto is the summary of a job of GitHub Actions",
+        "FORMAT:FILE",
+        choices=EXPORTS,
+        flag=True,
+        is_repeatable=True,
+    )
+    annotations: bool = setting(True, "switch", "annotate rows that failed, where GitHub Actions runs")
+
+    @property
+    def most_rounds(self) -> int:
+        """The most rounds that are taken of a signature."""
+        if isinstance(self.rounds, int):
+            return self.rounds
+        # A count of instructions hardly differs from call to call: few are always enough.
+        return FEW["rounds"] if self.metric == "instructions" else MOST_ROUNDS
+
+    @property
+    def stops_when_enough(self) -> bool:
+        """Whether no round is added once the median is known closely."""
+        return not isinstance(self.rounds, int) and self.metric not in ("counts", "instructions")
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Limits that are given, by their names."""
+        return self.max or {}
+
+    def environment(self) -> Environment:
+        """Describe what the figures stand on."""
+        from pytest_dtdispatch.meshes.place import run_environment
+
+        one_thread = self.threads == "one" and self.metric != "counts"
+        return run_environment(self.mesh, self.device, self.backend, self.rank_stat, one_thread)
+
+
+SETTINGS = {
+    one.name: Setting(
+        one.name, one.default, **{**one.metadata, "dest": one.metadata["dest"] or f"dtdispatch_{one.name}"}
+    )
+    for one in fields(Settings)
+}
+WITH_FLAG = tuple(each for each in SETTINGS.values() if each.has_flag)
+WITH_INI = tuple(each for each in SETTINGS.values() if each.has_ini)
+KEYWORDS = tuple(each.name for each in SETTINGS.values() if each.has_keyword)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every flag and every ini value."""
+    group = parser.getgroup("dtdispatch", "DTensor dispatch overhead")
+    for each in WITH_INI:
+        kind: Literal["linelist"] | None = "linelist" if each.is_repeatable else None
+        what = f"as {each.flag}, which beats it" if each.has_flag else each.help
+        parser.addini(each.dest, what, kind, default=None)
+    for each in WITH_FLAG:
+        if each.metavar:
+            text = f"{each.help}{_default_text(each.default)}"
+            action = "append" if each.is_repeatable else "store"
+            group.addoption(each.flag, action=action, metavar=each.metavar, dest=each.dest, help=text)
+        else:
+            group.addoption(each.flag, action="store_const", const=True, dest=each.dest, help=each.help)
+
+
+def _default_text(default: Any) -> str:
+    text = "x".join(map(str, default)) if isinstance(default, tuple) else str(default or "")
+    return f" (default: {text})" if text else ""
+
+
+def is_asked(config: pytest.Config) -> bool:
+    """Whether any setting is given, as a flag or in the ini file."""
+    has_flag = any(getattr(config.option, each.dest, None) is not None for each in WITH_FLAG)
+    return has_flag or any(config.getini(each.dest) for each in WITH_INI)
+
+
+def marker_line() -> str:
+    """Describe the marker to pytest."""
+    keywords = ", ".join(f"{keyword}=..." for keyword in KEYWORDS)
+    return f"{MARKER}({keywords}): what is measured in a test, and on which mesh"
