@@ -12,6 +12,8 @@ import pytest
 
 from pytest_dtdispatch.torchapi.hooks import SharedHook, held_by_name
 
+pytestmark = pytest.mark.torch
+
 
 class Owner:
     def answer(self) -> int:
