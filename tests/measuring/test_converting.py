@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.report.document import View
-from pytest_dtdispatch.report.explained import explained, explained_lines
+from pytest_dtdispatch.report.notes import explained, explained_lines
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
 from tests.probes import compiles_once_under_a_mode, needs_rule, needs_that

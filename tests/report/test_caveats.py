@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pytest_dtdispatch.core.results import TestResults, Unseen
-from pytest_dtdispatch.report.caveats import document
+from pytest_dtdispatch.report.notes import caveats
 from tests.rendered import lines_of
 
 
 def said(*tests: TestResults) -> list[str]:
-    return lines_of(document(tests), 400)
+    return lines_of(caveats(tests), 400)
 
 
 def found(unseen: Unseen, is_simulated: bool = False) -> TestResults:

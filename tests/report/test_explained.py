@@ -6,7 +6,7 @@ from pytest_dtdispatch.core.measurement import Figures, Samples, State, Unit
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.report.document import View, plain
-from pytest_dtdispatch.report.explained import explained, explained_lines
+from pytest_dtdispatch.report.notes import explained, explained_lines
 
 
 def signature(op: str) -> Signature:

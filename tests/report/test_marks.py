@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.report.document import Tone
-from pytest_dtdispatch.report.marks import mark, noise, proved
+from pytest_dtdispatch.report.notes import mark, noise, proved
 from tests.rendered import lines_of
 
 QUIET = Samples(State.MISS, (1_000,) * 20)

@@ -28,8 +28,8 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.measurements import EXPENDABLE, LEGEND, MEANINGS, SHARE
 from pytest_dtdispatch.report.paragraph_lines import NO_EDGE, Text
+from pytest_dtdispatch.report.rows import MEANINGS, TIMES
 from pytest_dtdispatch.report.table_lines import MIN_LABEL
 from pytest_dtdispatch.report.terminal import document_lines, legend_text, page_width
 
@@ -67,7 +67,7 @@ def line(label: str = LABEL, proof: str = "proved", *notes: str, tone: Tone = To
 
 
 def table(*lines: Line, title: str = "test_a") -> Table:
-    return Table(COLUMNS, (Group(title, lines),), expendable=EXPENDABLE, kept_longest=SHARE)
+    return Table(COLUMNS, (Group(title, lines),), expendable=TIMES.expendable, kept_longest=("share",))
 
 
 def plain(line: tuple[Text, ...]) -> str:
@@ -116,7 +116,7 @@ def test_a_wide_terminal_shows_every_column_and_the_whole_label() -> None:
     assert head.startswith("  signature ")
 
 
-NAMES_OF_COLUMNS = [*EXPENDABLE, *SHARE]
+NAMES_OF_COLUMNS = [*TIMES.expendable, "share"]
 
 
 def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
@@ -237,7 +237,7 @@ def test_any_label_is_cut_until_its_line_fits(labels: list[str], width: int) -> 
 
 @pytest.mark.parametrize("width", [60, *WIDTHS, NO_EDGE])
 def test_the_legend_explains_the_columns_that_are_shown(width: int) -> None:
-    document = Document((table(line()),), LEGEND, MEANINGS)
+    document = Document((table(line()),), TIMES.legend, MEANINGS)
     told = legend_text(document, width, View())
     shown = columns(table(line()), width)
     explained = [name for name in MEANINGS if f"{name}: " in told]

@@ -29,7 +29,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.scales import MICROSECONDS
+from pytest_dtdispatch.report.units import MICROSECONDS
 
 LEAST_LABEL, EDGES = 30, 4  # columns of a terminal: for labels, and around them
 CONTROL = "plain tensors (control)"

@@ -21,7 +21,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.judgements import verdict_counts
-from pytest_dtdispatch.report.scales import MICROSECONDS
+from pytest_dtdispatch.report.units import MICROSECONDS
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
 LEGEND = (

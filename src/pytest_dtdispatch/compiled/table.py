@@ -20,8 +20,8 @@ from pytest_dtdispatch.report.document import (
     Tone,
     View,
 )
-from pytest_dtdispatch.report.marks import mark, proved, title_of
-from pytest_dtdispatch.report.scales import MICROSECONDS, Scale
+from pytest_dtdispatch.report.notes import mark, proved, title_of
+from pytest_dtdispatch.report.units import MICROSECONDS, Scale
 
 LIMITS = ("recompiles", "graph_breaks")  # each names what it limits
 NOT_COUNTED = "?"

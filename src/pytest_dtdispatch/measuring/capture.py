@@ -40,8 +40,8 @@ from pytest_dtdispatch.measuring.repeat import RanConversion, run_and_measure_op
 from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.report.document import Document
 from pytest_dtdispatch.report.html_text import html_text
+from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
-from pytest_dtdispatch.report.timings import document
 from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
 from pytest_dtdispatch.torchapi.hooks import Converter, SharedHook, conversion_hooks, noticing_propagations
@@ -363,7 +363,7 @@ class TimeCaptureMode(DispatchCapture):
         return html_text(self._document())
 
     def _document(self) -> Document:
-        return document("TimeCaptureMode", self._timed)
+        return timed_document("TimeCaptureMode", self._timed)
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""

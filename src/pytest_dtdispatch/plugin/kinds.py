@@ -8,28 +8,18 @@ from dataclasses import replace
 from pytest_dtdispatch.budget.table import KIND as BUDGET
 from pytest_dtdispatch.compare.table import KIND as COMPARED
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
-from pytest_dtdispatch.core.measurement import UNITS, Measurement
+from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.core.metrics import MetricNames
 from pytest_dtdispatch.core.results import NamedCall, TestResults
 from pytest_dtdispatch.gates.limits import over
-from pytest_dtdispatch.instructions.table import document as of_instructions
-from pytest_dtdispatch.ranks.table import document as of_ranks
 from pytest_dtdispatch.report.document import Document, Kind, View, one_line, paragraph
-from pytest_dtdispatch.report.explained import explained_lines
-from pytest_dtdispatch.report.measurements import document as of_times
+from pytest_dtdispatch.report.notes import explained_lines
+from pytest_dtdispatch.report.rows import document as of_rows
 from pytest_dtdispatch.report.terminal import legend_text
 from pytest_dtdispatch.scaling import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
-
-def _document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
-    """Lay out rows of ops and named calls: of many ranks, of instructions, or of times."""
-    if view.is_many:
-        return of_ranks(measured, view)
-    return of_instructions(measured, view) if view.counted else of_times(measured, view)
-
-
-MEASURED = Kind(NamedCall.kind, _document)
+MEASURED = Kind(NamedCall.kind, of_rows)
 # In the order they are shown and written in.
 KINDS = {kind.name: kind for kind in (BUDGET, MEASURED, SCALING, STEPS, COMPILED, COMPARED)}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents
 from pytest_dtdispatch.report.document import Document, View
-from pytest_dtdispatch.report.explained import explained_lines
+from pytest_dtdispatch.report.notes import explained_lines
 from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from pytest_dtdispatch.plugin.open_capture import told_of
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.plugin.progress_display import shown_progress
 from pytest_dtdispatch.plugin.unmeasured import Unmeasured
-from pytest_dtdispatch.report.caveats import document as caveats
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
-from pytest_dtdispatch.report.marks import noise
+from pytest_dtdispatch.report.notes import caveats, noise
 from pytest_dtdispatch.report.paragraph_lines import Text
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_dtdispatch.report.html_parts import Html, element
-from pytest_dtdispatch.report.scales import UNITS
 
 
 def drawing(said: str, height: int, *inner: str, kind: str = "") -> Html:
@@ -69,30 +68,6 @@ class Tick:
 
     place: float
     text: str
-
-
-def short_time(ns: float) -> str:
-    """Write a round time shortly.
-
-    Example:
-        >>> short_time(1000), short_time(2.5e8), short_time(0.5)
-        ('1 us', '250 ms', '0.5 ns')
-    """
-    name, size = next(((name, size) for name, size in UNITS if ns >= size), UNITS[-1])
-    return f"{ns / size:.3g} {name}"
-
-
-def short_count(count: float) -> str:
-    """Write a round count shortly.
-
-    Example:
-        >>> short_count(1000), short_count(2.5e6), short_count(12)
-        ('1 k', '2.5 M', '12')
-    """
-    for name, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
-    return f"{count:.3g}"
 
 
 def axis(ticks: Sequence[Tick], y: float) -> Iterable[Html]:

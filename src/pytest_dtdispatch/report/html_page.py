@@ -15,9 +15,9 @@ from pytest_dtdispatch.report.html_parts import Html, beside, element, joined, n
 from pytest_dtdispatch.report.html_rows import rows_table, short_text
 from pytest_dtdispatch.report.html_text import OWN_PAGE, html_text
 from pytest_dtdispatch.report.html_verdicts import gate_section, verdicts_by_row
-from pytest_dtdispatch.report.profile_listing import profile_listing
 from pytest_dtdispatch.report.rank_charts import ranks_section
 from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.rows import profile_listing
 from pytest_dtdispatch.report.sample_charts import distribution
 
 BUDGET = "budget"  # the kind that stands before the rows

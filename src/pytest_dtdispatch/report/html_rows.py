@@ -11,8 +11,7 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.report import row_bars
 from pytest_dtdispatch.report.bars import LogScale
-from pytest_dtdispatch.report.costs import CostedRow, by_cost
-from pytest_dtdispatch.report.drawing import Tick, short_count, short_time
+from pytest_dtdispatch.report.drawing import Tick
 from pytest_dtdispatch.report.html_parts import (
     Html,
     below_label,
@@ -23,11 +22,16 @@ from pytest_dtdispatch.report.html_parts import (
     sorting_head,
 )
 from pytest_dtdispatch.report.html_verdicts import badge
-from pytest_dtdispatch.report.marks import mark
-from pytest_dtdispatch.report.measurements import SCALES
+from pytest_dtdispatch.report.notes import mark
 from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.rows import CostedRow, by_cost
 from pytest_dtdispatch.report.sample_charts import distribution
+from pytest_dtdispatch.report.units import MICROSECONDS, MILLISECONDS, short_count, short_time
 
+SCALES = {
+    **dict.fromkeys(("cold", "miss"), MILLISECONDS),
+    **dict.fromkeys(("hit", "local", "overhead"), MICROSECONDS),
+}
 NONE = "-"  # the sort key of a cell without a figure
 UNPROVED = "unproved"
 EVERY = "every"  # what a column is of that compares states, and is hidden where one is chosen

@@ -9,11 +9,12 @@ from pytest_dtdispatch.core.results import number_name, state_name
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, Tone
-from pytest_dtdispatch.report.drawing import drawing, percent, rule, short_count, short_time
+from pytest_dtdispatch.report.drawing import drawing, percent, rule
 from pytest_dtdispatch.report.html_parts import Html, beside, element, joined, name_of, scrolling
 from pytest_dtdispatch.report.html_text import OWN_PAGE, html_text
 from pytest_dtdispatch.report.judgements import TONES, drift_lines, verdict_counts
 from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+from pytest_dtdispatch.report.units import short_count, short_time
 
 # The worst first: one row may have several.
 WORST = (

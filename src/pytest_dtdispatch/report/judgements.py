@@ -20,7 +20,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.scales import column_scale
+from pytest_dtdispatch.report.units import column_scale
 
 TONES = {
     Verdict.PASSED: Tone.GOOD,

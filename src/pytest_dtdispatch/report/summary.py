@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.core.forms import SUMMARY_TITLE
-from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
@@ -24,8 +23,8 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.judgements import change_text, drift_lines, growth_percent, verdict_counts
 from pytest_dtdispatch.report.markdown import document_text
-from pytest_dtdispatch.report.measurements import document as of_times
 from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+from pytest_dtdispatch.report.rows import document as of_rows
 
 # Of the summary of one step: "Job summaries are isolated between steps and each step is restricted to a
 # maximum size of 1MiB", in GitHub's reference of workflow commands.
@@ -122,7 +121,7 @@ def _sections(run: ReportedRun) -> Iterator[Folded]:
         if each.kind == BUDGET:
             yield _folded(title, each.document)
     if run.calls:
-        rows = of_times(run.calls, run.view()) if run.unit.is_time else _counts(run)
+        rows = of_rows(run.calls, run.view())
         yield _folded("Signatures and calls", rows, run.explained)
     for title, each in kinds:
         if each.kind != BUDGET:
@@ -143,12 +142,3 @@ def _folded(title: str, *documents: Document) -> Folded:
         told = document.legend_of(document.meanings)
         blocks += [*document.blocks, *([paragraph(told)] if told else [])]
     return Folded(title, tuple(blocks))
-
-
-def _counts(run: ReportedRun) -> Document:
-    """Lay out results that are no times: a line a metric."""
-    numbers: tuple[MetricValue, ...] = run.metrics()
-    lines = tuple(
-        Line(cut_name(number.name, LONGEST_ROW), (number.metric, f"{number.value:,}")) for number in numbers
-    )
-    return Document((Table((Column("metric"), Column("value")), (Group("", lines),), "result", ""),))

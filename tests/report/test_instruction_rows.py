@@ -9,13 +9,12 @@ from pytest_dtdispatch.core.measurement import (
     Contains,
     Figures,
     Measurement,
-    Refused,
     Samples,
     State,
 )
 from pytest_dtdispatch.core.profiles import Profile, Share
-from pytest_dtdispatch.instructions.table import document
 from pytest_dtdispatch.report.document import Line, Tone, View
+from pytest_dtdispatch.report.rows import document
 from tests.rendered import line_of, lines_of, table_of, titles_of
 
 VIEW = View(counted="instructions")
@@ -44,29 +43,6 @@ def test_a_row_has_the_least_count_its_spread_and_how_many_there_are() -> None:
     [[line]] = [group.lines for group in table.groups]
     assert line.cells == ("6,650,000", "70,000", "66,000", "50", "11,000", "100.8", "3+2")
     assert line.tone is Tone.GOOD
-
-
-def test_what_was_not_counted_is_a_dash() -> None:
-    assert only_line(counted(counts(State.CALL, 9))).cells == ("-", "-", "9", "0", "-", "-", "0+1")
-
-
-def test_cold_counts_have_a_column_where_there_are_any() -> None:
-    cold = counted(counts(State.COLD, 9_000_000), HITS)
-    table = table_of(document({"test_a": [cold]}, VIEW))
-    assert table.columns[0].head == "cold"
-    assert table.groups[0].lines[0].cells[:2] == ("9,000,000", "-")
-
-
-def test_what_was_refused_is_not_proved() -> None:
-    refused = Samples(State.HIT, (), (Refused("the meter did not count", 10),), INSTRUCTIONS)
-    line = only_line(counted(refused))
-    assert (line.proof, line.tone) == ("the meter did not count (10x)", Tone.BAD)
-
-
-def test_verbose_adds_rounds_calls_and_remarks() -> None:
-    line = only_line(counted(HITS, remarks=("no local row",)), verbose=True)
-    assert line.cells[-2:] == ("5", "3")
-    assert line.notes == ("no local row",)
 
 
 def test_no_line_says_that_a_count_is_a_time() -> None:

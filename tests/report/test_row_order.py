@@ -8,7 +8,7 @@ from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, R
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.report.html_text import html_text
 from pytest_dtdispatch.report.markdown import document_text
-from pytest_dtdispatch.report.measurements import document
+from pytest_dtdispatch.report.rows import document
 from tests.rendered import lines_of, table_of, titles_of
 
 

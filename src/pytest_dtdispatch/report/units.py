@@ -43,3 +43,27 @@ def column_scale(values_ns: Iterable[float | None]) -> Scale:
     name, ns = next(((name, ns) for name, ns in UNITS if typical >= ns), UNITS[-1])
     leading = math.floor(math.log10(sizes[0] / ns))
     return Scale(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))
+
+
+def short_time(ns: float) -> str:
+    """Write a round time shortly.
+
+    Example:
+        >>> short_time(1000), short_time(2.5e8), short_time(0.5)
+        ('1 us', '250 ms', '0.5 ns')
+    """
+    name, size = next(((name, size) for name, size in UNITS if ns >= size), UNITS[-1])
+    return f"{ns / size:.3g} {name}"
+
+
+def short_count(count: float) -> str:
+    """Write a round count shortly.
+
+    Example:
+        >>> short_count(1000), short_count(2.5e6), short_count(12)
+        ('1 k', '2.5 M', '12')
+    """
+    for name, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return f"{count:.3g}"

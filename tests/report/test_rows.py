@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.report.document import Tone, View
-from pytest_dtdispatch.report.measurements import document
-from pytest_dtdispatch.report.scales import Scale, column_scale
+from pytest_dtdispatch.report.rows import document
+from pytest_dtdispatch.report.units import Scale, column_scale
 from tests.rendered import line_of, table_of, titles_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.ranks.merge import merge_ranks
-from pytest_dtdispatch.ranks.table import document
 from pytest_dtdispatch.report.document import Cell, View
+from pytest_dtdispatch.report.rows import document
 from tests.rendered import line_of, lines_of, table_of, titles_of
 
 TITLES = ("miss ms", "slowest", "spread", "hit us", "slowest", "spread", "local us", "overhead us", "samples")
@@ -19,7 +19,7 @@ def measured(miss: int, hit: int, local: int, cold: int = 0) -> Measurement:
 
 def cells_of(*ranks: Measurement, verbose: bool = False) -> tuple[tuple[str, ...], tuple[Cell, ...]]:
     merged = merge_ranks({rank: [one] for rank, one in enumerate(ranks)}, "max")
-    said = document({"t.py::test": merged}, View(verbose))
+    said = document({"t.py::test": merged}, View(verbose, is_many=True))
     return titles_of(table_of(said)), line_of(said).cells
 
 
@@ -29,26 +29,14 @@ def test_a_line_has_the_middle_the_slowest_and_the_spread() -> None:
     assert cells == ("2.000", "3.000 r1", "100%", "8.00", "9.00 r1", "25%", "2.00", "6.00", "2+2")
 
 
-def test_cold_columns_are_there_where_cold_calls_were_taken() -> None:
-    titles, cells = cells_of(measured(1, 1, 1, cold=5_000), measured(1, 1, 1, cold=5_000))
-    assert titles[:3] == ("cold ms", "slowest", "spread")
-    assert cells[:3] == ("0.005", "0.005 r0", "0%")
-
-
-def test_verbose_adds_rounds_and_calls() -> None:
-    titles, cells = cells_of(measured(1, 1, 1), verbose=True)
-    assert titles[-2:] == ("rounds", "calls")
-    assert cells[-2:] == ("5", "3")
-
-
 def test_what_was_not_measured_is_a_dash_and_lines_fit_a_narrow_terminal() -> None:
     _, cells = cells_of(Measurement("a", "a", "a", "2", Contains.DISPATCH, 1, Figures()))
     assert cells == ("-",) * 8 + ("0+0",)
     merged = merge_ranks({rank: [measured(10**6, 7_000, 2_000)] for rank in range(4)}, "median")
-    assert max(map(len, lines_of(document({"t": merged}, View()), 80))) <= 80
+    assert max(map(len, lines_of(document({"t": merged}, View(is_many=True)), 80))) <= 80
 
 
 def test_where_only_one_slowest_rank_fits_it_is_that_of_a_hit() -> None:
     merged = merge_ranks({rank: [measured(10**6, 7_000 + rank, 2_000)] for rank in range(2)}, "median")
-    head, *_ = lines_of(document({"t": merged}, View()), 44)
+    head, *_ = lines_of(document({"t": merged}, View(is_many=True)), 44)
     assert head.split() == [*("signature", "miss", "ms", "hit", "us", "slowest")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.report.paragraph_lines import NO_EDGE
+from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import plain_text
-from pytest_dtdispatch.report.timings import document
 
 ADD = Signature("add.Tensor", ("f32[8,8]S0", "f32[8,8]S0"), (2, 4), "cpu")
 SAME = Signature("is_same_size.default", ("f32[8,8]S0",), (4,), "cpu")
@@ -18,7 +18,7 @@ def add(miss_ns: int) -> Figures:
 
 
 def lines(timed: dict[Signature, list[Figures]]) -> list[str]:
-    return plain_text(document("mode", timed), NO_EDGE).splitlines()
+    return plain_text(timed_document("mode", timed), NO_EDGE).splitlines()
 
 
 def test_all_calls_of_a_signature_are_one_line_with_spread() -> None:

@@ -1,0 +1,404 @@
+"""The columns of a row, in one table for every output, and the rows in the order of what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pytest_dtdispatch.core.measurement import (
+    NOISY,
+    Contains,
+    Figures,
+    Measurement,
+    Samples,
+    State,
+    refused_of,
+)
+from pytest_dtdispatch.core.profiles import Profile
+from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.report.document import (
+    Block,
+    Column,
+    Document,
+    Group,
+    Line,
+    Listing,
+    Span,
+    Table,
+    Tone,
+    View,
+    one_line,
+)
+from pytest_dtdispatch.report.notes import mark, proved, title_of
+from pytest_dtdispatch.report.units import MICROSECONDS, MILLISECONDS, Scale
+
+ENOUGH = 0.95  # of what all rows cost: those that make it are shown
+FEW = 5  # rows, which are all shown
+NOTHING = "nothing was timed: no op on DTensors ran in the region"
+PROFILED = "Python, with the machine code that it calls"
+SCATTER = "+-%"
+SCALES = {State.COLD: MILLISECONDS, State.MISS: MILLISECONDS, State.HIT: MICROSECONDS}
+SamplesOf = Callable[[Measurement], Samples | None]
+MEANINGS = {
+    "calls": "how often the program made the call",
+    "share": "of what all rows of the region cost: calls x overhead, or x hit where there is no local",
+    "total": "shares added up from the first row",
+    "cold": "a miss after every other cache was cleared too",
+    "miss": "first call after the sharding caches, of a redistribution those of plans, were cleared",
+    "hit": "a later call",
+    "local": "that op on plain local shards",
+    "overhead": "hit - local, what DTensor adds to the op on plain local shards",
+    SCATTER: "how far the median may lie above the figure, with 95%, or the figure above the least sample, "
+    f"noisy past {NOISY:.0%}",
+    "samples": "misses + hits recorded",
+}
+BRIEF = {
+    "share": "part of what all rows cost",
+    "cold": "a miss with all other caches empty too",
+    "miss": "first call with empty caches",
+    "hit": "a later call",
+    "local": "the op on plain local shards",
+    "overhead": "hit - local",
+    SCATTER: "how far samples scatter",
+}
+
+
+@dataclass(frozen=True)
+class RowColumn:
+    """A column of figures.
+
+    Args:
+        title: of the column.
+        text: of a row.
+        unit: of all its figures.
+        is_cold: whether it is there only where something was measured cold.
+    """
+
+    title: str
+    text: Callable[[Measurement], str]
+    unit: str = ""
+    is_cold: bool = False
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """A table of rows.
+
+    Args:
+        columns: of figures.
+        legend: what the figures are; ``{unit}`` is what is counted.
+        expendable: titles of columns that go first where there is no room; cold ones stay.
+        meanings: of its own columns.
+        brief: the same in a few words; none where the meanings are told in any case.
+    """
+
+    columns: tuple[RowColumn, ...]
+    legend: str
+    expendable: tuple[str, ...]
+    meanings: Mapping[str, str]
+    brief: Mapping[str, str]
+
+
+def steady(row: Measurement) -> Samples | None:
+    """Return the samples of later calls: hits, else calls of an op that never propagates."""
+    return row.steady
+
+
+def of_state(state: State) -> SamplesOf:
+    """Return what picks the samples of a state; a hit is any later call."""
+    return steady if state is State.HIT else lambda row: row.of(state)
+
+
+def scatter_text(samples: Samples | None) -> str:
+    """Format how far samples scatter, in percent; a dash where that is not known."""
+    return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
+
+
+def recorded(row: Measurement) -> str:
+    """Format how many samples there are: misses + hits."""
+    return "+".join(str(each.count if each else 0) for each in (row.of(State.MISS), row.steady))
+
+
+def _ratio(row: Measurement) -> str:
+    ratio = row.miss_over_hit
+    return "-" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
+def _exact_ratio(row: Measurement) -> str:
+    return "-" if row.miss_over_hit is None else f"{row.miss_over_hit:,.1f}"
+
+
+def _count_text(count: float | None) -> str:
+    return "-" if count is None else f"{count:,}"
+
+
+def _times() -> Iterator[RowColumn]:
+    def figure(samples: SamplesOf, scale: Scale) -> Callable[[Measurement], str]:
+        return lambda row: scale.text(each.figure if (each := samples(row)) else None)
+
+    for state, scale in SCALES.items():
+        samples = of_state(state)
+        yield RowColumn(state, figure(samples, scale), scale.name, is_cold=state is State.COLD)
+        if state is not State.COLD:
+            yield RowColumn(SCATTER, lambda row, samples=samples: scatter_text(samples(row)))  # type: ignore[misc]
+    us = MICROSECONDS
+    yield RowColumn("local", lambda row: us.text(row.figure(State.LOCAL)), us.name)
+    yield RowColumn("overhead", lambda row: us.text(row.overhead_ns), us.name)
+    yield RowColumn("miss/hit", _ratio)
+    yield RowColumn("samples", recorded)
+
+
+def _counts() -> Iterator[RowColumn]:
+    def figure(samples: SamplesOf) -> Callable[[Measurement], str]:
+        return lambda row: _count_text(each.figure if (each := samples(row)) else None)
+
+    def more(samples: SamplesOf) -> Callable[[Measurement], str]:
+        return lambda row: _count_text(each.span if (each := samples(row)) else None)
+
+    for state in (State.COLD, State.MISS, State.HIT):
+        yield RowColumn(state, figure(of_state(state)), is_cold=state is State.COLD)
+        if state is not State.COLD:
+            yield RowColumn(f"{state}+", more(of_state(state)))
+    yield RowColumn("local", figure(of_state(State.LOCAL)))
+    yield RowColumn("miss/hit", _exact_ratio)
+    yield RowColumn("samples", recorded)
+
+
+def _ranks() -> Iterator[RowColumn]:
+    def middle(samples: SamplesOf, scale: Scale) -> Callable[[Measurement], str]:
+        return lambda row: scale.text(each.middle_ns if (each := samples(row)) else None)
+
+    def slowest(samples: SamplesOf, scale: Scale) -> Callable[[Measurement], str]:
+        def text(row: Measurement) -> str:
+            each = samples(row)
+            if each is None or not each.by_rank:
+                return "-"
+            rank, ns = each.slowest
+            return f"{scale.text(ns)} r{rank}"
+
+        return text
+
+    def spread(samples: SamplesOf) -> Callable[[Measurement], str]:
+        return lambda row: f"{each.spread:.0%}" if (each := samples(row)) and each.by_rank else "-"
+
+    def overhead(row: Measurement) -> str:
+        hit, local = row.steady, row.of(State.LOCAL)
+        return MICROSECONDS.text(hit.middle_ns - local.middle_ns if hit and local else None)
+
+    for state, scale in SCALES.items():
+        samples, is_cold = of_state(state), state is State.COLD
+        yield RowColumn(state, middle(samples, scale), scale.name, is_cold)
+        yield RowColumn("slowest", slowest(samples, scale), is_cold=is_cold)
+        yield RowColumn("spread", spread(samples), is_cold=is_cold)
+    yield RowColumn("local", middle(of_state(State.LOCAL), MICROSECONDS), MICROSECONDS.name)
+    yield RowColumn("overhead", overhead, MICROSECONDS.name)
+    yield RowColumn("samples", recorded)
+
+
+MORE, MORE_BRIEF = "how many more the greatest count has", "what the greatest count has more"
+TIMES = RowTable(
+    tuple(_times()),
+    "Quietest blocks: of seven blocks of neighbouring samples the lowest median.",
+    ("rounds", "samples", "total", "miss/hit", "local", "calls", "overhead"),
+    MEANINGS,
+    BRIEF,
+)
+COUNTS = RowTable(
+    tuple(_counts()),
+    "{unit}: the least of the calls that were counted.",
+    ("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls"),
+    {**MEANINGS, "miss+": MORE, "hit+": MORE},
+    {**BRIEF, "miss+": MORE_BRIEF, "hit+": MORE_BRIEF},
+)
+RANKS = RowTable(
+    tuple(_ranks()),
+    "A figure is the median over ranks of the median of each.",
+    ("rounds", "samples", "local", "total", "overhead", "calls", "spread", "slowest"),
+    {
+        **MEANINGS,
+        "slowest": "the greatest of these medians, and its rank",
+        "spread": "how much slower that rank is than the fastest, against the median over ranks",
+        "samples": "misses + hits recorded on all ranks",
+    },
+    {},
+)
+
+
+def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
+    """Lay out rows of ops and named calls: of many ranks, of counts, or of times."""
+    of = RANKS if view.is_many else COUNTS if view.counted else TIMES
+    everything = [row for of_test in measured.values() for row in of_test]
+    has_cold = any(row.of(State.COLD) for row in everything)
+    columns = [column for column in of.columns if has_cold or not column.is_cold]
+    blocks = (_table(of, columns, measured, view), *proved(everything), *profiles(measured))
+    return Document(blocks, of.legend.format(unit=view.counted.capitalize()), of.meanings, of.brief)
+
+
+def _table(
+    of: RowTable, columns: Sequence[RowColumn], measured: Mapping[str, Sequence[Measurement]], view: View
+) -> Table:
+    """Lay out a line for each row, the dearest of a test first; of the cheapest say how many."""
+    regions = {
+        f"{test} ({contains})": by_cost([each for each in of_test if each.contains is contains])
+        for test, of_test in measured.items()
+        for contains in dict.fromkeys(each.contains for each in of_test)
+    }
+    has_shares = any(len(rows) > 1 and rows[0].share is not None for rows in regions.values())
+    before = (Column("calls"), Column("share", "%"), Column("total", "%")) if has_shares else ()
+    after = (Column("rounds"), *[Column("calls")] * (not has_shares)) if view.verbose else ()
+
+    def cells(one: CostedRow) -> tuple[str, ...]:
+        ends = (str(one.row.rounds), f"{one.row.calls:,}")[: len(after)]
+        return (*one.cells[: len(before)], *(column.text(one.row) for column in columns), *ends)
+
+    groups = []
+    for title, rows in regions.items():
+        kept, left_out = shown(rows, view)
+        groups.append(Group(title, tuple(line_of(one.row, cells(one), view) for one in kept), left_out))
+    return Table(
+        (*before, *(Column(column.title, column.unit) for column in columns), *after),
+        tuple(groups),
+        proof_title=title_of([line for group in groups for line in group.lines]),
+        expendable=of.expendable,
+        kept_longest=("share",),  # rows are in its order
+    )
+
+
+def line_of(row: Measurement, cells: Sequence[str], view: View) -> Line:
+    """Lay out a row: below its cells notes, in the last column what is wrong with it."""
+    notes = row.notes + (row.remarks if view.verbose else ())
+    text, tone = mark(row)
+    return Line(row.label, tuple(cells), text, notes, tone)
+
+
+def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
+    """List the functions that the instructions of profiled calls went to."""
+    for test, rows in measured.items():
+        for row in rows:
+            for samples in row.samples:
+                if samples.profile is not None:
+                    title = f"profile of a {samples.state}: {test}::{row.label}"
+                    yield one_line(Span(title, Tone.STRONG))
+                    yield profile_listing(samples.profile)
+
+
+def profile_listing(profile: Profile) -> Listing:
+    """List the functions of a profile, below the whole."""
+    entries = [(f"{profile.total:,}", "100.0 %", PROFILED)]
+    for share in profile.functions:
+        percent = f"{100 * share.instructions / profile.total:.1f} %"
+        entries.append((f"{share.instructions:,}", percent, share.function))
+    return Listing(("instructions", "part", "function"), tuple(entries))
+
+
+@dataclass(frozen=True)
+class CostedRow:
+    """A row, and its part of what all rows of a region cost.
+
+    Args:
+        row: what was measured.
+        share: None where nothing is known of what a call costs.
+        total: its share with those of all dearer rows.
+    """
+
+    row: Measurement
+    share: float | None = None
+    total: float | None = None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Calls, share and total."""
+        shares = ("-" if share is None else f"{100 * share:.1f}" for share in (self.share, self.total))
+        return (f"{self.row.calls:,}", *shares)
+
+
+def call_cost(row: Measurement) -> float | None:
+    """Return what a later call costs above the op on local shards, in the unit of the row.
+
+    Where there is no local row the whole call stands for it. What never hit propagates on every call.
+    """
+    if row.steady is None:
+        return row.figure(State.MISS)
+    local = row.figure(State.LOCAL)
+    return row.steady.figure if local is None else max(row.steady.figure - local, 0.0)
+
+
+def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
+    """Sort rows by calls x cost, the dearest first; those without a figure come last.
+
+    Named calls stay in their order: one may run another, and their costs have no sum.
+    """
+    costs = [
+        (cost * row.calls, row)
+        for row in rows
+        if row.contains is Contains.DISPATCH and (cost := call_cost(row)) is not None
+    ]
+    costs.sort(key=lambda one: one[0], reverse=True)
+    whole = sum(cost for cost, _ in costs)
+    if not whole:
+        return [CostedRow(row) for row in rows]
+    known = {id(row) for _, row in costs}
+    totals = accumulate(cost for cost, _ in costs)
+    costed = [
+        CostedRow(row, cost / whole, min(total / whole, 1.0))
+        for (cost, row), total in zip(costs, totals, strict=True)
+    ]
+    return [*costed, *(CostedRow(row) for row in rows if id(row) not in known)]
+
+
+def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
+    """Choose the dearest rows, and all that a mark or a note belongs to; say what is left out."""
+    left_out = [] if view.verbose or len(rows) <= FEW else [each for each in rows if _is_cheap(each)]
+    if len(left_out) < 2:  # a line that says so would take as much room
+        return list(rows), ""
+    part = sum(each.share or 0.0 for each in left_out)
+    more = f"and {len(left_out):,} rows more, which make {100 * part:.1f} % together; -v lists them"
+    return [each for each in rows if each not in left_out], more
+
+
+def _is_cheap(costed: CostedRow) -> bool:
+    """Whether nothing is wrong with a row, and the dearest rows make enough without it."""
+    if costed.share is None or costed.total is None or costed.total - costed.share < ENOUGH:
+        return False
+    return mark(costed.row)[1] is Tone.GOOD and not costed.row.notes
+
+
+def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:
+    """Lay out a region that was timed call by call: a line a signature, from all its calls."""
+    rows = [
+        Measurement(str(op), op.full, op.op, op.place[1:], Contains.DISPATCH, len(calls), together(calls))
+        for op, calls in timed.items()
+    ]
+    if not rows:
+        return Document((one_line(NOTHING),))
+    columns = [column for column in TIMES.columns if column.title in ("miss", "hit", SCATTER)]
+    lines = tuple(
+        line_of(row, (str(row.calls), *(column.text(row) for column in columns)), View()) for row in rows
+    )
+    heads = (Column("calls"), *(Column(column.title, column.unit) for column in columns))
+    group = Group(f"{title} ({Contains.DISPATCH})", lines)
+    table = Table(heads, (group,), proof_title=title_of(lines))
+    meanings = {name: MEANINGS[name] for name in ("miss", "hit", SCATTER)}
+    return Document((table, *proved(rows)), TIMES.legend, meanings)
+
+
+def together(calls: Sequence[Figures]) -> Figures:
+    """Return the samples of several calls as those of one.
+
+    Example:
+        >>> hits = Figures(1, (Samples(State.HIT, (7, 9)),))
+        >>> together([hits, hits]).samples[0].values
+        (7, 9, 7, 9)
+    """
+    by_state: dict[State, list[Samples]] = {}
+    for samples in (samples for call in calls for samples in call.samples):
+        by_state.setdefault(samples.state, []).append(samples)
+    return Figures(
+        sum(call.rounds for call in calls),
+        tuple(
+            Samples(state, tuple(value for one in all_of for value in one.values), refused_of(all_of))
+            for state, all_of in by_state.items()
+        ),
+        tuple(dict.fromkeys(note for call in calls for note in call.notes)),
+    )
