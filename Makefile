@@ -41,8 +41,7 @@ test-torch: $(VENV)/ready
 	$(if $(V),,$(error which torch? make test-torch V=2.9.1))$(BIN)/nox -s torch-$(V) $(ARGS)
 
 test-matrix: $(VENV)/ready
-	rm -rf .nox/lines
-	$(BIN)/nox $(ARGS)
+	$(BIN)/nox --report .nox/report.json $(ARGS)
 
 # Some 35,000 flags, ini values, markers, files and command lines, of which `test` tries a sample: two minutes.
 fuzz: $(VENV)/ready
