@@ -1,28 +1,100 @@
 #!/usr/bin/env bash
-# job.sh: the stages of a job, one after the other: DTDISPATCH_STAGES is "counts", "counts instructions time", ...
-# Without DTDISPATCH_BASE, as on a push, nothing is compared, and the checkout is measured alone.
+# job.sh: measure a checkout, compare its head with its base, write what was found, and decide.
+# DTDISPATCH_TESTS: what goes to pytest. DTDISPATCH_BASE: the commit to compare with; without one the checkout is
+# measured alone. DTDISPATCH_STAGES: of counts, instructions, time. DTDISPATCH_STRICT=true: a stage that did not pass
+# fails the job. DTDISPATCH_EXPECTED: a file that the head is held against. DTDISPATCH_FOLDER: where files go.
+# DTDISPATCH_PYTEST_ARGS, DTDISPATCH_AB_COUNTS, DTDISPATCH_AB_INSTRUCTIONS, DTDISPATCH_AB_TIME: further flags.
+# DTDISPATCH_SOURCE: what pip installs where the plugin is not there. PYTHON has torch and the project.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-read -r -a stages <<<"${DTDISPATCH_STAGES:-counts}"
-for stage in "${stages[@]}"; do
-    case $stage in
-    counts | instructions | time) ;;
-    *)
-        echo "DTDISPATCH_STAGES: '$stage' is not one of counts, instructions, time" >&2
-        exit 2
-        ;;
-    esac
-done
+python=${PYTHON:-python}
 folder=${DTDISPATCH_FOLDER:-dtdispatch-ci}
-"$here/stage.sh" install "$here/install.sh"
-if [[ $(<"$folder/install.status") != 0 ]]; then
-    stages=()
-else
-    "$here/measure.sh"
-fi
-if [[ -n ${DTDISPATCH_BASE:-} ]]; then
-    for stage in "${stages[@]}"; do
-        "$here/compare.sh" "$stage"
+base=${DTDISPATCH_BASE:-}
+most_bytes=60000 # of what a stage printed: a summary may have 1 MiB
+failed=()
+read -r -a stages <<<"${DTDISPATCH_STAGES:-counts}"
+read -r -a tests <<<"${DTDISPATCH_TESTS:-}"
+for name in "${stages[@]}"; do
+    if [[ ! $name =~ ^(counts|instructions|time)$ ]]; then
+        echo "DTDISPATCH_STAGES: '$name' is not one of counts, instructions, time" >&2
+        exit 2
+    fi
+done
+
+verdict_of() {
+    case $1 in
+    0) echo passed ;;
+    1) echo failed ;;
+    2) echo "failed: a command line that cannot be obeyed" ;;
+    3) echo "inconclusive: too noisy to tell, or nothing was compared" ;;
+    4) echo "contaminated: plain tensors changed too" ;;
+    5) echo "failed: a process did not measure" ;;
+    *) echo "failed with status $1" ;;
+    esac
+}
+
+# stage NAME COMMAND...: run a command, keep what it prints, and go on. Indented by four spaces it stays text in the page.
+stage() {
+    local name=$1 status=0 verdict
+    shift
+    echo "== dtdispatch: $name"
+    "$@" 2>&1 | tee "$folder/$name.log" || status=${PIPESTATUS[0]}
+    verdict=$(verdict_of "$status")
+    echo "$name: $verdict" | tee -a "$folder/summary.txt"
+    {
+        printf '\n<details><summary>%s: %s</summary>\n\n' "$name" "$verdict"
+        tail -c "$most_bytes" "$folder/$name.log" | tr -d '\000-\010\013-\037' | sed 's/^/    /'
+        printf '\n</details>\n'
+    } >>"$folder/summary.md"
+    if [[ $status != 0 ]]; then
+        failed+=("$name")
+        [[ -z ${GITHUB_ACTIONS:-} ]] || echo "::warning title=dtdispatch $name::$verdict; the summary of the job has the rows"
+    fi
+}
+
+install() {
+    "$python" -c 'import pytest_dtdispatch' 2>/dev/null || "$python" -m pip install "${DTDISPATCH_SOURCE:-pytest-dtdispatch}" || return
+    if [[ " ${stages[*]} " == *" instructions "* ]] && ! command -v valgrind >/dev/null; then
+        sudo apt-get update && sudo apt-get install --yes --no-install-recommends valgrind || return
+    fi
+    "$python" -m pytest_dtdispatch --version
+}
+
+measure() {
+    local flags
+    read -r -a flags <<<"${DTDISPATCH_PYTEST_ARGS:-}"
+    [[ -z ${DTDISPATCH_EXPECTED:-} ]] || flags+=(--dtdispatch-expected "$DTDISPATCH_EXPECTED")
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} "$python" -m pytest --dtdispatch --benchmark-quiet \
+        --dtdispatch-export "html:$folder/report.html" --dtdispatch-export "csv:$folder/results.csv" \
+        --dtdispatch-export markdown:auto "${flags[@]}" "${tests[@]}"
+}
+
+# compare METRIC: a base that a shallow checkout does not have is fetched.
+compare() {
+    local flags given=DTDISPATCH_AB_${1^^}
+    git cat-file -e "$base^{commit}" 2>/dev/null || git fetch --quiet --depth=1 origin "$base" || return
+    read -r -a flags <<<"${!given:-}"
+    "$python" -m pytest_dtdispatch ab --metric "$1" --base-rev "$base" --head-rev HEAD \
+        --json "$folder/$1.json" "${flags[@]}" -- "${tests[@]}"
+}
+
+mkdir -p "$folder"
+: >"$folder/summary.txt"
+echo "## dtdispatch" >"$folder/summary.md"
+unset FORCE_COLOR
+export NO_COLOR=1 COLUMNS=${COLUMNS:-120} # what is printed goes into pages
+stage install install
+if ((${#failed[@]} == 0)); then
+    stage measured measure
+    for name in ${base:+"${stages[@]}"}; do
+        stage "$name" compare "$name"
     done
 fi
-"$here/summary.sh"
+[[ -z ${GITHUB_STEP_SUMMARY:-} ]] || cat "$folder/summary.md" >>"$GITHUB_STEP_SUMMARY"
+if ((${#failed[@]} == 0)); then
+    echo "dtdispatch: every stage passed"
+elif [[ ${DTDISPATCH_STRICT:-} == true || ${DTDISPATCH_STRICT:-} == 1 ]]; then
+    echo "dtdispatch: not passed: ${failed[*]}"
+    exit 1
+else
+    echo "dtdispatch: not passed: ${failed[*]}; informational: set DTDISPATCH_STRICT to true to fail the job"
+fi

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = ROOT / "ci"
+JOB = SCRIPTS / "job.sh"
 LAYERS = '''"""An op with a sharding rule of its own."""
 
 import torch
@@ -86,30 +86,20 @@ def commit(folder: Path, message: str) -> None:
     git(folder, "commit", "--quiet", "--message", message)
 
 
-def run_script(project: Path, script: str, *words: str, **told: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of the recipe as a job does, with this interpreter."""
+def run_job(project: Path, branch: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the recipe as a job does, with this interpreter."""
+    if branch:
+        git(project, "switch", "--quiet", branch)
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "DTDISPATCH_"))
     }
-    environment = {**kept, "PYTHON": sys.executable, "COLUMNS": "140", **told}
+    ours = {"PYTHON": sys.executable, "COLUMNS": "140", "DTDISPATCH_TESTS": "test_layers.py"}
     return subprocess.run(
-        [str(SCRIPTS / script), *words],
+        [str(JOB)],
         cwd=project,
-        env=environment,
+        env={**kept, **ours, **variables},
         capture_output=True,
         text=True,
         check=False,
         timeout=1500,
     )
-
-
-def run_job(project: Path, branch: str, *stages: str, **told: str) -> subprocess.CompletedProcess[str]:
-    """Run the stages of a job for a pull request, one script after the other, and decide."""
-    git(project, "switch", "--quiet", branch)
-    given: Mapping[str, str] = {"DTDISPATCH_BASE": "main", "DTDISPATCH_TESTS": "test_layers.py", **told}
-    for stage in stages:
-        script, *words = stage.split()
-        done = run_script(project, script, *words, **given)
-        assert done.returncode == 0, (stage, done.stdout, done.stderr)
-    assert run_script(project, "summary.sh", **given).returncode == 0
-    return run_script(project, "verdict.sh", **given)

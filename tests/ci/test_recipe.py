@@ -16,6 +16,7 @@ from tests.ci.pull_requests import ROOT, SCRIPTS, git, make_project, run_job
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
 # Fewer processes than a real job has: what is injected is many times past the floor.
 TIMES = "--pairs 1 --confirm 6 --passes 1 --floor hit=50%,miss=30% --control off"
+STRICT = {"DTDISPATCH_BASE": "main", "DTDISPATCH_STRICT": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -31,40 +32,33 @@ def verdicts(folder: Path, stage: str) -> dict[str, str]:
 
 def test_a_clean_pull_request_passes_and_is_measured(project: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    folder = {
-        "DTDISPATCH_FOLDER": str(tmp_path),
-        "DTDISPATCH_STRICT": "true",
-        "GITHUB_STEP_SUMMARY": str(page),
-    }
-    done = run_job(project, "clean", "measure.sh", "compare.sh counts", **folder)
+    variables = {"DTDISPATCH_FOLDER": str(tmp_path), "GITHUB_STEP_SUMMARY": str(page), **STRICT}
+    done = run_job(project, "clean", **variables)
     assert done.returncode == 0, page.read_text()
     assert "every stage passed" in done.stdout
     assert not verdicts(tmp_path, "counts")
     assert "counts: passed" in page.read_text()
-    report = (tmp_path / "report.html").read_text()
-    assert "layers.gate.default" in report
+    assert "layers.gate.default" in (tmp_path / "report.html").read_text()
 
 
 def test_a_pull_request_that_moves_more_fails_by_its_step(project: Path, tmp_path: Path) -> None:
-    folder = {"DTDISPATCH_FOLDER": str(tmp_path), "DTDISPATCH_STRICT": "true"}
-    done = run_job(project, "moves", "compare.sh counts", **folder)
+    done = run_job(project, "moves", DTDISPATCH_FOLDER=str(tmp_path), **STRICT)
     assert done.returncode == 1
     step = "test_layers.py::test_step::step"
-    found = verdicts(tmp_path, "counts")
-    assert found == {
+    assert verdicts(tmp_path, "counts") == {
         f"{step}::redistributes_per_step": "regressed",
         f"{step}::collectives_per_step": "regressed",
     }
 
 
-def test_the_scripts_run_as_the_page_has_them(project: Path, tmp_path: Path) -> None:
+def test_the_script_runs_as_the_page_has_it(project: Path, tmp_path: Path) -> None:
     [block] = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
     git(project, "switch", "--quiet", "clean")
-    told = {"CI": str(SCRIPTS), "PYTHON": sys.executable, "DTDISPATCH_FOLDER": str(tmp_path)}
+    variables = {"CI": str(SCRIPTS), "PYTHON": sys.executable, "DTDISPATCH_FOLDER": str(tmp_path)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],
         cwd=project,
-        env={**os.environ, **told},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -74,11 +68,13 @@ def test_the_scripts_run_as_the_page_has_them(project: Path, tmp_path: Path) -> 
     assert "every stage passed" in done.stdout
 
 
-def test_a_pull_request_that_slows_a_sharding_rule_fails_by_the_miss_and_is_only_told_of_at_first(
+def test_a_slow_sharding_rule_fails_by_the_miss_and_is_only_reported_at_first(
     project: Path, tmp_path: Path
 ) -> None:
-    told = {"DTDISPATCH_FOLDER": str(tmp_path), "DTDISPATCH_AB_TIME": TIMES}
-    done = run_job(project, "very-slow-rule", "compare.sh counts", "compare.sh time", **told)
+    stages = {"DTDISPATCH_STAGES": "counts time", "DTDISPATCH_AB_TIME": TIMES}
+    done = run_job(
+        project, "very-slow-rule", DTDISPATCH_BASE="main", DTDISPATCH_FOLDER=str(tmp_path), **stages
+    )
     assert done.returncode == 0
     assert "not passed: time; informational" in done.stdout
     # A busy machine may leave a hit inconclusive; it may call none regressed.
@@ -86,14 +82,12 @@ def test_a_pull_request_that_slows_a_sharding_rule_fails_by_the_miss_and_is_only
     assert row.startswith("test_layers.py::test_gate::layers.gate.default(")
     assert row.endswith("::miss")
     assert not verdicts(tmp_path, "counts")
-    assert run_job(project, "very-slow-rule", **told, DTDISPATCH_STRICT="true").returncode == 1
 
 
 @pytest.mark.sweep  # three minutes of callgrind
 def test_a_slow_sharding_rule_is_found_by_its_instructions_too(project: Path, tmp_path: Path) -> None:
-    told = {"DTDISPATCH_FOLDER": str(tmp_path), "DTDISPATCH_STRICT": "true"}
-    told["DTDISPATCH_AB_INSTRUCTIONS"] = "--confirm 1"
-    done = run_job(project, "slow-rule", "compare.sh instructions", **told)
+    stages = {"DTDISPATCH_STAGES": "instructions", "DTDISPATCH_AB_INSTRUCTIONS": "--confirm 1"}
+    done = run_job(project, "slow-rule", DTDISPATCH_FOLDER=str(tmp_path), **stages, **STRICT)
     assert done.returncode == 1
     [(row, verdict)] = verdicts(tmp_path, "instructions").items()
     assert row.startswith("test_layers.py::test_gate::layers.gate.default(")
