@@ -16,7 +16,7 @@ from pytest_dtdispatch.compare.model import CallCounts, Variants
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.plugin.call_counts import count_call
+from pytest_dtdispatch.plugin.recorder import count_call
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import import_compilers
 from tests.probes import compiles_once_under_a_mode, needs_that

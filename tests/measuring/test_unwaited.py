@@ -22,7 +22,7 @@ from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
-from pytest_dtdispatch.plugin.call_counts import count_call
+from pytest_dtdispatch.plugin.recorder import count_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls

@@ -264,7 +264,6 @@ def test_what_ran_first_in_a_capture_keeps_running_compiled(pytester: pytest.Pyt
             "with dtdispatch.capture():\n        dtdispatch.compile(double, a)",
             "compile(name=None) inside",
         ),
-        ("dtdispatch.compile(lambda x: x, a)", "a compile of <lambda> needs a name"),
         ("[dtdispatch.call(double, a), dtdispatch.compile(double, a)]", "the name 'double' is taken"),
         (
             "dtdispatch.compile(double, a, backend='inductr')",

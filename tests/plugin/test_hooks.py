@@ -257,3 +257,27 @@ def test_a_test_that_fails_keeps_its_rows(pytester: pytest.Pytester) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert states_of(found) == ["hit", "local", "miss"]
     result.stdout.fnmatch_lines(["E * ValueError: of the test", "  add.Tensor(*"])
+
+
+def test_a_lambda_is_named_after_its_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_lambda=IMPORTS
+        + """
+def test_call(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.call(lambda: a + a)
+    with pytest.raises(Exception, match="name .test_call. is taken by another call of this test"):
+        dtdispatch.call(lambda: a * a)
+
+def test_scaling(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.scaling(lambda n: lambda: a + n, sizes=(1, 2))
+"""
+    )
+    result, found = rows(pytester)
+    result.assert_outcomes(passed=2)
+    names = {row["fullname"].rpartition("::")[0] for row in found}
+    assert names == {
+        "test_lambda.py::test_call::test_call",
+        *(f"test_lambda.py::test_scaling::test_scaling[{size}]" for size in (1, 2)),
+    }

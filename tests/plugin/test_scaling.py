@@ -185,10 +185,6 @@ LINES = "def make(n): return lambda: None\n    dtdispatch."
             "ScalingError: make(64) returned None: it must return a callable without arguments",
         ),
         (
-            "scaling(lambda n: print)",
-            "CaptureError: a scaling of <lambda> needs a name: dtdispatch.scaling(make, name=...)",
-        ),
-        (
             "call(make, 1); dtdispatch.scaling(make)",
             "CaptureError: the name 'make' is taken by another call of",
         ),

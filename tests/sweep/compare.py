@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import nothing_to_do
-from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
+from pytest_dtdispatch.plugin.recorder import Mode, Recorder
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.probes import modes_add_detaches
@@ -80,13 +80,13 @@ def run_in_capture(program: Program, ops: list[str]) -> Any:
 
 def run_as_call(program: Program, ops: list[str]) -> Any:
     """Measure the first part of a program as a whole call."""
-    measurer = MeasuringDtDispatch(PLAN, (), {}, CompilePlan())
+    recorder = Recorder(Mode.TIMES, PLAN, CompilePlan())
 
     def whole(*args: Any) -> Any:
         return program.measured(*args, **program.given.kwargs)
 
     with EmptyMode(ops):
-        result = measurer.call(whole, *program.given.args, name="case")
+        result = recorder.call(whole, *program.given.args, name="case")
         return result, program.after(result)
 
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.expected_gate import ExpectedGate
     from pytest_dtdispatch.plugin.limit_gate import LimitGate
-    from pytest_dtdispatch.plugin.measurer import MeasuringDtDispatch
     from pytest_dtdispatch.plugin.outputs import Outputs
     from pytest_dtdispatch.plugin.rank_tests import RankSession
+    from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.reported_run import ReportedRun
@@ -105,7 +105,7 @@ class Session(PluginObject):
         return start_sampler("time" if metric == "counts" else metric)
 
     @contextmanager
-    def measuring(self, item: pytest.Item) -> Iterator[MeasuringDtDispatch]:
+    def measuring(self, item: pytest.Item) -> Iterator[Recorder]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
         settings, test = resolve.test_settings(item), resolve.row_nodeid(item)
         self._has_thresholds |= bool(settings.threshold)
@@ -114,29 +114,29 @@ class Session(PluginObject):
         self._unmeasured.add(test, settings)
         try:
             require_torch()
-            from pytest_dtdispatch.plugin.measurer import make_measurer
+            from pytest_dtdispatch.plugin.recorder import make_recorder
             from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
             agreement = self._ranks.agreement() if self._ranks else None
-            measurer = make_measurer(settings, self._sampler, agreement, test)
+            recorder = make_recorder(settings, self._sampler, agreement, test)
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        self.results[test] = measurer.results
+        self.results[test] = recorder.results
         try:
             with shown_progress(self._config):
-                yield measurer
+                yield recorder
         finally:
-            self._publish(item, measurer)
+            self._publish(item, recorder)
 
-    def _publish(self, item: pytest.Item, measurer: MeasuringDtDispatch) -> None:
+    def _publish(self, item: pytest.Item, recorder: Recorder) -> None:
         complaint = ""
         try:
-            if (idle := measurer.close()) and _is_fixture_used(item):
+            if (idle := recorder.close()) and _is_fixture_used(item):
                 complaint = self._unmeasured.note_idle(item, idle[0])
         except CaptureError as error:
             complaint = str(error)
-        results = self._ranks.merged(measurer.results) if self._ranks else measurer.results
+        results = self._ranks.merged(recorder.results) if self._ranks else recorder.results
         if not complaint and (key := results.key_of_two()):
             complaint = f"two rows of this test are called {key!r}: give the call another name="
         self.results[results.test] = results
@@ -152,7 +152,7 @@ class Session(PluginObject):
         if self.why_not or _is_fixture_used(item) or not takes_all:
             result = yield
         else:
-            with self.measuring(item) as measurer, told_of(measurer.whole_test()):
+            with self.measuring(item) as recorder, told_of(recorder.whole_test()):
                 result = yield
         is_compared = self._config.getoption("benchmark_compare", None)
         if self.why_not and is_compared and "threshold" in resolve.marker_values(item):

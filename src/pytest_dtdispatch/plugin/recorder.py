@@ -1,0 +1,417 @@
+"""The object behind the ``dtdispatch`` fixture where something is measured: it keeps what it measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_dtdispatch import api
+from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.compare.claims import Compared
+from pytest_dtdispatch.compare.model import CallCounts, Variants
+from pytest_dtdispatch.compare.model import row_name as row_name_of
+from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
+from pytest_dtdispatch.core.callables import own_name, step_name
+from pytest_dtdispatch.core.forms import TRACE_EXPORT
+from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.metrics import row_key
+from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Unseen, number_name
+from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.errors import CaptureError, GateError
+from pytest_dtdispatch.gates.limits import complaint, unjudged
+from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.open_capture import OpenCapture, OpenRegions
+from pytest_dtdispatch.scaling import (
+    Make,
+    Scaling,
+    fit_scaling,
+    merge,
+    row_name,
+    run_and_measure_sizes,
+    run_sizes,
+)
+from pytest_dtdispatch.steps.model import Steps
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.measuring.guard import Measuring, Setup
+    from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.measuring.sampler import Sampler
+    from pytest_dtdispatch.plugin.settings import Settings
+    from pytest_dtdispatch.ranks.exchange import Lockstep
+
+T = TypeVar("T")
+NOT_TIMED = "latencies are not taken"
+
+
+class Mode(Enum):
+    """What a run takes of what its tests measure."""
+
+    TIMES = "times"
+    INSTRUCTIONS = "instructions, or another count that a sampler reads"
+    COUNTS = "counts: a capture and a call are one step each, and nothing is repeated"
+
+
+class Recorder(api.DtDispatch):
+    """Measure, and keep what was measured in the results of the test.
+
+    Args:
+        mode: what is taken.
+        plan: how much is measured.
+        ops: globs of those that captures measure; all where empty.
+        limits: of the test, by their names.
+        compile_plan: how much is compiled.
+        test: its name in rows.
+        is_traced: whether torch's profiler records steps.
+        has_budget: whether a whole test is timed, and not captured.
+    """
+
+    enabled = True
+
+    def __init__(
+        self,
+        mode: Mode,
+        plan: Plan,
+        compile_plan: CompilePlan,
+        ops: tuple[str, ...] = (),
+        limits: Mapping[str, int] | None = None,
+        test: str = "",
+        *,
+        is_traced: bool = False,
+        has_budget: bool = False,
+    ) -> None:
+        self.results = TestResults(test)
+        self._mode = mode
+        self._plan = plan
+        self._compile_plan = compile_plan
+        self._ops = ops
+        self._limits = limits or {}
+        self._is_traced = is_traced
+        self._has_budget = has_budget
+        self._open = OpenRegions()
+
+    def close(self) -> list[str]:
+        """Close captures that were left open, and refuse those never entered; give where others saw no op."""
+        self._open.close()
+        return self._open.idle
+
+    def record(self, *results: Finding) -> None:
+        """See :meth:`DtDispatch.record`."""
+        __tracebackhide__ = True
+        for result in results:
+            if (kind := getattr(result, "kind", None)) not in KINDS:
+                known = ", ".join(KINDS)
+                raise CaptureError(f"no kind of results is registered as {kind!r}; valid: {known}")
+            self._refuse_taken(result.name, kind=result.kind)
+            self.results.add(result)
+        self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, self._limits)])
+
+    # Captures
+
+    def _capture(self) -> AbstractContextManager[TestResults]:
+        __tracebackhide__ = True
+        if self._mode is Mode.COUNTS:
+            nested = "a capture is open already: captures cannot be nested, close the outer one"
+            self._open.refuse("a capture", nested)
+            region = self._counted_region(f"capture {len(self.results.counts()) + 1}", self._keep_counts)
+            return OpenCapture(region, self.results, self._open, Steps.kind)
+        from pytest_dtdispatch.measuring.capture import SignatureCapture
+
+        self._open.refuse("a capture")
+        return OpenCapture(SignatureCapture(self.results, self._plan, self._ops), self.results, self._open)
+
+    @contextmanager
+    def whole_test(self) -> Iterator[None]:
+        """Capture, count or time what the thread of a test runs, and notice what processes it starts."""
+        if self._mode is Mode.COUNTS:
+            with self._counting_processes(), self.capture():
+                yield
+        elif self._has_budget:
+            from pytest_dtdispatch.budget.measure import BudgetedRegion
+
+            with self._open.running("test", is_timed=True), BudgetedRegion("test", self.record):
+                yield
+        else:
+            from pytest_dtdispatch.measuring.capture import watching_processes
+
+            with watching_processes(self._notice_process), self.capture():
+                yield
+
+    def _notice_process(self, process: Any, start: Callable[[Any], Any]) -> Any:
+        self.results.unseen += Unseen(processes=1)
+        return start(process)
+
+    @contextmanager
+    def _counting_processes(self) -> Iterator[None]:
+        """Count what processes do that the test starts anew; equal ones once."""
+        from pytest_dtdispatch.steps.processes import counting_in_processes
+
+        with counting_in_processes() as processes:
+            yield
+            told = dict(processes.found())
+        self.results.unseen += Unseen(processes=processes.started - len(told))
+        for number, counts in told.items():
+            if next(first for first, others in told.items() if others == counts) == number:
+                self._keep_counts(Steps(f"process {number}", (), (counts,)))
+
+    # Calls and steps
+
+    def call(
+        self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
+    ) -> T:
+        """See :meth:`DtDispatch.call`; where counts are taken the call is one step, and not repeated."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.guard import given_arguments
+        from pytest_dtdispatch.measuring.repeat import run_and_measure_call
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+        name = self._row_name("call", fn, name)
+        if self._mode is Mode.COUNTS:
+            given = given_arguments(args, setup)
+            with self._counted(Steps.kind, name), self._counted_region(name, self.record):
+                return fn(*given)
+        with self._measuring("call", name):
+            result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
+        self.results.enter_call(name, place, figures)
+        return result  # type: ignore[no-any-return]
+
+    def steps(
+        self,
+        step_fn: Callable[..., object],
+        warmup: int | None = None,
+        steps: int | None = None,
+        *,
+        inputs: Iterable[Any] | None = None,
+        name: str | None = None,
+    ) -> Steps:
+        """See :meth:`DtDispatch.steps`."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.steps.measure import run_and_count
+        from pytest_dtdispatch.steps.model import read_calls
+
+        with self._counted(Steps.kind, str(name or step_name(step_fn))):
+            calls = read_calls(step_fn, warmup, steps, inputs, name)
+            in_capture = "steps() inside a capture would count what the capture does: close it first"
+            self._open.refuse("steps()", in_capture)
+            self._refuse_taken(calls.name, kind=Steps.kind)
+            with self._open.running(calls.name, is_timed=False), self._recording(calls.name):
+                counted = run_and_count(calls)
+            self.record(counted)
+        return counted
+
+    def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
+        __tracebackhide__ = True
+        from pytest_dtdispatch.budget.measure import run_and_measure_budget
+
+        if self._mode is not Mode.TIMES:
+            step_fn()
+            return Budget(name, note=NOT_TIMED)
+        self._open.refuse("budget()", "budget() inside a capture would time what the capture does: close it")
+        self._refuse_taken(name, kind=Budget.kind)
+        with self._open.running(name, is_timed=True):
+            budget = run_and_measure_budget(step_fn, warmup, steps, name)
+        self.record(budget)
+        return budget
+
+    # Scalings, compiles, comparisons
+
+    def _scaling(
+        self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
+    ) -> Scaling:
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.repeat import run_call
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+        if self._mode is not Mode.TIMES:  # a limit that cannot be judged fails
+            scaling = run_sizes(make, sizes, name)
+            if max_exponent is not None:
+                self._hold([unjudged(scaling.name, f"max_exponent={max_exponent:g}", NOT_TIMED)])
+            return scaling
+        name = self._row_name("scaling", make, name)
+        with self._measuring("scaling", name, *(row_name(name, size) for size in sizes)):
+            caches = ShardingCaches()
+            measured, places = run_and_measure_sizes(run_call, make, sizes, caches, self._plan)
+        for size, passes in measured.items():
+            self.results.enter_call(row_name(name, size), places[size], merge(passes))
+        scaling = fit_scaling(name, measured, max_exponent)
+        self.record(scaling)
+        return scaling
+
+    def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
+        __tracebackhide__ = True
+        from pytest_dtdispatch.compiled.measure import run_and_measure_compile
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+        name = self._row_name("compile", compilation.fn, name)
+        with self._counted(CompiledFunction.kind, name):
+            with self._measuring("compile", name):
+                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), self._compile_plan)
+            if compiled.function:
+                counts_alone = self._mode is Mode.COUNTS
+                self.record(_without_samples(compiled.function) if counts_alone else compiled.function)
+        return compiled
+
+    def _compare(self, asked: Variants) -> Compared:
+        __tracebackhide__ = True
+        from pytest_dtdispatch.compare.equality import call_and_hold
+        from pytest_dtdispatch.compare.measure import run_and_measure_variants
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+        what = f"compare(name={asked.name!r})"
+        self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
+        self._refuse_taken(asked.name, *asked.row_names)
+        if self._mode is not Mode.TIMES:  # a claim that cannot be judged fails
+            call_and_hold(self._counting_variants(asked) if self._mode is Mode.COUNTS else asked)
+            return Compared(asked.name, tuple(asked.functions), why_not=NOT_TIMED, is_gate=True)
+        with self._measuring("compare", asked.name, *asked.row_names):
+            compared = run_and_measure_variants(asked, ShardingCaches(), self._plan, count_call)
+        self.record(*compared.variants)
+        return compared
+
+    def _counting_variants(self, asked: Variants) -> Variants:
+        """Count each variant as one step."""
+
+        def counted(label: str, fn: Callable[[], Any]) -> Callable[[], Any]:
+            def run() -> Any:
+                __tracebackhide__ = True
+                name = row_name_of(asked.name, label)
+                with self._counted(Steps.kind, name), self._counted_region(name, self.record):
+                    return fn()
+
+            return run
+
+        return replace(asked, functions={label: counted(label, fn) for label, fn in asked.functions.items()})
+
+    # What is kept
+
+    @contextmanager
+    def _counted_region(self, name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
+        """Count a region as one step, without a warm-up."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.steps.measure import CountedRegion
+
+        with self._recording(name), CountedRegion(name, keep):
+            yield
+
+    def _keep_counts(self, steps: Steps) -> None:
+        __tracebackhide__ = True
+        [counts] = steps.steps
+        of_dtensors = counts.calls, counts.collectives, counts.redistributions, counts.wraps, counts.unwraps
+        if any(of_dtensors):  # most tests of a run have none
+            self.record(steps)
+
+    @contextmanager
+    def _counted(self, kind: str, name: str) -> Iterator[None]:
+        """Remember what raises before it leaves counts, until one of its name leaves some."""
+        try:
+            yield
+        except BaseException as error:
+            if error not in self.results.untold:
+                self.results.uncounted.add((kind, name))
+            raise
+        self.results.uncounted.discard((kind, name))
+
+    def _hold(self, verdicts: Sequence[RowVerdict]) -> None:
+        """Keep what limits say of results; what fails the test fails it also where it catches the error."""
+        __tracebackhide__ = True
+        test = self.results.test
+        self.results.verdicts += [replace(each, row=number_name(test, each.row)) for each in verdicts]
+        if against := complaint(verdicts):
+            error = GateError(against)
+            self.results.untold.append(error)
+            raise error
+
+    @contextmanager
+    def _recording(self, name: str) -> Iterator[None]:
+        """Let torch's profiler record a region, where a trace was asked for."""
+        __tracebackhide__ = True
+        if not self._is_traced:
+            yield
+            return
+        from pytest_dtdispatch.torchapi.profiling import recording_trace
+
+        with recording_trace(f"{self.results.test}: {name}", self.results.traces.append):
+            yield
+
+    def _row_name(self, method: str, fn: Callable[..., Any], name: str | None) -> str:
+        """Name what a method measures, where it may be measured now; a lambda after its test."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.guard import check_callable
+
+        check_callable(method, fn, name)
+        what = f"{method}(name={name!r})"
+        self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
+        name = name or own_name(fn)
+        if name.startswith("<"):
+            name = self.results.test.rpartition("::")[2] or method
+        self._refuse_taken(name)
+        return name
+
+    def _refuse_taken(self, *names: str, kind: str = NamedCall.kind) -> None:
+        __tracebackhide__ = True
+        if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
+            raise CaptureError(
+                f"the name {names[0]!r} is taken by another call of this test: give another name="
+            )
+
+    def _measuring(self, method: str, name: str, *rows: str) -> Measuring:
+        """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.guard import Measuring
+
+        self._refuse_taken(name, *rows)
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(name)
+        return Measuring(f"the {method} {name!r} is measured")
+
+
+def make_recorder(settings: Settings, sampler: Sampler, agreement: Lockstep | None, test: str) -> Recorder:
+    """Make what is behind the fixture in a test that is measured, and plan how much it measures."""
+    from pytest_dtdispatch.measuring.plan import WITHIN, Plan
+
+    rounds, repeat = settings.most_rounds, settings.repeat
+    one_thread = settings.threads == "one"
+    plan = Plan(
+        rounds,
+        repeat,
+        settings.max_time,
+        settings.cold,
+        within=WITHIN if settings.stops_when_enough else None,
+        sampler=sampler,
+        agreement=agreement,
+        one_thread=one_thread,
+    )
+    mode = Mode.TIMES if sampler.unit.is_time else Mode.INSTRUCTIONS
+    compile_rounds, calls = settings.compile_rounds, max(1, rounds * repeat // settings.compile_rounds)
+    if settings.metric == "counts":
+        mode, compile_rounds, calls = Mode.COUNTS, 1, 1
+    return Recorder(
+        mode,
+        plan,
+        CompilePlan(settings.compile_backend, compile_rounds, calls, sampler, one_thread),
+        settings.ops,
+        settings.limits,
+        test,
+        is_traced=any(export.format == TRACE_EXPORT for export in settings.export),
+        has_budget=settings.budget,
+    )
+
+
+def count_call(call: Callable[[], Any]) -> CallCounts:
+    """Make a call, and count what it does as a step is counted."""
+    __tracebackhide__ = True
+    from pytest_dtdispatch.steps.measure import CountedRegion
+
+    found: list[Steps] = []
+    with CountedRegion("call", found.append):
+        call()
+    counts = found[0].steps[0]
+    return CallCounts(counts.misses, counts.redistributes, counts.collective_calls, len(counts.wraps))
+
+
+def _without_samples(function: CompiledFunction) -> CompiledFunction:
+    """Take counts alone: a run that counts has no latencies."""
+    kept = Figures(function.measurement.rounds, notes=function.measurement.notes)
+    return replace(function, measurement=replace(function.measurement, figures=kept))
