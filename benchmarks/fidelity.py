@@ -7,9 +7,7 @@ Run it on a quiet machine: ``python benchmarks/fidelity.py``. It prints ratios:
 
 Ours and the loops take turns in short blocks of as many samples, and the lowest median of a block counts,
 of each: what a neighbour on the machine slows down is not compared. Both loops run below autograd, as a
-capture does. Beside them stand, in microseconds, our figures and those of the usual recipe: a mode that
-repeats each op ten times, the Python cache cleared before it, and takes the first call for the miss and the
-median of all ten for the hit.
+capture does. Beside them stand our figures in microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
@@ -60,24 +58,6 @@ class HandWritten(DispatchCapture):
         """Time misses, then hits."""
         result = call.run()
         self.figures.append(Figures(time_misses(call), time_hits(call)))
-        return result
-
-
-class UsualRecipe(DispatchCapture):
-    """Repeat each op ten times: the first for the miss, the median of all for the hit."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.figures: list[Figures] = []
-
-    def on_op(self, call: OpCall) -> Any:
-        """Time ten calls."""
-        samples = []
-        for _ in range(10):
-            start = perf_counter_ns()
-            result = call.func(*call.args, **call.kwargs)
-            samples.append(perf_counter_ns() - start)
-        self.figures.append(Figures(samples[0], statistics.median(samples)))
         return result
 
 
@@ -149,15 +129,6 @@ def lowest(blocks: Sequence[Figures]) -> Figures:
     return Figures(min(block.miss for block in blocks), min(block.hit for block in blocks))
 
 
-def usual_recipe(op: Callable[[], Any]) -> Figures:
-    """Measure an op by the usual recipe, warm and with the Python cache cleared, as it is used."""
-    with UsualRecipe() as mode:
-        for _ in range(20):
-            DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
-            op()
-    return mode.figures[-1]
-
-
 def ops(owner: ProcessGroupOwner) -> dict[str, Callable[[], Any]]:
     """Name eight ops: pointwise, in place, random, views, a reduction, a softmax, a list of tensors."""
     mesh = owner.mesh(Place((4,), "cpu", "fake"))
@@ -182,19 +153,12 @@ def main() -> int:
     owner = ProcessGroupOwner()
     off = 0
     print(f"torch {torch.__version__}, one thread, lowest median of {BLOCKS} blocks; times in us")
-    print(
-        f"{'op':24}{'hit ratio':>10}{'miss ratio':>11}{'hit':>8}{'miss':>9}"
-        + f"{'usual hit':>10}{'usual miss':>12}"
-    )
+    print(f"{'op':24}{'hit ratio':>10}{'miss ratio':>11}{'hit':>8}{'miss':>9}")
     for name, op in ops(owner).items():
         mine, plain = compare(op)
         hit, miss = mine.hit / plain.hit, mine.miss / plain.miss
-        usual = usual_recipe(op)
         off += abs(hit - 1) > HIT_BOUND or abs(miss - 1) > MISS_BOUND
-        print(
-            f"{name:24}{hit:10.3f}{miss:11.3f}{mine.hit / 1e3:8.1f}{mine.miss / 1e3:9.1f}"
-            f"{usual.hit / 1e3:10.1f}{usual.miss / 1e3:12.1f}"
-        )
+        print(f"{name:24}{hit:10.3f}{miss:11.3f}{mine.hit / 1e3:8.1f}{mine.miss / 1e3:9.1f}")
     owner.close()
     print(f"{off} of 8 ops off by more than {HIT_BOUND:.0%} (hit) or {MISS_BOUND:.0%} (miss)")
     return 1 if off else 0

@@ -14,16 +14,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = DOCS / "pictures"
 READING, STEP_TIME = DOCS / "reading.md", DOCS / "step_time.md"
 COLUMNS = 116  # of the terminal that the table is printed in
 NUMBERED = "#d9730d"
+WIDE = 5.93  # of a character in a drawing, in units of it
 # What stands in the table for each number of the list in docs/reading.md, as a pattern.
 ABOVE = (
     r"signature",
@@ -114,74 +113,57 @@ def output_of(page: Path) -> str:
     return section[1]
 
 
-class Mark(NamedTuple):
-    """A number at a line of the text: above a column of it, or beside it."""
-
-    number: int
-    line: int
-    column: float | None = None
-
-
-def marks_of(lines: Sequence[str]) -> Iterator[Mark]:
-    """Find what each number stands for."""
+def marks_of(lines: Sequence[str]) -> Iterator[tuple[int, int, float | None]]:
+    """Find the line that each number stands at, and the column where it stands above one."""
     for number, pattern in enumerate((*ABOVE, *BESIDE), start=1):
         found = ((at, re.search(pattern, line)) for at, line in enumerate(lines))
         at, match = next(((at, match) for at, match in found if match), (0, None))
         if match is None:
             raise SystemExit(f"number {number}: no line of the text has {pattern!r}")
         is_above = number <= len(ABOVE)
-        yield Mark(number, at, (match.start() + match.end()) / 2 if is_above else None)
+        yield number, at, (match.start() + match.end()) / 2 if is_above else None
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """Where characters of a text stand in a drawing, in units of it."""
+def x_of(column: float) -> float:
+    """Return the left edge of a column of characters."""
+    return 29 + column * WIDE
 
-    left: float = 29
-    top: float = 34
-    wide: float = 5.93
-    high: float = 18
 
-    def x(self, column: float) -> float:
-        """Give the left edge of a column of characters."""
-        return self.left + column * self.wide
-
-    def y(self, line: float) -> float:
-        """Give the base line of a line."""
-        return self.top + (line + 1) * self.high
+def y_of(line: float) -> float:
+    """Return the base line of a line."""
+    return 34 + (line + 1) * 18
 
 
 def table_picture(text: str) -> str:
     """Draw the output of a run, with numbers at what a reader asks about."""
     lines = text.rstrip("\n").split("\n")
-    sheet = Sheet()
-    width = sheet.x(max(map(len, lines))) + 3
-    height = sheet.y(len(lines)) - 4
+    width = x_of(max(map(len, lines))) + 3
+    height = y_of(len(lines)) - 4
     said = (
         "The table that a run of a small block prints, with numbers above its columns and beside its lines; "
         "the list below the picture says what each of them is."
     )
-    body = [*_text_lines(lines, sheet), *(_badge(mark, sheet) for mark in marks_of(lines))]
+    body = [*_text_lines(lines), *(_badge(*mark) for mark in marks_of(lines))]
     return _svg(width, height, "scrolls", "table", "The table of a run, with numbers", said, body)
 
 
-def _text_lines(lines: Sequence[str], sheet: Sheet) -> Iterator[str]:
+def _text_lines(lines: Sequence[str]) -> Iterator[str]:
     font = 'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="9.9"'
     yield f"<g {font}>"
     for at, line in enumerate(lines):
         for cell in re.finditer(r"\S+(?: \S+)*", line):  # each in its place, whatever the font
-            place = f'x="{sheet.x(cell.start()):g}" y="{sheet.y(at):g}"'
-            wide = f'textLength="{len(cell[0]) * sheet.wide:.1f}" lengthAdjust="spacingAndGlyphs"'
+            place = f'x="{x_of(cell.start()):g}" y="{y_of(at):g}"'
+            wide = f'textLength="{len(cell[0]) * WIDE:.1f}" lengthAdjust="spacingAndGlyphs"'
             yield f"<text {place} {wide}>{escape(cell[0])}</text>"
     yield "</g>"
 
 
-def _badge(mark: Mark, sheet: Sheet) -> str:
-    x = sheet.x(mark.column) if mark.column is not None else 14
-    y = sheet.y(mark.line) - (4 if mark.column is None else 23)
+def _badge(number: int, line: int, column: float | None) -> str:
+    x = x_of(column) if column is not None else 14
+    y = y_of(line) - (4 if column is None else 23)
     circle = f'<circle cx="{x:g}" cy="{y:g}" r="8.5" fill="{NUMBERED}"/>'
-    number = f'<text x="{x:g}" y="{y + 4:g}" fill="#fff" text-anchor="middle" font-weight="bold"'
-    return f'{circle}{number} font-family="system-ui, sans-serif" font-size="11">{mark.number}</text>'
+    text = f'<text x="{x:g}" y="{y + 4:g}" fill="#fff" text-anchor="middle" font-weight="bold"'
+    return f'{circle}{text} font-family="system-ui, sans-serif" font-size="11">{number}</text>'
 
 
 Parts = dict[str, float]
