@@ -10,9 +10,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from pytest_dtdispatch.ab.command_flags import told_by
-from pytest_dtdispatch.ab.commands import AB, add_ab_parser, obey_ab
-from pytest_dtdispatch.ab.matrix_commands import MATRIX, add_matrix_parser, obey_matrix
+from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type
+from pytest_dtdispatch.ab.cli import compare as compare_sides
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.forms import REPORT
 from pytest_dtdispatch.core.parsing import read_exports, read_file
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"dtdispatch: {error}", Tone.BAD, sys.stderr)
         return PROCESS_ERROR if isinstance(error, ProcessError) else USAGE_ERROR
     except KeyboardInterrupt as interrupt:
-        said = str(interrupt) or "interrupted, and nothing was written"
+        said = str(interrupt) or "interrupted"
         say(f"dtdispatch: {said}", Tone.NOTICE, sys.stderr)
         return INTERRUPTED
 
@@ -58,12 +57,10 @@ def _obey(words: list[str]) -> int:
         print("dtdispatch", version("pytest-dtdispatch"))
         return 0
     if given.command is None:
-        names = "ab, matrix, watch, expected, export, report"
+        names = "ab, watch, expected, export, report"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
-    if given.command == AB:
-        return obey_ab(given, arguments)
-    if given.command == MATRIX:
-        return obey_matrix(given, arguments)
+    if given.command == "ab":
+        return compare_sides(given, arguments)
     if arguments:
         raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
     others = {"expected": _update_expected, "export": _export, "report": _report}
@@ -127,7 +124,6 @@ def _parser() -> Parser:
     watch.add_argument("script", metavar="SCRIPT.py", help=what)
     watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script")
     add_ab_parser(commands)
-    add_matrix_parser(commands)
     _add_expected(commands)
     _add_export(commands)
     _add_report(commands)
@@ -137,18 +133,20 @@ def _parser() -> Parser:
 def _add_export(commands: Any) -> None:
     export = commands.add_parser("export", help="write a saved run in formats that other tools read")
     what = "a run that pytest-benchmark saved: --benchmark-json, --benchmark-save, --benchmark-autosave"
-    export.add_argument("saved", type=told_by(read_file), metavar="SAVED.json", help=what)
+    export.add_argument("saved", type=argument_type(read_file), metavar="SAVED.json", help=what)
     what = f"one or more, with a format of {', '.join(EXPORTS)}"
-    read = told_by(partial(read_exports, formats=EXPORTS))
+    read = argument_type(partial(read_exports, formats=EXPORTS))
     export.add_argument("exports", type=read, nargs="+", metavar="FORMAT:FILE", help=what)
 
 
 def _add_report(commands: Any) -> None:
     report = commands.add_parser("report", help="write saved runs as one HTML page")
     what = "a run that pytest-benchmark saved; of several the newest, with the course over all of them"
-    report.add_argument("saved", type=told_by(read_file), nargs="+", metavar="SAVED.json", help=what)
+    report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=what)
     what = "the page, which loads nothing"
-    report.add_argument("--output", type=told_by(read_file), required=True, metavar="FILE.html", help=what)
+    report.add_argument(
+        "--output", type=argument_type(read_file), required=True, metavar="FILE.html", help=what
+    )
 
 
 def _add_expected(commands: Any) -> None:
@@ -156,9 +154,11 @@ def _add_expected(commands: Any) -> None:
     actions = expected.add_subparsers(dest="action", title="actions", required=True)
     update = actions.add_parser("update", help="take over values that a run found")
     what = "of expected results, rewritten in place"
-    update.add_argument("file", type=told_by(read_file), metavar="FILE", help=what)
+    update.add_argument("file", type=argument_type(read_file), metavar="FILE", help=what)
     what = "what pytest wrote with --dtdispatch-export csv:FILE"
-    update.add_argument("--results", type=told_by(read_file), required=True, metavar="RESULTS.csv", help=what)
+    update.add_argument(
+        "--results", type=argument_type(read_file), required=True, metavar="RESULTS.csv", help=what
+    )
     what = "why they changed; kept in their rows"
     update.add_argument("--reason", required=True, metavar="TEXT", help=what)
     what = "add results that FILE has no row for, with this margin: 0.1 is 10 %%; counters get 0"

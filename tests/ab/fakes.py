@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -32,10 +31,9 @@ for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("local", 2e3)):
 if "rows" in told["only"]:
     rows = told["only"]["rows"]
 with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
-    content = {{"format": "pytest-dtdispatch passes 1", "rows": rows}}
-    content["absent"] = told["only"].get("absent", {{}})
+    content = {{"rows": rows, "absent": told["only"].get("absent", {{}})}}
     if told["numbers"]:
-        content["rows"], content["numbers"] = {{}}, told["numbers"][os.environ["DTDISPATCH_AB_ASKED"]]
+        content["rows"], content["numbers"] = {{}}, told["numbers"][os.environ["DTDISPATCH_AB_KIND"]]
         content["details"] = told["numbers"].get("details", {{}})
     output.write(json(content))
 """
@@ -84,8 +82,3 @@ def calls(folder: Path) -> list[str]:
     """Name the interpreters of all measuring processes, in the order they ran."""
     path = folder / "calls"
     return path.read_text().split() if path.exists() else []
-
-
-def processes_in(path: Path) -> int:
-    """Count the processes in the file of a run."""
-    return len(json.loads(path.read_text())["processes"])

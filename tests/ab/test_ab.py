@@ -1,4 +1,4 @@
-"""``dtdispatch ab``: what runs, in which order, what is said, with which status; with fake interpreters."""
+"""``dtdispatch ab``: what runs, what is printed, with which status; with fake interpreters."""
 
 from __future__ import annotations
 
@@ -7,21 +7,49 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.ab.run import interleaved
 from pytest_dtdispatch.cli import main
-from tests.ab.fakes import ROW, calls, fake_python, processes_in
+from tests.ab.fakes import ROW, calls, fake_python
 
-PAIRS = 5
 FEW = ("--pairs", "4", "--confirm", "6")
+STEP = "t.py::test_step::train"
+Answers = dict[str, Mapping[str, object]]
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give tables the room of a wide screen."""
+    monkeypatch.setenv("COLUMNS", "160")
 
 
 def compare(base: Path, head: Path, *more: str) -> int:
     return main(["ab", "--base", str(base), "--head", str(head), *more])
+
+
+def several(pythons: list[Path], *more: str) -> int:
+    return main(["ab", *(word for python in pythons for word in ("--python", str(python))), *more])
+
+
+def words_of(out: str, state: str) -> list[str]:
+    """Return the words of the one line of a table that has a state."""
+    [line] = [line for line in out.splitlines() if line.startswith("  add.Tensor") and f" {state} " in line]
+    return line.split(f" {state} ")[1].split()
+
+
+def counted(**per_step: float) -> dict[str, float]:
+    return {f"{STEP}::{name}_per_step": n for name, n in {"misses": 0.0, "wraps": 4.0, **per_step}.items()}
+
+
+def instructions(hit: float = 60_000, miss: float = 5e6, local: float = 12_000) -> dict[str, float]:
+    return {f"{ROW}::hit": hit, f"{ROW}::miss": miss, f"{ROW}::local": local}
 
 
 def test_equal_sides_pass_after_the_screen_and_the_file_has_every_sample(
@@ -31,14 +59,16 @@ def test_equal_sides_pass_after_the_screen_and_the_file_has_every_sample(
     status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"), "--json", str(path))
     out, err = capsys.readouterr()
     assert status == 0
+    assert out.startswith(f"base: {tmp_path / 'old'}: Python 3.12.3, torch 2.13.0\nhead: ")
     assert "2 rows: 2 passed" in out
     assert "plain tensors shifted by" in out
+    assert len(words_of(out, "hit")) == 9
     assert calls(tmp_path) == ["old", "new", "new", "old", "old", "new", "new", "old", "old", "new"]
-    assert err.count("\n") == 2 * PAIRS
+    assert err.count("\n") == 10
     assert "screen: process 9 of 10 (base) took" in err
     assert " s left" in err
     content = json.loads(path.read_text())
-    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 1)
+    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 2)
     assert content["sides"]["base"]["torch"] == "2.13.0"
     assert len(content["processes"]) == 10
     assert len(content["processes"][0]["rows"][f"{ROW}::hit"]["medians_ns"]) == 5
@@ -66,42 +96,41 @@ def test_a_slower_head_is_confirmed_on_fresh_processes_and_judged_again_from_its
     assert "2 rows: 1 passed, 1 regressed" in out
     assert "find what slowed it" in out
     assert "confirmation: 20 processes" in out
-    assert len(calls(tmp_path)) == 30
-    assert compare(base, head, "--resume", str(path)) == 1
+    assert main(["ab", "--judge", str(path)]) == 1
     assert capsys.readouterr().out == out
+    assert main(["ab", "--judge", str(path), "--floor", "hit=90%"]) == 0
     assert len(calls(tmp_path)) == 30
 
 
-def test_a_faster_head_is_improved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", miss=0.5), *FEW) == 0
-    assert "1 passed, 1 improved" in capsys.readouterr().out
-
-
-def test_other_plain_tensors_contaminate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", local=1.2)
-    assert compare(base, head, *FEW) == 4
-    assert "--control off" in capsys.readouterr().out
-    assert compare(base, head, "--control", "off", *FEW) == 0
-
-
-def test_a_noisy_head_is_inconclusive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    noise = (
-        "count = open(told['calls']).read().count('new'); told['factors'] = {'hit': (0.8, 1.3)[count % 2]}"
-    )
-    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", does=noise), *FEW) == 3
-    assert "1 inconclusive" in capsys.readouterr().out
-
-
-def test_a_renamed_row_is_missing_and_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", row="t.py::test_sum::sum@4"))
-    assert status == 1
-    assert "4 rows: 2 new, 2 missing" in capsys.readouterr().out
-
-
-def test_floors_can_be_asked_for(tmp_path: Path) -> None:
+def test_what_trips_by_another_rule_and_has_no_fresh_processes_is_inconclusive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ab.json"
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5)
-    assert compare(base, head, "--floor", "hit=100%") == 0
+    assert compare(base, head, "--floor", "hit=100%", "--json", str(path)) == 0
     assert len(calls(tmp_path)) == 10
+    assert main(["ab", "--judge", str(path), "--floor", "hit=5%"]) == 3
+    assert "it tripped, and was not confirmed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "said"),
+    [
+        ({"miss": 0.5}, 0, "1 passed, 1 improved"),
+        ({"local": 1.2}, 4, "contaminated; run again, or --control off where the builds differ"),
+        ({"row": "t.py::test_sum::sum@4"}, 1, "4 rows: 2 new, 2 missing"),
+        (
+            {"does": "told['factors'] = {'hit': (0.8, 1.3)[open(told['calls']).read().count('new') % 2]}"},
+            3,
+            "1 inconclusive",
+        ),
+    ],
+)
+def test_another_head(
+    tmp_path: Path, told: dict[str, Any], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", **told), *FEW) == status
+    assert said in capsys.readouterr().out
 
 
 def test_a_process_has_the_arguments_of_pytest_a_random_hash_seed_and_one_thread(
@@ -119,22 +148,7 @@ def test_a_process_has_the_arguments_of_pytest_a_random_hash_seed_and_one_thread
     assert compare(base, base, "--pairs", "4", "--", *tests) == 0
 
 
-def test_a_run_goes_on_where_it_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "ab.json"
-    base = fake_python(tmp_path, "old")
-    fails = "if open(told['calls']).read().count('new') == 3: sys.exit(3)"
-    head = fake_python(tmp_path, "new", does=fails)
-    assert compare(base, head, "--json", str(path)) == 5
-    assert f"go on with --resume {path}" in capsys.readouterr().err
-    assert processes_in(path) == 5
-    assert len(calls(tmp_path)) == 6
-    assert main(["ab", "--resume", str(path)]) == 0
-    # Two pairs were whole. The half of the third is run again, beside its other half.
-    assert len(calls(tmp_path)) == 6 + 6
-    assert processes_in(path) == 10
-
-
-def test_an_interrupt_leaves_no_process_and_a_file_to_go_on_with(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_process_and_a_file_of_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "ab.json"
     marker = tmp_path / "grandchild"
     waits = (
@@ -154,9 +168,9 @@ def test_an_interrupt_leaves_no_process_and_a_file_to_go_on_with(tmp_path: Path)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"interrupted; go on with --resume {path}" in err
+    assert err.endswith("dtdispatch: interrupted\n")
     assert "Traceback" not in err
-    assert processes_in(path) == 1
+    assert len(json.loads(path.read_text())["processes"]) == 1
     for pid in map(int, marker.read_text().split()):
         wait_for(partial(is_gone, pid))
 
@@ -175,3 +189,153 @@ def is_gone(pid: int) -> bool:
     except OSError:
         return True
     return state == "Z"
+
+
+# Counts and instructions
+
+
+def test_equal_counts_pass_after_one_sample_a_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = {"counts": counted(), "proofs": {f"{ROW}::never_hits": 0.0}}
+    python = fake_python(tmp_path, "python", numbers=numbers)
+    assert compare(python, python, "--metric", "counts") == 0
+    assert calls(tmp_path) == ["python"] * 4  # counts and proofs of each side
+    assert "3 numbers: 3 passed" in capsys.readouterr().out
+
+
+def test_a_count_that_grew_says_what_came_to_it_and_is_judged_again_from_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, before, after = f"{STEP}::misses_per_step", "mm at a.py:1", "add at a.py:2"
+    one: Answers = {"counts": counted(misses=1.0), "proofs": {}, "details": {name: [before]}}
+    two: Answers = {"counts": counted(misses=2.0), "proofs": {}, "details": {name: [before, after]}}
+    base, head = fake_python(tmp_path, "old", numbers=one), fake_python(tmp_path, "new", numbers=two)
+    path = tmp_path / "ab.json"
+    assert compare(base, head, "--metric", "counts", "--json", str(path)) == 1
+    out = capsys.readouterr().out
+    [line] = [line for line in out.splitlines() if line.startswith("  train")]
+    assert line.split() == ["train", "misses", "per", "step", "1", "2", "regressed"]
+    assert f"\n    {after}\n" in out
+    assert before not in out
+    assert "wraps" not in out
+    assert "2 numbers: 1 passed, 1 regressed" in out
+    assert len(calls(tmp_path)) == 8
+    assert main(["ab", "--judge", str(path)]) == 1
+    assert capsys.readouterr().out == out
+    assert main(["ab", "--judge", str(path), "--threshold", "5%"]) == 2
+    assert "--threshold is for --metric instructions, and this compares counts" in capsys.readouterr().err
+
+
+def test_an_op_that_never_hits_any_more_is_a_regression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = fake_python(tmp_path, "old", numbers={"counts": {}, "proofs": {f"{ROW}::never_hits": 0.0}})
+    head = fake_python(tmp_path, "new", numbers={"counts": {}, "proofs": {f"{ROW}::never_hits": 1.0}})
+    assert compare(base, head, "--metric", "counts") == 1
+    assert "never hits" in capsys.readouterr().out
+
+
+def test_instructions_run_one_pair_and_two_more_of_another_layout_where_it_trips(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = "open(told['calls'] + '.pads', 'a').write(str(len(os.environ['DTDISPATCH_AB_PADDING'])) + ' ')"
+    base = fake_python(tmp_path, "old", does=notes, numbers={"instructions": instructions()})
+    head = fake_python(tmp_path, "new", does=notes, numbers={"instructions": instructions(miss=7.5e6)})
+    assert compare(base, head, "--metric", "instructions") == 1
+    out = capsys.readouterr().out
+    assert words_of(out, "miss") == ["5,000,000", "0", "7,500,000", "0", "+50.00", "regressed"]
+    assert "plain tensors shifted by +0.00 %" in out
+    assert "2 rows: 1 passed, 1 regressed" in out
+    assert calls(tmp_path) == ["old", "new", "old", "new", "new", "old"]
+    assert (tmp_path / "calls.pads").read_text().split() == ["0", "0", "136", "136", "272", "272"]
+    assert compare(base, head, "--metric", "instructions", "--threshold", "60%") == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "said"), [({"x::y::z": 1.0}, 1, "missing"), ({}, 5, "measured nothing")]
+)
+def test_nothing_compared_never_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], head: dict[str, float], status: int, said: str
+) -> None:
+    old = fake_python(tmp_path, "old", numbers={"counts": counted(), "proofs": {}})
+    new = fake_python(tmp_path, "new", numbers={"counts": head, "proofs": {}})
+    assert compare(old, new, "--metric", "counts") == status
+    assert said in "".join(capsys.readouterr())
+
+
+def test_only_new_numbers_are_inconclusive(tmp_path: Path) -> None:
+    old = fake_python(tmp_path, "old", numbers={"instructions": {f"{ROW}::local": 9.0}})
+    new = fake_python(tmp_path, "new", numbers={"instructions": instructions(local=9.0)})
+    assert compare(old, new, "--metric", "instructions") == 3
+
+
+def test_names_of_any_kind_break_no_table_and_send_no_escape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "t.py::test_<script>|`[\\x1b[31m]::" + "y" * 10_000 + "::misses_per_step"
+    old = fake_python(tmp_path, "old", numbers={"counts": {name: 0.0}, "proofs": {}})
+    new = fake_python(tmp_path, "new", numbers={"counts": {name: 1.0}, "proofs": {}})
+    assert compare(old, new, "--metric", "counts") == 1
+    assert "\x1b" not in capsys.readouterr().out
+
+
+# Several interpreters
+
+
+def fake_torch(folder: Path, torch: str, **told: Any) -> Path:
+    return fake_python(folder, f"v{torch}", probe={"torch": f"{torch}+cpu"}, **told)
+
+
+def test_two_that_are_named_in_turn_are_a_base_and_a_head(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert several([fake_python(tmp_path, "old"), fake_python(tmp_path, "new")], "--pairs", "4") == 0
+    assert f"head: {tmp_path / 'new'}: " in capsys.readouterr().out
+
+
+def test_each_is_judged_with_the_first_and_the_first_that_regressed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ab.json"
+    versions = ("2.10.0", "2.11.0", "2.13.0", "2.14.0")
+    pythons = [fake_torch(tmp_path, torch, hit=1.5 if torch > "2.12" else 1.0) for torch in versions]
+    assert several(pythons, *FEW, "--json", str(path)) == 1
+    screen = interleaved([f"v{torch}" for torch in versions], 4)
+    assert calls(tmp_path)[:16] == list(screen)
+    assert Counter(calls(tmp_path)) == {"v2.10.0": 10, "v2.11.0": 4, "v2.13.0": 10, "v2.14.0": 10}
+    out = capsys.readouterr().out
+    assert "python-2 against python-1:" in out
+    assert out.count("2 rows: 1 passed, 1 regressed") == 2
+    assert f"first regressed: python-3: {pythons[2]}, torch 2.13.0+cpu: 1 row\n" in out
+    content = json.loads(path.read_text())
+    assert content["asked"]["pythons"] == list(map(str, pythons))
+    regressed = [v for v in content["verdicts"] if v["verdict"] == "regressed"]
+    assert [(v["base"], v["head"]) for v in regressed] == [("python-1", f"python-{n}") for n in (3, 4)]
+    assert main(["ab", "--judge", str(path)]) == 1
+    assert capsys.readouterr().out == out
+    assert len(calls(tmp_path)) == 34
+
+
+def test_what_one_of_several_lacks_is_listed_with_the_reason_and_fails_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = {"absent": {"t.py::test_add": "failed: no such op"}}
+    lacking = fake_torch(tmp_path, "2.9.1", only=only)
+    other = fake_torch(tmp_path, "2.10.0", row="t.py::test_sum::sum@4")
+    assert several([other, lacking, other], "--pairs", "4") == 5
+    assert "measured nothing: t.py::test_add: failed: no such op" in capsys.readouterr().err
+    numbers = {"counts": counted(), "proofs": {}}
+    old = fake_torch(tmp_path, "2.5.1", numbers=numbers)
+    new = fake_torch(
+        tmp_path,
+        "2.15.0",
+        numbers={"counts": {"t.py::test_other::x::misses_per_step": 0.0}, "proofs": {}},
+        only={"absent": {"t.py::test_step": "skipped: gone"}},
+    )
+    assert several([old, old, new], "--metric", "counts") == 0
+    out = capsys.readouterr().out
+    assert "in python-3: t.py::test_step: skipped: gone" in out
+    assert "3 numbers: 1 new, 2 missing" in out
+    assert out.endswith("first regressed: none\n")
+    assert several([old, new, new], "--metric", "counts") == 3  # nothing is in both of any two

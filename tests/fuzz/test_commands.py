@@ -18,6 +18,7 @@ NOWHERE = "/nowhere/python"
 FLAGS = {
     "ab": [
         "base",
+        "python",
         "head",
         "base-rev",
         "metric",
@@ -28,7 +29,6 @@ FLAGS = {
         "floor",
         "control",
     ],
-    "matrix": ["python", "metric", "threshold", "pairs", "confirm", "floor", "control"],
     "expected": ["results", "reason", "new-margin"],
     "export": ["format"],
     "": ["help", "version", "base"],
@@ -36,7 +36,6 @@ FLAGS = {
 # What comes last holds: nothing is measured, whatever came before it.
 SAFE = {
     "ab": [f"--base={NOWHERE}", f"--head={NOWHERE}", "--json=/nowhere/ab.json"],
-    "matrix": [f"--python={NOWHERE}", "--json=/nowhere/matrix.json"],
     "export": ["/nowhere/saved.json", "csv:/nowhere/out.csv"],
 }
 EXPECTED = "# hits\nt.py::test_a::a,dispatch_hit_ns,6940,0.25\nt.py::test_b::b,collectives,4,0,why\n"
@@ -58,7 +57,7 @@ def obeyed(words: list[str]) -> tuple[int, str, str]:
 def command_lines(draw: some.DrawFn) -> list[str]:
     command = draw(some.sampled_from(sorted(FLAGS)))
     words = [command, *(["update"] if command == "expected" else [])] if command else []
-    for flag in draw(some.lists(some.sampled_from([*FLAGS[command], "resume", "time-limit"]), max_size=4)):
+    for flag in draw(some.lists(some.sampled_from([*FLAGS[command], "time-limit"]), max_size=4)):
         value = draw(odd_texts)
         words += draw(
             some.sampled_from([[f"--{flag}={value}"], [f"--{flag}", value], [f"--{flag}"], [value]])

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.ab.judge import judge, screen_and_confirm
-from pytest_dtdispatch.ab.model import BASE, HEAD, SCREEN, Run
-from pytest_dtdispatch.ab.recording import read_run as read_recorded
-from pytest_dtdispatch.ab.runs import exit_status
+from pytest_dtdispatch.ab.report import exit_status
+from pytest_dtdispatch.ab.run import BASE, HEAD, Run
+from pytest_dtdispatch.ab.run import judge_run as judge_ab_run
+from pytest_dtdispatch.ab.run import read_run as read_ab_run
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.verdicts import Threshold, Verdict
@@ -173,11 +173,13 @@ def process(side: str, stage: str, number: int) -> dict[str, Any]:
 TURNS = [BASE, HEAD, HEAD, BASE]
 RECORDED = {
     "format": "pytest-dtdispatch ab",
-    "version": 1,
+    "version": 2,
     "asked": {
-        "command": "ab", "base": "a", "head": "b", "base_rev": "", "head_rev": "", "arguments": [],
-        "pairs": 5, "confirm": 10, "passes": 2,
-        "floor_hit": 0.075, "floor_miss": 0.1, "control": 0.03,
+        "pythons": ["a", "b"], "revisions": [], "arguments": [], "passes": 2,
+        "rule": {
+            "metric": "time", "pairs": 5, "confirm": 10,
+            "floor_hit": 0.075, "floor_miss": 0.1, "control": 0.03,
+        },
     },
     "sides": {
         side: {"python": "3", "plugin": "0", "torch": "2", "build": "x", "cpu": "y"} for side in (BASE, HEAD)
@@ -190,47 +192,37 @@ RECORDED = {
 }  # fmt: skip
 
 
-def status_of(run: Run) -> int:
-    """Judge what a file has, as far as it goes."""
-
-    def taken(stage: str) -> Any:
-        processes = run.of(stage)
-        return tuple([one.quietest_ns for one in processes if one.side == side] for side in (BASE, HEAD))
-
-    stages = screen_and_confirm(run.asked, taken)
-    return exit_status(bool(stages[SCREEN].comparisons), judge(**stages))
-
-
 @fuzzed
 @given(content=changed(RECORDED))
-def test_a_file_to_resume(content: tuple[Any, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_file_to_judge(content: tuple[Any, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
     TRIED["files of A/B runs"] += 1
     path = tmp_path_factory.getbasetemp() / "fuzzed.json"
     path.write_text(json.dumps(content[0]))
     run = recorded(path)
     is_other = any(not place or place[0] == "asked" for place in content[1])  # floors of 1000 % let all pass
     if run is not None and len(run.processes) == 30 and not is_other:
-        assert status_of(run) != 0
+        assert exit_status(judge_ab_run(run)) != 0
 
 
 def recorded(path: Path) -> Run | None:
     try:
-        run = read_recorded("--resume", path, "ab")
+        run = read_ab_run(path)
     except DtDispatchError as error:
         assert_one_line(error)
         return None
     figures = [row for one in run.processes for row in one.rows.values()]
     assert all(0 < ns < float("inf") for row in figures for ns in (*row.medians_ns, row.quietest_ns))
-    assert 0 < run.asked.floor_hit <= 10
-    assert 0 < run.asked.floor_miss <= 10
-    assert 0 <= run.asked.control <= 10
-    assert min(run.asked.pairs, run.asked.confirm, run.asked.passes) >= 1
+    rule = run.asked.rule
+    assert 0 < rule.floor_hit <= 10
+    assert 0 < rule.floor_miss <= 10
+    assert 0 <= rule.control <= 10
+    assert min(rule.pairs, rule.confirm, run.asked.passes) >= 1
     return run
 
 
 @fuzzed
 @given(text=some.one_of(spoiled(json.dumps(RECORDED)), odd_texts))
-def test_a_file_to_resume_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_file_to_judge_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     TRIED["files of A/B runs"] += 1
     path = tmp_path_factory.getbasetemp() / "fuzzed.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -1,1 +1,1 @@
-"""Environments compared in fresh processes: dtdispatch ab, matrix."""
+"""Environments compared in fresh processes: dtdispatch ab."""

@@ -7,7 +7,7 @@ import re
 
 RESULTS, EXPECTED = "results", "expected results"
 RECORDS = "records of PyTorch's benchmark database"
-AB_RUN, AB_FORMAT = "a run of dtdispatch ab or matrix", "pytest-dtdispatch ab"
+AB_RUN, AB_FORMAT = "a run of dtdispatch ab", "pytest-dtdispatch ab"
 TRACE, TRACE_EXPORT, TRACE_FORMAT = "a trace", "trace", "pytest-dtdispatch trace"
 GITHUB, BENCHER = "entries of github-action-benchmark", "metrics of Bencher"
 SUMMARY, SUMMARY_TITLE = "a summary in Markdown", "dtdispatch"

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.core.ab_answer import AnswerKind
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
-from pytest_dtdispatch.core.pass_rows import PassRows
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
+from pytest_dtdispatch.plugin.ab_process import Collected
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
 
 pytestmark = pytest.mark.torch
-PLUGIN = "-ppytest_dtdispatch.plugin.passes"
+PLUGIN = "-ppytest_dtdispatch.plugin.ab_process"
 
 
 @pytest.fixture
@@ -33,7 +34,6 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_text())
-    assert content["format"] == "pytest-dtdispatch passes 1"
     return content
 
 
@@ -160,7 +160,7 @@ def test_a_metric_that_is_no_time_is_refused_in_one_line(
 def counted(answer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ask for counts, of one pass."""
     monkeypatch.setenv("DTDISPATCH_AB_PASSES", "1")
-    monkeypatch.setenv("DTDISPATCH_AB_ASKED", "counts")
+    monkeypatch.setenv("DTDISPATCH_AB_KIND", "counts")
     return answer
 
 
@@ -207,7 +207,7 @@ def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, coun
 def test_which_rows_hit_is_proved_beside_counts(
     pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DTDISPATCH_AB_ASKED", "proofs")
+    monkeypatch.setenv("DTDISPATCH_AB_KIND", "proofs")
     pytester.makepyfile(STEPS)
     assert measure(pytester, PLUGIN, "--dtdispatch-rounds=1", "--dtdispatch-repeat=2").ret == 0
     [(name, never)] = read(counted)["numbers"].items()
@@ -221,7 +221,7 @@ def test_which_rows_hit_is_proved_beside_counts(
 def test_tests_that_name_another_metric_are_refused(
     pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch, asked: str, metric: str
 ) -> None:
-    monkeypatch.setenv("DTDISPATCH_AB_ASKED", asked)
+    monkeypatch.setenv("DTDISPATCH_AB_KIND", asked)
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, PLUGIN, f"--dtdispatch-metric={metric}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -271,9 +271,9 @@ def test_a_state_that_was_never_seen_is_absent_with_its_reason() -> None:
         "add", "4", Figures(1, (Samples(State.MISS, (9,)), never), ("never hits: it propagates",))
     )
     results.enter_call("mm", "4", Figures(notes=("runs once",)))
-    rows = PassRows()
-    rows.add([results])
-    assert rows.absent == {
+    collected = Collected(AnswerKind.TIMES)
+    collected.add([results])
+    assert collected.answer().absent == {
         "t.py::test_add::add::hit": "never hits: it propagates",
         "t.py::test_add::mm": "runs once",
     }

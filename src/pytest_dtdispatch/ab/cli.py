@@ -1,0 +1,191 @@
+"""``dtdispatch ab``: what is typed, and what it ends with."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_dtdispatch.ab.process import stopped_by_signals
+from pytest_dtdispatch.ab.report import exit_status, run_document
+from pytest_dtdispatch.ab.rule import COUNTS, INSTRUCTIONS, METRICS, PAIRS, TIME, Rule
+from pytest_dtdispatch.ab.run import MOST_SHARE, TIME_LIMITS_S, Request, judge_run, measure_run, read_run
+from pytest_dtdispatch.core.parsing import read_choice, read_count, read_file, read_seconds
+from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.verdicts import read_decimal
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.report.screen import show
+
+# What is for one metric alone, by field.
+OF_METRIC = {"floor_hit": TIME, "floor_miss": TIME, "passes": TIME, "threshold": INSTRUCTIONS}
+OF_RULE = ("control", "threshold", "floor_hit", "floor_miss")  # what a file may be judged by anew
+HELP = "compare interpreters, or two commits, in fresh processes"
+
+
+def read_percent(text: str) -> float:
+    """Read a percentage as a fraction."""
+    try:
+        fraction = read_decimal(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
+    except ValueError:
+        fraction = 0.0
+    if not 0 < fraction <= MOST_SHARE:
+        raise ValueError("a percentage above 0%, such as 7.5%")
+    return fraction
+
+
+def read_floors(text: str) -> dict[str, float]:
+    """Read ``hit=7.5%,miss=10%``, as fields of a rule."""
+    floors: dict[str, float] = {}
+    for part in text.split(","):
+        state, equals, value = part.partition("=")
+        if state not in ("hit", "miss") or not equals or f"floor_{state}" in floors:
+            raise ValueError("floors of hit and miss, such as hit=7.5%,miss=10%")
+        try:
+            floors[f"floor_{state}"] = read_percent(value)
+        except ValueError as error:
+            raise ValueError(f"floors: {value!r} is not {error}") from None
+    return floors
+
+
+def read_control(text: str) -> float:
+    """Read a percentage, or ``off``."""
+    if text == "off":
+        return 0.0
+    try:
+        return read_percent(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or off") from None
+
+
+def argument_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let argparse report what a reader says is wrong."""
+
+    def read(text: str) -> Any:
+        try:
+            return reader(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not {error}") from None
+
+    return read
+
+
+# Each a flag, what reads it, its metavar, its help.
+FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
+    ("--base", str, "PYTHON", "interpreter of the base"),
+    ("--head", str, "PYTHON", "interpreter of the head"),
+    ("--base-rev", str, "REV", "commit of the base, in the repository here"),
+    ("--head-rev", str, "REV", "commit of the head"),
+    (
+        "--metric",
+        lambda text: read_choice(text, METRICS),
+        "METRIC",
+        "what is compared: time, counts or instructions (default: time)",
+    ),
+    (
+        "--threshold",
+        read_percent,
+        "PERCENT",
+        "least shift of a count of instructions that counts (default: 2%%)",
+    ),
+    ("--pairs", read_count, "N", "of the screen (default: 5; of counts and instructions 1)"),
+    ("--confirm", read_count, "N", "fresh pairs (default: 10; of counts 1, of instructions 2)"),
+    ("--passes", read_count, "N", "in a process (default: 5)"),
+    ("--floor", read_floors, "FLOORS", "least shifts that count (default: hit=7.5%%,miss=10%%)"),
+    (
+        "--control",
+        read_control,
+        "PERCENT",
+        "shift of plain tensors past which nothing is judged, or off (default: 3%%)",
+    ),
+    (
+        "--time-limit",
+        read_seconds,
+        "S",
+        "seconds that a process may take (default: 300; of instructions 1800)",
+    ),
+    ("--json", read_file, "FILE", "every sample, written after each process"),
+    ("--judge", read_file, "FILE", "judge what such a file has once more, with no process"),
+)
+
+
+def add_ab_parser(commands: Any) -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser("ab", help=HELP)
+    for flag, reader, metavar, meaning in FLAGS:
+        parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
+    what = "an interpreter; once for each: all others are compared with the first"
+    parser.add_argument("--python", action="append", metavar="PYTHON", help=what)
+
+
+def compare(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Compare what was typed, print what was found, and return the exit status."""
+    typed = {name: value for name, value in vars(options).items() if value is not None}
+    typed |= typed.pop("floor", {})
+    typed = {name: value for name, value in typed.items() if name not in ("command", "version")}
+    if arguments:
+        typed["arguments"] = tuple(arguments)
+    with stopped_by_signals():
+        if path := typed.pop("judge", None):
+            run = read_run(path)
+            run = replace(run, asked=replace(run.asked, rule=_other_rule(run.asked.rule, path, typed)))
+            found = judge_run(run)
+        else:
+            asked = _request(typed)
+            metric = asked.rule.metric
+            run, found = measure_run(asked, typed.get("time_limit", TIME_LIMITS_S[metric]), typed.get("json"))
+    show(run_document(run, found))
+    return exit_status(found)
+
+
+def _other_rule(rule: Rule, path: Path, typed: dict[str, Any]) -> Rule:
+    others = [name for name in typed if name not in OF_RULE]
+    if others:
+        flag = f"--{others[0].replace('_', '-')}" if others[0] != "arguments" else "--"
+        raise DtDispatchError(f"--judge {path}: nothing is measured: leave {flag} out")
+    _refuse_of_another_metric(rule.metric, typed)
+    return replace(rule, **typed)
+
+
+def _request(typed: dict[str, Any]) -> Request:
+    metric = typed.get("metric", TIME)
+    _refuse_of_another_metric(metric, typed)
+    pairs, confirm = PAIRS[metric]
+    fields = {name: typed[name] for name in (*OF_RULE, "pairs", "confirm") if name in typed}
+    rule = Rule(**{"metric": metric, "pairs": pairs, "confirm": confirm, **fields})
+    passes = typed.get("passes", 5 if metric == TIME else 1)
+    revisions = tuple(typed[name] for name in ("base_rev", "head_rev") if name in typed)
+    return Request(_interpreters(typed, revisions), revisions, typed.get("arguments", ()), passes, rule)
+
+
+def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str, ...]:
+    """Check that all sides are named, by interpreters or by commits; commits may share one interpreter."""
+    base, head = typed.get("base"), typed.get("head")
+    if pythons := typed.get("python"):
+        if base or head or revisions:
+            raise DtDispatchError("--python names every side: leave --base, --head and commits out")
+        if len(pythons) < 2:
+            raise DtDispatchError("name two interpreters or more: --python PYTHON --python PYTHON ...")
+        return tuple(pythons)
+    if len(revisions) == 1:
+        raise DtDispatchError("--base-rev and --head-rev go together: name both commits")
+    if revisions:
+        return (base or head or sys.executable, head or base or sys.executable)
+    if not base or not head:
+        raise DtDispatchError(
+            "name both sides: --base PYTHON --head PYTHON, or --base-rev REV --head-rev REV; "
+            "or several: --python PYTHON --python PYTHON ..."
+        )
+    return (base, head)
+
+
+def _refuse_of_another_metric(metric: str, typed: dict[str, Any]) -> None:
+    """Refuse what means nothing of this metric."""
+    for name in typed:
+        if OF_METRIC.get(name, metric) != metric:
+            flag = f"--{name.partition('_')[0]}"
+            raise DtDispatchError(f"{flag} is for --metric {OF_METRIC[name]}, and this compares {metric}")
+    if metric == COUNTS and "control" in typed:
+        raise DtDispatchError("--control is for --metric time and instructions: counts are exact")

@@ -1,0 +1,414 @@
+"""A run of ``dtdispatch ab``: what was asked for, what its processes measured, and the file that keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_dtdispatch.ab.process import (
+    Arm,
+    PytestRun,
+    Versions,
+    checked_answer,
+    interpreter,
+    probe,
+    run_pytest,
+    worktrees,
+)
+from pytest_dtdispatch.ab.rule import (
+    CONFIRM,
+    COUNTS,
+    INSTRUCTIONS,
+    METRICS,
+    SCREEN,
+    TIME,
+    Rule,
+    Sides,
+    Stage,
+    Values,
+    compare_sides,
+    compare_stages,
+    is_suspect,
+    judge,
+)
+from pytest_dtdispatch.core.ab_answer import GO_ON, Answer, AnswerKind
+from pytest_dtdispatch.core.files import checked_target, read_text, write_whole
+from pytest_dtdispatch.core.forms import AB_FORMAT, AB_RUN
+from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.shown import brief
+from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.report.progress_line import is_watched
+
+BASE, HEAD = "base", "head"
+TIME_LIMITS_S = {TIME: 300.0, COUNTS: 300.0, INSTRUCTIONS: 1800.0}  # of each process
+# Of a sample, one after the other. Counting repeats nothing, so another run proves which calls hit.
+PYTEST_RUNS = {
+    TIME: (PytestRun(AnswerKind.TIMES, ("--dtdispatch-rounds=20", "--dtdispatch-repeat=30")),),
+    COUNTS: (
+        PytestRun(AnswerKind.COUNTS, ("--dtdispatch-metric=counts",)),
+        PytestRun(
+            AnswerKind.PROOFS, ("--dtdispatch-metric=time", "--dtdispatch-rounds=1", "--dtdispatch-repeat=2")
+        ),
+    ),
+    INSTRUCTIONS: (PytestRun(AnswerKind.INSTRUCTIONS, ("--dtdispatch-metric=instructions",)),),
+}
+# 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors, which are the control.
+DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
+PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
+MOST_SHARE = 10.0  # of floors and of the control: 1000 %
+VERSION = 2
+MOST_BYTES = 256 * 2**20
+Pair = tuple[str, str]  # names of the sides that are compared
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for.
+
+    Args:
+        pythons: interpreters; two are a base and a head, and of more each is compared with the first.
+        revisions: commits of the base and of the head, where these are compared.
+        arguments: of pytest; the default ones where empty.
+        passes: over all tests, in each process.
+        rule: what is compared, and how.
+    """
+
+    pythons: tuple[str, ...]
+    revisions: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    passes: int = 5
+    rule: Rule = field(default_factory=Rule)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Their names.
+
+        Example:
+            >>> Request(("old", "new")).sides, Request(("a", "b", "c")).sides
+            (('base', 'head'), ('python-1', 'python-2', 'python-3'))
+        """
+        if len(self.pythons) == 2:
+            return (BASE, HEAD)
+        return tuple(f"python-{number}" for number, _ in enumerate(self.pythons, 1))
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The sides that are compared: the first with each other one."""
+        first, *others = self.sides
+        return tuple((first, other) for other in others)
+
+
+@dataclass(frozen=True)
+class ProcessSample(Answer):
+    """A sample of a side for a stage: what fresh processes, mostly one, measured."""
+
+    stage: str = ""
+    side: str = ""
+    seconds: float = 0.0  # their start included
+
+    def values(self, metric: str) -> Values:
+        """Return the one value of each row.
+
+        Of times it is that of the quietest block. What else runs on the machine only ever adds, for seconds
+        at a time, so that the least of many short blocks is the steadiest value of a process (Chen and
+        Revels, 2016, https://arxiv.org/abs/1608.04295).
+        """
+        if metric == TIME:
+            return {name: row.quietest_ns for name, row in self.rows.items()}
+        return self.numbers
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that is known of a run, at any time of it; processes in the order they ran."""
+
+    asked: Request
+    sides: Mapping[str, Versions]
+    processes: tuple[ProcessSample, ...] = ()
+
+    def of(self, stage: str) -> tuple[ProcessSample, ...]:
+        """Return the processes of a stage, in the order they ran."""
+        return tuple(process for process in self.processes if process.stage == stage)
+
+    def values(self, pair: Pair, *stages: str) -> Sides:
+        """Return the values of two sides in some stages."""
+        metric = self.asked.rule.metric
+        processes = [process for process in self.processes if process.stage in stages]
+        base, head = ([p.values(metric) for p in processes if p.side == side] for side in pair)
+        return base, head
+
+    def is_suspect(self, pair: Pair) -> bool:
+        """Tell whether fresh processes must look at two sides."""
+        rule = self.asked.rule
+        return is_suspect(compare_sides(*self.values(pair, SCREEN), rule), rule)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a run found of two sides: by stages, and row by row."""
+
+    stages: Mapping[str, Stage]
+    verdicts: Sequence[RowVerdict]
+
+    @property
+    def has_compared(self) -> bool:
+        """Whether any row is on both sides."""
+        return bool(self.stages[SCREEN].rows)
+
+
+Found = Mapping[Pair, Compared]
+
+
+def interleaved(sides: Sequence[str], rounds: int) -> tuple[str, ...]:
+    """Return the side of each process: all sides in each round, and each second round turned round.
+
+    A machine that grows slower at a steady rate then slows all sides by the same amount.
+
+    Example:
+        >>> interleaved(("base", "head"), 3)
+        ('base', 'head', 'head', 'base', 'base', 'head')
+    """
+    return tuple(side for turn in range(rounds) for side in (sides if turn % 2 == 0 else sides[::-1]))
+
+
+def judge_run(run: Run) -> Found:
+    """Judge what was measured, as far as it goes."""
+    rule = run.asked.rule
+    stages = {pair: compare_stages(rule, partial(run.values, pair)) for pair in run.asked.pairs}
+    return {pair: Compared(of_pair, judge(rule, of_pair)) for pair, of_pair in stages.items()}
+
+
+def measure_run(asked: Request, time_limit_s: float, output: Path | None) -> tuple[Run, Found]:
+    """Measure all sides in fresh processes, and judge them.
+
+    Raises:
+        DtDispatchError: what was asked for cannot be obeyed.
+        ProcessError: a process measured nothing; the message names its log.
+    """
+    with _workplace(asked, output) as (arms, folder):
+        imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is asked once what it is
+        versions = {imports: probe(arm, folder) for imports, arm in imported.items()}
+        sides = {arm.name: versions[arm.python, arm.import_path] for arm in arms}
+        measured = Measuring(Run(asked, sides), arms, folder, time_limit_s, output)
+        measured.run_stage(SCREEN, asked.sides, asked.rule.pairs)
+        suspects = {side for pair in asked.pairs if measured.run.is_suspect(pair) for side in pair}
+        fresh = [side for side in asked.sides if side in suspects]
+        measured.run_stage(CONFIRM, fresh, asked.rule.confirm)
+        found = judge_run(measured.run)
+        measured.write(found)
+        return measured.run, found
+
+
+@contextlib.contextmanager
+def _workplace(asked: Request, output: Path | None) -> Iterator[tuple[Sequence[Arm], Path]]:
+    """Prepare all sides, and a folder for logs and answers.
+
+    Tests of the user's run in the current folder, or in a checkout of it; the built-in suite runs in an empty
+    folder, where no ini file and no module of anybody's gets in its way.
+    """
+    pythons = {side: interpreter(side, typed) for side, typed in zip(asked.sides, asked.pythons, strict=True)}
+    if output is not None:
+        checked_target(output, AB_RUN)
+    folder = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
+    empty = folder / "empty"
+    empty.mkdir()
+    revisions = dict(zip(asked.sides, asked.revisions, strict=True)) if asked.revisions else {}
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            with worktrees(revisions, Path.cwd(), folder) as checkouts:
+                yield [_arm(*each, asked, checkouts, empty) for each in pythons.items()], folder
+        except ProcessError:  # its message names a log in there
+            cleanup.pop_all()
+            raise
+
+
+def _arm(side: str, python: str, asked: Request, checkouts: Mapping[str, Path], empty: Path) -> Arm:
+    project = checkouts.get(side, Path.cwd())
+    source = project / "src" if (project / "src").is_dir() else project
+    return Arm(side, python, project if asked.arguments else empty, (source,) if checkouts else ())
+
+
+class Measuring:
+    """Runs the processes of a run, and keeps every sample, in a file where one was asked for."""
+
+    def __init__(
+        self, run: Run, arms: Sequence[Arm], folder: Path, time_limit_s: float, output: Path | None
+    ) -> None:
+        self.run = run
+        self._arms = {arm.name: arm for arm in arms}
+        self._folder = folder
+        self._time_limit_s = time_limit_s
+        self._output = output
+        self.write({})
+
+    def run_stage(self, stage: str, sides: Sequence[str], rounds: int) -> None:
+        """Run the processes of a stage; the file has each before the next one starts."""
+        order = interleaved(sides, rounds)
+        with contextlib.closing(Progress(stage, len(order))) as progress:
+            for side in order:
+                progress.begin(side)
+                sample = self._sample(side, stage)
+                self.run = Run(self.run.asked, self.run.sides, (*self.run.processes, sample))
+                self.write({})
+                progress.end(side, sample.seconds)
+
+    def _sample(self, side: str, stage: str) -> ProcessSample:
+        asked, arm = self.run.asked, self._arms[side]
+        measure = partial(
+            run_pytest,
+            arm,
+            arguments=asked.arguments or DEFAULT_TESTS,
+            passes=asked.passes,
+            workspace=self._folder,
+            time_limit_s=self._time_limit_s,
+            environment=self._environment(side),
+        )
+        answers, seconds = zip(*map(measure, PYTEST_RUNS[asked.rule.metric]), strict=True)
+        merged: dict[str, Any] = {each.name: {} for each in fields(Answer)}
+        for answer in answers:
+            for name, values in merged.items():
+                values |= getattr(answer, name)
+        # What a test measured before it failed was measured in fewer passes than elsewhere.
+        absent = merged["absent"]
+        for name in ("rows", "numbers"):
+            kept = (one for one in merged[name] if not any(one.startswith(f"{less}::") for less in absent))
+            merged[name] = {one: merged[name][one] for one in kept}
+        if not merged["rows"] and not merged["numbers"]:
+            no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
+            why = next(("{}: {}".format(*one) for one in absent.items()), no_calls)
+            raise ProcessError(f"{arm}: measured nothing: {why}; log: {self._folder / f'{side}.log'}")
+        return ProcessSample(**merged, stage=stage, side=side, seconds=sum(seconds))
+
+    def _environment(self, side: str) -> dict[str, str]:
+        """Return what a process finds in its environment, beside what all have.
+
+        Of many versions some lack what a test needs: it is left out there, and the others are compared. Each
+        round that counts instructions lies differently in memory, by how many samples a side has: all else is
+        the same in every process, so that one that lies badly would lie badly each time (Mytkowicz et al.,
+        2009, https://doi.org/10.1145/1508244.1508275).
+        """
+        made = {GO_ON: "1"} if len(self.run.sides) > 2 else {}
+        if self.run.asked.rule.metric == INSTRUCTIONS:
+            taken = sum(one.side == side for one in self.run.processes)
+            made[PADDING] = "x" * (STEP_BYTES * taken)
+        return made
+
+    def write(self, found: Found) -> None:
+        """Write all of it; an interval without an end is no number of JSON's."""
+        if self._output is None:
+            return
+        verdicts = [
+            {
+                "base": base,
+                "head": head,
+                "row": one.row,
+                "verdict": str(one.verdict),
+                "figures": {name: value if math.isfinite(value) else None for name, value in one.figures},
+                "remedy": one.remedy,
+            }
+            for (base, head), compared in found.items()
+            for one in compared.verdicts
+        ]
+        content = {"format": AB_FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
+        write_whole(self._output, json.dumps(content, indent=1) + "\n")
+
+
+class Progress:
+    """Say on stderr how far a stage is: one line that is written over on a terminal, else one a process."""
+
+    def __init__(self, stage: str, total: int) -> None:
+        self._stage, self._total = stage, total
+        self._seconds: list[float] = []
+        self._is_terminal = is_watched(sys.stderr.isatty())
+
+    def begin(self, side: str) -> None:
+        """Say which process runs now; only a terminal shows it."""
+        if self._is_terminal:
+            self._write(f"\r\x1b[K{self._text(len(self._seconds) + 1)} ({side}){self._rest()}")
+
+    def end(self, side: str, seconds: float) -> None:
+        """Say that a process is over, and how long the rest will take."""
+        self._seconds.append(seconds)
+        if not self._is_terminal:
+            self._write(f"{self._text(len(self._seconds))} ({side}) took {seconds:.1f} s{self._rest()}\n")
+
+    def close(self) -> None:
+        """Leave an empty line where the next word goes."""
+        if self._is_terminal:
+            self._write("\r\x1b[K")
+
+    def _text(self, number: int) -> str:
+        return f"{self._stage}: process {number} of {self._total}"
+
+    def _rest(self) -> str:
+        remaining = self._total - len(self._seconds)
+        if not self._seconds or not remaining:
+            return ""
+        return f", about {statistics.mean(self._seconds) * remaining:.0f} s left"
+
+    def _write(self, text: str) -> None:
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def read_run(path: Path) -> Run:
+    """Read the file of a run, which may come from anywhere.
+
+    Raises:
+        DtDispatchError: it cannot be read, is something else, or is not whole.
+    """
+    try:
+        content = json.loads(read_text(path, MOST_BYTES, f"larger than {MOST_BYTES:,} bytes"))
+    except OSError as error:
+        raise DtDispatchError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DtDispatchError(f"{path}: no text") from None
+    except (ValueError, RecursionError):
+        raise DtDispatchError(f"{path}: no JSON, or cut off") from None
+    if not isinstance(content, dict) or content.get("format") != AB_FORMAT:
+        raise DtDispatchError(f'{path}: no file of dtdispatch ab: it has no "format": "{AB_FORMAT}"')
+    if content.get("version") != VERSION:
+        which = f"version {brief(repr(content.get('version')))} of the format"
+        raise DtDispatchError(f"{path}: {which}; this one reads {VERSION}")
+    try:
+        run: Run = decode(Run, content)
+        _check_whole(run)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise DtDispatchError(f"{path}: not whole: {brief(error)}") from None
+    return run
+
+
+def _check_whole(run: Run) -> None:
+    """Check that all processes of a run are there, in the order in which they are run, and can be judged."""
+    rule, sides = run.asked.rule, run.asked.sides
+    if rule.metric not in METRICS:
+        raise ValueError(f"a metric {rule.metric!r}")
+    if min(rule.pairs, rule.confirm, run.asked.passes) < 1:
+        raise ValueError("pairs, confirm and passes are at least 1")
+    for name in ("floor_hit", "floor_miss", "control", "threshold"):
+        share = getattr(rule, name)
+        if not (0 < share <= MOST_SHARE or (name == "control" and share == 0)):
+            raise ValueError(f"{name} of {share!r}")
+    if len(sides) < 2 or tuple(run.sides) != sides:
+        raise ValueError(f"versions of {', '.join(run.sides) or 'no side'}, and interpreters of {len(sides)}")
+    for process in run.processes:
+        checked_answer(process)
+    fresh = [process.side for process in run.of(CONFIRM)]
+    suspects = [side for side in sides if side in fresh]
+    order: list[tuple[str, str]] = []
+    for stage, of_stage, rounds in ((SCREEN, sides, rule.pairs), (CONFIRM, suspects, rule.confirm)):
+        if len(of_stage) * rounds <= len(run.processes):  # else it may be a number that fills the memory
+            order += [(stage, side) for side in interleaved(of_stage, rounds if of_stage else 0)]
+    if [(process.stage, process.side) for process in run.processes] != order:
+        raise ValueError(f"its processes are not those of {rule.pairs} pairs, and {rule.confirm} fresh ones")
