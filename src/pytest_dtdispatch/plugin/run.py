@@ -43,7 +43,7 @@ def begin(config: pytest.Config) -> None:
 def main(config: pytest.Config) -> int | None:
     """Read the saved run to compare with; meet other ranks, or start them and wait for them."""
     refuse_moved_rootdir(config)
-    from pytest_dtdispatch.plugin.saved_run_gate import prepare
+    from pytest_dtdispatch.plugin.gates import prepare
 
     prepare(config)
     if (rank := rank_of(config)) is not None:
@@ -63,7 +63,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     rank = rank_of(config)
     session = None
     if settings.measure:
-        from pytest_dtdispatch.plugin.limit_gate import LimitGate
+        from pytest_dtdispatch.plugin.gates import LimitGate
         from pytest_dtdispatch.plugin.session import LIMITS, Session
         from pytest_dtdispatch.plugin.unsupported_torch import UnsupportedTorch
 
@@ -87,7 +87,7 @@ def _register_outputs(config: pytest.Config, settings: Settings, report: Callabl
     """Register what judges and writes; what cannot be read or written is told before anything is measured."""
     if hasattr(config, "workerinput"):  # the process that started the workers judges and writes
         return
-    from pytest_dtdispatch.plugin.expected_gate import ExpectedGate
+    from pytest_dtdispatch.plugin.gates import ExpectedGate
     from pytest_dtdispatch.plugin.outputs import Outputs
 
     try:

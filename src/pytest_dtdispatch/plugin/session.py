@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.core.verdicts import Threshold
     from pytest_dtdispatch.measuring.sampler import Sampler
-    from pytest_dtdispatch.plugin.expected_gate import ExpectedGate
-    from pytest_dtdispatch.plugin.limit_gate import LimitGate
+    from pytest_dtdispatch.plugin.gates import ExpectedGate, LimitGate, SavedRunGate
     from pytest_dtdispatch.plugin.outputs import Outputs
     from pytest_dtdispatch.plugin.rank_tests import RankSession
     from pytest_dtdispatch.plugin.recorder import Recorder
-    from pytest_dtdispatch.plugin.saved_run_gate import SavedRunGate
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.reported_run import ReportedRun
 
