@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.plugin import instruction_run as instructions
-from pytest_dtdispatch.plugin.command_line import same_command
-from pytest_dtdispatch.plugin.instruction_run import CALLGRIND, HARDWARE, choose, find_callgrind
+from pytest_dtdispatch.plugin import relaunch
+from pytest_dtdispatch.plugin.relaunch import CALLGRIND, HARDWARE, choose, find_callgrind, same_command
 
 NO_PMU = "the hardware counter reads 18446744073709551615"
 COUNT = ("--dtdispatch", "--dtdispatch-metric=instructions")
@@ -81,8 +80,8 @@ def test_another_processor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_probe_that_cannot_run_is_told_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instructions, "HARDWARE_PROBE", "no_such_module_of_ours")
-    text = instructions.why_no_hardware_counter()
+    monkeypatch.setattr(relaunch, "HARDWARE_PROBE", "no_such_module_of_ours")
+    text = relaunch.why_no_hardware_counter()
     assert text.startswith("the hardware counter could not be tried: ")
     assert text.endswith("No module named no_such_module_of_ours")
 
@@ -133,7 +132,7 @@ def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.
 
 def test_the_environment_of_a_count_does_not_vary() -> None:
     given = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "8", "HOME": "/h"}
-    assert instructions._environment(given, Path("/tmp/x")) == {
+    assert relaunch._environment(given, Path("/tmp/x")) == {
         "HOME": "/h",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",

@@ -21,8 +21,8 @@ from pytest_dtdispatch.gates.expected import judge_results
 from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected
 from pytest_dtdispatch.gates.limits import complaint, over, unjudged
 from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin.endings import GATE_FAILED
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
-from pytest_dtdispatch.plugin.last_line import GATE_FAILED
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.plugin.resolve import (
     limits_given,
@@ -237,7 +237,6 @@ class SavedRunGate(Gate):
     def _judge(self) -> Judgement:
         from pytest_dtdispatch.core.verdicts import Verdict, not_judged
         from pytest_dtdispatch.gates.saved_run import environment_differences, judge_run
-        from pytest_dtdispatch.plugin.reported import environment_texts
 
         if disabled := self._why_disabled():
             return not_judged(Verdict.DISABLED, disabled)
@@ -245,7 +244,7 @@ class SavedRunGate(Gate):
             return not_judged(Verdict.MISSING, self._why_no_base, SAVE_ONE)
         rows = [row for of_test in self._rows.values() for row in of_test]
         if rows:  # where nothing was measured, it may be because there is no such place
-            then, now = self._base.environment, environment_texts(self._settings)
+            then, now = self._base.environment, self._settings.environment_texts()
             if then.get("metric") != now["metric"]:
                 metrics = f"metric: {then.get('metric')} then, {now['metric']} now"
                 return not_judged(Verdict.MISMATCHED, metrics, ANOTHER_METRIC)

@@ -46,10 +46,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """
     if config.getoption("help") or config.getoption("version") or not settings.is_asked(config):
         return None
-    from pytest_dtdispatch.plugin import instruction_run, run
+    from pytest_dtdispatch.plugin import relaunch, run
 
     status = run.main(config)
-    return instruction_run.rerun(config) if status is None else status
+    return relaunch.rerun(config) if status is None else status
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.plugin.last_line import FILE_LOST
+from pytest_dtdispatch.plugin.endings import FILE_LOST
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.annotations import CodeLine, error_commands
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line

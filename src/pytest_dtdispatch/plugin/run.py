@@ -14,7 +14,8 @@ from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.command_line import (
+from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
+from pytest_dtdispatch.plugin.relaunch import (
     measuring_settings,
     refuse_moved_rootdir,
     refuse_questions,
@@ -22,7 +23,6 @@ from pytest_dtdispatch.plugin.command_line import (
     same_command,
     uncaptured,
 )
-from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,8 +64,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     session = None
     if settings.measure:
         from pytest_dtdispatch.plugin.gates import LimitGate
-        from pytest_dtdispatch.plugin.session import LIMITS, Session
-        from pytest_dtdispatch.plugin.unsupported_torch import UnsupportedTorch
+        from pytest_dtdispatch.plugin.session import LIMITS, Session, UnsupportedTorch
 
         config.pluginmanager.register(UnsupportedTorch(), "dtdispatch-unsupported-torch")
         session = Session(config, settings)

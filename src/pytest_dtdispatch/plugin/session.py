@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterable, Iterator
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -13,21 +14,27 @@ import pytest
 
 from pytest_dtdispatch.core.environment import load_text, require_torch
 from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.progress import NOTHING, tell
+from pytest_dtdispatch.core.progress import NOTHING, tell, told_to
 from pytest_dtdispatch.core.results import Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.kinds import documents, legends, numbers
-from pytest_dtdispatch.plugin.last_line import add_failures, add_not_measured, add_undecided, why_nothing
+from pytest_dtdispatch.plugin.endings import (
+    Unmeasured,
+    add_failures,
+    add_not_measured,
+    add_undecided,
+    why_nothing,
+)
+from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents, legends, numbers
 from pytest_dtdispatch.plugin.open_capture import told_of
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
-from pytest_dtdispatch.plugin.progress_display import shown_progress
-from pytest_dtdispatch.plugin.unmeasured import Unmeasured
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
-from pytest_dtdispatch.report.notes import caveats, noise
+from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
 from pytest_dtdispatch.report.paragraph_lines import Text
+from pytest_dtdispatch.report.progress_line import ProgressLine, is_watched
+from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 if TYPE_CHECKING:
@@ -188,8 +195,6 @@ class Session(PluginObject):
     @functools.cached_property
     def reported(self) -> ReportedRun:
         """Give what this run found, and what gates and ranks say of it, once for every file."""
-        from pytest_dtdispatch.plugin.reported import reported_run
-
         rows = [row for results in self.results.values() for row in results.measurements()]
         ranks = [self._ranks.document()] if self._ranks else []
         notices = (caveats(self.results.values()), *ranks, noise(rows))
@@ -275,3 +280,79 @@ def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> No
         for piece in line:
             terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
         terminalreporter.write("\n")
+
+
+def reported_run(
+    found: Mapping[str, TestResults],
+    settings: Settings,
+    gates: tuple[ReportedGate, ...],
+    notices: tuple[Document, ...],
+    taken: str,
+    thresholds: Mapping[str, tuple[Threshold, ...]],
+) -> ReportedRun:
+    """Gather what was found in all tests, whole, and what gates and ranks said."""
+    view = View(verbose=True)
+    # Where nothing was measured, it may be because there is no such place.
+    has_found = any(found.values())
+    return ReportedRun(
+        taken=taken,
+        environment=settings.environment_texts() if has_found else {},
+        build=settings.environment().as_dict() if has_found else {},
+        measured={test: results.measurements() for test, results in found.items() if results},
+        thresholds=thresholds,
+        documents=tuple(
+            ReportedDocument(kind, document)
+            for kind, document in documents(found, view).items()
+            if kind != MEASURED.name
+        ),
+        numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
+        gates=gates,
+        explained=Document(tuple(explained_lines(found, view))),
+        traces=tuple(trace for results in found.values() for trace in results.traces),
+        notices=Document(tuple(block for notice in notices for block in notice.blocks)),
+    )
+
+
+@contextmanager
+def shown_progress(config: pytest.Config) -> Iterator[None]:
+    """Show progress while a block runs, where nobody else writes on the terminal at that time."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not is_watched(reporter.isatty) or _others_write(config):
+        yield
+        return
+    writer = reporter._tw
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    uncaptured = capture.global_and_fixture_disabled  # else it would be part of what the test printed
+    line = ProgressLine(writer._file, lambda: writer.fullwidth - writer.width_of_current_line, uncaptured)
+    try:
+        with told_to(line.tell):
+            yield
+    finally:
+        line.clear()
+
+
+def _others_write(config: pytest.Config) -> bool:
+    """Ask whether what a test prints or logs goes to the terminal as it comes."""
+    has_live_log = config.getini("log_cli") or config.getoption("log_cli_level", None)
+    return config.getoption("capture") != "fd" or bool(has_live_log)
+
+
+class UnsupportedTorch:
+    """Says so in the report of each phase of a test that it ends."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Replace a traceback that ends where a name of torch was asked for in vain."""
+        report = yield
+        error = call.excinfo.value if call.excinfo is not None else None
+        if isinstance(error, Exception) and "torch" in sys.modules and (line := _lacking(error)):
+            report.longrepr = line
+        return report
+
+
+def _lacking(error: Exception) -> str:
+    from pytest_dtdispatch.torchapi.missing_api import what_torch_lacks
+
+    return what_torch_lacks(error)

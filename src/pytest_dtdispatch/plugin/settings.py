@@ -225,6 +225,22 @@ class Settings:
         one_thread = self.threads == "one" and self.metric != "counts"
         return run_environment(self.mesh, self.device, self.backend, self.rank_stat, one_thread)
 
+    def environment_texts(self) -> dict[str, str]:
+        """Name what the figures depend on, in texts."""
+        import platform
+        from importlib.metadata import version
+
+        from pytest_dtdispatch.core.environment import cpu_model
+
+        parts = {
+            "CPU": cpu_model(),
+            "Python": f"{platform.python_implementation()} {platform.python_version()}",
+            "pytest-dtdispatch": version("pytest-dtdispatch"),
+            "metric": self.metric,
+            **{name.replace("_", " "): str(value) for name, value in self.environment().as_dict().items()},
+        }
+        return {name: text for name, text in parts.items() if text}
+
 
 SETTINGS = {
     one.name: Setting(
