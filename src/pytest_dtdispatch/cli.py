@@ -100,7 +100,7 @@ def _export(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from pytest_dtdispatch.report.html_page import html_page, in_order
+    from pytest_dtdispatch.report.page import html_page, in_order
     from pytest_dtdispatch.report.saved_run import read_run
 
     checked_target(given.output, REPORT)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.report.html_page import html_page
+from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.saved_run import read_run
 from tests.plugin_runs import IMPORTS, assert_says_once, measure, run
 
@@ -47,9 +47,9 @@ def test_a_live_page_is_the_page_of_the_saved_run(
         "&lt;step&gt;",
         "unexplained",
         "compare[other]",
-        "Variants compared",
+        "Comparisons",
     ):
-        assert said.replace("Failed: ", "<strong>Failed</strong>: ") in page.read_text()
+        assert said in page.read_text()
     capsys.readouterr()
     assert main(["report", str(saved), str(saved), "--output", str(page)]) == 0
     assert capsys.readouterr().out == (

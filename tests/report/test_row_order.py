@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
 from pytest_dtdispatch.report.document import View
-from pytest_dtdispatch.report.html_text import html_text
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.rows import document
 from tests.rendered import lines_of, table_of, titles_of
@@ -63,7 +62,6 @@ def test_rows_past_95_percent_are_left_out_and_a_line_says_what_they_make() -> N
     assert group.more == said
     assert f"  {said}" in lines_of(of)
     assert "and 20 rows more, which make 2.2 % together" in document_text(of)
-    assert said in html_text(of)
     assert any("23 of 23 rows are proved" in line for line in lines_of(of)), "of those left out too"
 
 

@@ -15,9 +15,8 @@ from pytest_dtdispatch.core import saved_file
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
-from pytest_dtdispatch.report.bars import BarPart, StackedBar
-from pytest_dtdispatch.report.document import Document, Folded, Span, Tone, one_line
-from pytest_dtdispatch.report.html_page import html_page
+from pytest_dtdispatch.report.document import BarPart, Document, Folded, Span, StackedBar, Tone, one_line
+from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
 from pytest_dtdispatch.report.saved_run import (
     KEY,

@@ -57,8 +57,8 @@ def test_the_verdict_comes_first_and_what_changed_second() -> None:
     assert lines[7:9] == ["* regressed: find what slowed it", "* missing: restore the test"]
     assert folded_titles(text) == [
         "Signatures and calls",
-        "All that the gate said: expected.csv",
         "Environment",
+        "All that the gate said: expected.csv",
     ]
 
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.budget.model import Budget, Spent
-from pytest_dtdispatch.report.bars import BarPart, StackedBar
 from pytest_dtdispatch.report.document import (
+    BarPart,
     Block,
     Column,
     Document,
     Group,
     Kind,
     Line,
+    StackedBar,
     Table,
     Tone,
     View,

@@ -16,11 +16,6 @@ SOMETHING_ELSE = "something else"
 _TEXT = r'"(?:[^"\\]|\\.)*"'  # of JSON
 
 
-def _page_of(title: str) -> re.Pattern[str]:
-    """Match the beginning of a page of ours by its title."""
-    return re.compile(rf'<!DOCTYPE html>\n<html lang="en"><head>[^\n]{{0,2000}}?<title>{title}</title>')
-
-
 _BEGINNINGS = {
     RECORDS: re.compile(r'\s*\[\s*\{\s*"benchmark":'),
     AB_RUN: re.compile(rf'\s*\{{\s*"format":\s*"{AB_FORMAT}"'),
@@ -28,7 +23,7 @@ _BEGINNINGS = {
     "a saved run of pytest-benchmark": re.compile(r'\s*\{\s*"machine_info":'),
     GITHUB: re.compile(rf'\s*\[\s*\{{\s*"name":\s*{_TEXT},\s*"unit":'),
     BENCHER: re.compile(rf'\s*\{{\s*{_TEXT}:\s*\{{\s*{_TEXT}:\s*\{{\s*"value":'),
-    REPORT: _page_of(REPORT_TITLE),
+    REPORT: re.compile(rf"<!DOCTYPE html>.{{0,2000}}?<title>{REPORT_TITLE}</title>", re.DOTALL),
     SUMMARY: re.compile(f"## {SUMMARY_TITLE}: "),
 }
 _MARGIN = re.compile(r"[-+.\de]+")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import statistics
 import sys
@@ -39,7 +40,6 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import RanConversion, run_and_measure_op
 from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.report.document import Document
-from pytest_dtdispatch.report.html_text import html_text
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.torchapi.compiler import is_tracing
@@ -360,7 +360,7 @@ class TimeCaptureMode(DispatchCapture):
         return plain_text(self._document(), page_width(is_terminal, get_terminal_size().columns))
 
     def _repr_html_(self) -> str:
-        return html_text(self._document())
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def _document(self) -> Document:
         return timed_document("TimeCaptureMode", self._timed)

@@ -19,7 +19,7 @@ from pytest_dtdispatch.plugin.endings import FILE_LOST
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.annotations import CodeLine, error_commands
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
-from pytest_dtdispatch.report.exports import FORMATS
+from pytest_dtdispatch.report.exports import FORMATS, check_export
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.summary import MOST_BYTES, stopped_summary, summary, verdict_text
 
@@ -169,7 +169,10 @@ def _checked(export: Export) -> Target | None:
         return None
     path = Path(job) if export.is_auto else export.path
     is_of_job = export.format == "markdown" and os.path.realpath(path) == os.path.realpath(job)
-    checked_target(path, "" if is_of_job else FORMATS[export.format].form)
+    if is_of_job:
+        checked_target(path)
+    else:
+        check_export(export)
     return Target(Export(export.format, path.absolute()), is_of_job)
 
 

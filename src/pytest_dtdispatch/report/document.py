@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any
 
 from pytest_dtdispatch.core.verdicts import RowVerdict
-from pytest_dtdispatch.report.bars import StackedBar
 
 MOST_NOTES = 5
 
@@ -200,6 +199,40 @@ class Folded:
 
     title: str
     blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class BarPart:
+    """One part of a whole.
+
+    Args:
+        name: of the part.
+        share: of the whole bar, from 0 to 1.
+        text: its size, as it is written beside the name.
+        is_rest: whether it is what no part explains.
+    """
+
+    name: str
+    share: float
+    text: str
+    is_rest: bool = False
+
+
+@dataclass(frozen=True)
+class StackedBar:
+    """A whole and its parts side by side, for formats that can draw: a table near it has the same figures.
+
+    Args:
+        title: what it is of.
+        whole: its size.
+        parts: in the order they are drawn.
+        note: what must be known of it; empty where nothing.
+    """
+
+    title: str
+    whole: str
+    parts: tuple[BarPart, ...]
+    note: str = ""
 
 
 Block = Heading | Paragraph | Bullets | Verbatim | Table | Listing | Folded | StackedBar

@@ -28,7 +28,7 @@ from pytest_dtdispatch.core.shown import many, printable
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected_file import results_text
-from pytest_dtdispatch.report.html_page import html_page
+from pytest_dtdispatch.report.page import html_page, require_jinja
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.summary import summary
 from pytest_dtdispatch.stats.medians import bounds
@@ -186,12 +186,19 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
+def check_export(export: Export) -> None:
+    """Check that a file can be written, before anything is measured or written."""
+    if export.format == "html":
+        require_jinja()
+    checked_target(export.path, FORMATS[export.format].form)
+
+
 def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
     """Write a saved run in several formats, all of them or none; say what was written."""
     if len({os.path.realpath(export.path) for export in exports}) < len(exports):
         raise DtDispatchError("two formats are to be written to one file: name another")
     for export in exports:
-        checked_target(export.path, FORMATS[export.format].form)
+        check_export(export)
     rendered = [(export.path, *FORMATS[export.format].render(run, export.path)) for export in exports]
     for path, text, _ in rendered:
         write_whole(path, text)

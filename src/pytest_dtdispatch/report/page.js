@@ -1,17 +1,15 @@
 "use strict";
 (() => {
   document.documentElement.classList.add("active");
-  const table = document.getElementById("rows");
-  for (const one of document.querySelectorAll("table.sortable")) sortable(one);
-  if (table) filterable(table);
-
-  function sortable(table) {
+  for (const table of document.querySelectorAll("table.sortable")) {
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, place) => {
       const button = head.querySelector("button");
       if (button) button.addEventListener("click", () => sort(table, heads, place));
     });
   }
+  const rows = document.getElementById("rows");
+  if (rows) filterable(rows, document.getElementById("controls"));
 
   function sort(table, heads, place) {
     const head = heads[place];
@@ -27,37 +25,28 @@
   }
 
   function keyOf(cell) {
-    const key = cell.dataset.key ?? cell.textContent.trim().replaceAll(",", "");
-    if (key === "-" || key === "") return null;
-    return Number.isNaN(Number(key)) ? cell.textContent : Number(key);
+    const text = cell.textContent.trim().replaceAll(",", "").replace(/(%| r\d+)$/, "");
+    if (text === "-" || text === "") return null;
+    return Number.isNaN(Number(text)) ? text : Number(text);
   }
 
   // What has no figure comes last, in either order.
   function compare(one, other, sign) {
     if (one === null || other === null) return (one === null) - (other === null);
-    return sign * (typeof one === typeof other && typeof one === "number" ? one - other : `${one}`.localeCompare(`${other}`));
+    const areNumbers = typeof one === "number" && typeof other === "number";
+    return sign * (areNumbers ? one - other : `${one}`.localeCompare(`${other}`));
   }
 
-  function filterable(table) {
-    const controls = document.getElementById("controls");
+  function filterable(table, controls) {
     const bodies = [...table.tBodies].map((body) => [body, body.textContent.toLowerCase()]);
-    const value = (name) => (controls.elements[name] ? controls.elements[name].value : "");
     const apply = () => {
-      const words = value("text").toLowerCase().split(/\s+/).filter(Boolean);
-      const state = value("state");
+      const words = controls.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const mark = controls.elements.marks.value;
       let shown = 0;
       for (const [body, text] of bodies) {
-        const has = (name, wanted) => !wanted || (body.dataset[name] ?? "").split(" ").includes(wanted);
-        const fits =
-          (!value("op") || body.dataset.op === value("op")) &&
-          has("states", state) &&
-          has("marks", value("marks")) &&
-          words.every((word) => text.includes(word));
-        body.hidden = !fits;
-        shown += fits;
-      }
-      for (const cell of table.querySelectorAll("[data-state]")) {
-        cell.hidden = Boolean(state) && cell.dataset.state !== state;
+        const isMarked = !mark || (body.dataset.marks ?? "").split(" ").includes(mark);
+        body.hidden = !isMarked || !words.every((word) => text.includes(word));
+        shown += !body.hidden;
       }
       document.getElementById("shown").textContent = `${shown} of ${bodies.length} rows`;
     };

@@ -57,7 +57,7 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     """
     text = document_text(Document(tuple(_head(run))))
     left_out: list[str] = []
-    for section in _sections(run):
+    for section in _all_sections(run):
         written = document_text(Document((section,)))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) + KEPT_BYTES > room:
             left_out.append(section.title)
@@ -115,7 +115,14 @@ def _changes(changed: Sequence[tuple[ReportedGate, RowVerdict]]) -> Table:
     return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
 
 
-def _sections(run: ReportedRun) -> Iterator[Folded]:
+def _all_sections(run: ReportedRun) -> Iterator[Folded]:
+    yield from run_sections(run)
+    for gate in run.gates:
+        yield _folded(f"All that the gate said: {cut_name(gate.where)}", gate.document)
+
+
+def run_sections(run: ReportedRun) -> Iterator[Folded]:
+    """Yield what there is of a run, a section a subject: budgets, rows, other kinds, environment."""
     kinds = [(TITLES.get(each.kind, each.kind.capitalize()), each) for each in run.documents]
     for title, each in kinds:
         if each.kind == BUDGET:
@@ -126,8 +133,6 @@ def _sections(run: ReportedRun) -> Iterator[Folded]:
     for title, each in kinds:
         if each.kind != BUDGET:
             yield _folded(title, each.document)
-    for gate in run.gates:
-        yield _folded(f"All that the gate said: {cut_name(gate.where)}", gate.document)
     if run.environment:
         lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
         about = Table((Column("value"),), (Group("", lines),), "", "", label_tone=Tone.PLAIN)

@@ -1,0 +1,279 @@
+"""A run as one page of HTML that loads nothing, and lets no script run but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from pytest_dtdispatch.core.forms import REPORT_TITLE
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.core.results import number_name, state_name
+from pytest_dtdispatch.core.shown import many, printable
+from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.verdicts import Verdict
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.report.document import (
+    Block,
+    Column,
+    Group,
+    Line,
+    Span,
+    Table,
+    Tone,
+    paragraph,
+    plain,
+)
+from pytest_dtdispatch.report.judgements import TONES, verdict_counts
+from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.rows import profiles
+from pytest_dtdispatch.report.summary import run_sections
+from pytest_dtdispatch.report.units import short_count, short_time
+
+NO_JINJA = "an HTML report needs jinja2: pip install pytest-dtdispatch[report]"
+NO_ROWS = "No signature or call was measured."
+PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
+LEAST_RANGE = 1e3  # of the scale of bars
+# The worst first: one row may have several.
+WORST = (
+    *(Verdict.REGRESSED, Verdict.MISSING, Verdict.MISMATCHED, Verdict.DISABLED, Verdict.CONTAMINATED),
+    *(Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.NEW, Verdict.PASSED),
+)
+HISTORY_STATES = (State.HIT, State.CALL, State.MISS, State.COMPILE_COLD, State.COMPILE_WARM)
+HARMLESS = {"pytest-dtdispatch", "commit"}  # what may differ between runs that compare
+DIFFERS = "not the same machine, torch or settings as the newest: its figures may not compare"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Args:
+        title: its heading.
+        blocks: what is in it.
+        outcome: of a gate: how it ended; empty of any other section.
+        tone: of the outcome.
+    """
+
+    title: str
+    blocks: tuple[Block, ...]
+    outcome: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class PageRow:
+    """What the page shows of a row beside its cells.
+
+    Args:
+        marks: what it is filtered by: its verdict, noise, no proof.
+        verdict: the worst that gates gave; empty where none did.
+        tone: of the verdict.
+        bar: pieces, each with its kind, and where it begins and ends in percent.
+        said: the same in words.
+        full: the whole label, where it is cut in its cell.
+    """
+
+    marks: tuple[str, ...]
+    verdict: str
+    tone: str
+    bar: tuple[tuple[str, float, float], ...]
+    said: str
+    full: str
+
+
+def require_jinja() -> Any:
+    """Import jinja2, or say in one line what to install."""
+    try:
+        import jinja2
+    except ImportError:
+        raise DtDispatchError(NO_JINJA) from None
+    return jinja2
+
+
+def html_page(runs: Sequence[ReportedRun]) -> str:
+    """Write a page of a run; of several the last one, with the figures of all.
+
+    Args:
+        runs: at least one, the oldest first.
+
+    Raises:
+        DtDispatchError: jinja2 is not installed.
+    """
+    jinja2 = require_jinja()
+    run = runs[-1]
+    markup = jinja2.utils.markupsafe.Markup
+
+    def shown(value: Any) -> Any:
+        return printable(value) if isinstance(value, str) and not isinstance(value, markup) else value
+
+    environment = jinja2.Environment(
+        autoescape=True, finalize=shown, trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    style, script = _own_file("page.css"), _own_file("page.js")
+    low, high = _scale(run)
+    rows = dict(_page_rows(run, low, high))
+    text = short_time if run.unit.is_time else short_count
+    page: str = environment.from_string(_own_file("page.html.j2")).render(
+        title=REPORT_TITLE,
+        about=_about(run),
+        sections=[section for section in _sections(run, runs) if section.blocks],
+        rows=rows,
+        marks=Counter(mark for row in rows.values() for mark in row.marks),
+        pieces=PIECES,
+        cut=cut_name,
+        scale=(text(low), text(high)),
+        policy=_policy(style, script),
+        style=markup(style),
+        script=markup(script),
+    )
+    return page + "\n"
+
+
+def in_order(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """Sort runs by the time they were taken; those of one moment, by their files."""
+    return sorted(runs, key=lambda run: (run.taken, run.where))
+
+
+def _own_file(name: str) -> str:
+    return resources.files("pytest_dtdispatch.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Let nothing be loaded, and no script run but ours."""
+    hashed = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashed[0]}'; script-src 'sha256-{hashed[1]}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _about(run: ReportedRun) -> Iterator[str]:
+    rows, tests = sum(1 for _ in run.rows()), sum(map(bool, run.measured.values()))
+    where = f" from {run.where}" if run.where else ""
+    yield f"{many(rows, 'row')} in {many(tests, 'test')}, taken {run.taken or 'at an unknown time'}{where}"
+    cpu, torch, device, python = map(run.environment.get, ("CPU", "torch version", "device", "Python"))
+    yield ", ".join(filter(None, (cpu, torch and f"torch {torch}", device, python)))
+
+
+def _sections(run: ReportedRun, runs: Sequence[ReportedRun]) -> Iterator[Section]:
+    for gate in run.gates:
+        word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
+        outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
+        title = f"Verdicts against {cut_name(gate.where)}"
+        yield Section(title, gate.document.blocks, outcome, tone)
+    yield Section("To know first", run.notices.blocks)
+    if not run.calls and not run.documents:
+        yield Section("Signatures and calls", (paragraph(NO_ROWS),))
+    for folded in run_sections(run):
+        yield Section(folded.title, folded.blocks)
+    if len(runs) > 1:
+        yield Section(f"Course over {len(runs)} runs", tuple(history(runs)))
+    yield Section("Profiles", tuple(profiles(run.measured)))
+
+
+def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tuple[str, str], PageRow]]:
+    """Say of each row what is not in its cells, by the title of its group and its label."""
+    verdicts = _verdicts_by_row(run)
+    text = short_time if run.unit.is_time else short_count
+    for test, rows in run.calls.items():
+        for row in rows:
+            verdict = verdicts.get((test, row.label))
+            marks = (
+                *([str(verdict)] if verdict else []),
+                *(["noisy"] if row.noisy else []),
+                *(["unproved"] if row.proof not in ("proved", "unpropagated") else []),
+            )
+            tone = TONES.get(verdict, Tone.BAD).value if verdict else ""
+            ends = _ends(row)
+            said = ", ".join(f"{kind} {text(end)}" for kind, end in ends.items())
+            bar = tuple(_bar(ends, low, high))
+            full = row.full_label if row.full_label != cut_name(row.label) else ""
+            page_row = PageRow(marks, str(verdict or ""), tone, bar, said, full)
+            yield (f"{test} ({row.contains})", row.label), page_row
+
+
+def _verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:
+    """Return the worst verdict of each row, by its test and its label."""
+    by_name: dict[str, list[Verdict]] = {}
+    for gate in run.gates:
+        for one in gate.verdicts:
+            by_name.setdefault(one.row, []).append(one.verdict)
+    found = {}
+    for test, rows in run.measured.items():
+        for row in rows:
+            names = [number_name(test, row.label), *(state_name(test, row, each) for each in row.samples)]
+            given = [verdict for name in names for verdict in by_name.get(name, ())]
+            if given:
+                found[test, row.label] = min(given, key=WORST.index)
+    return found
+
+
+def _ends(row: Measurement) -> dict[str, float]:
+    """Return what the pieces of the bar of a row end at, as far as they are known."""
+    figures = row.figure(State.LOCAL), row.steady.figure if row.steady else None, row.figure(State.MISS)
+    return {kind: end for kind, end in zip(PIECES, figures, strict=True) if end}
+
+
+def _scale(run: ReportedRun) -> tuple[float, float]:
+    """Choose the powers of ten that all bars lie between."""
+    ends = [end for rows in run.calls.values() for row in rows for end in _ends(row).values()] or [1.0]
+    low, high = 10.0 ** math.floor(math.log10(min(ends))), 10.0 ** math.ceil(math.log10(max(ends)))
+    return low, max(high, low * LEAST_RANGE)
+
+
+def _bar(ends: Mapping[str, float], low: float, high: float) -> Iterator[tuple[str, float, float]]:
+    """Place each piece on the logarithmic scale, from where the one before it ends."""
+    start = 0.0
+    for kind, end in ends.items():
+        stop = round(100 * math.log(end / low) / math.log(high / low), 2)
+        if stop > start:
+            yield kind, start, stop
+            start = stop
+
+
+def history(runs: Sequence[ReportedRun]) -> Iterator[Block]:
+    """List runs, and the figure of each row in the first and in the last run that has it."""
+    newest = _comparable(runs[-1])
+    lines = []
+    for number, run in enumerate(runs, start=1):
+        differ = [name for name, value in _comparable(run).items() if newest.get(name) != value]
+        note = (f"{DIFFERS}: {', '.join(differ)}",) if differ else ()
+        lines.append(Line(run.where or "this run", (str(number), run.taken), notes=note))
+    yield Table((Column("run"), Column("taken")), (Group("", tuple(lines)),), "file", "")
+    columns = tuple(map(Column, ("state", "runs", "first", "last", "change")))
+    yield Table(columns, tuple(_history_groups(runs)), proof_title="")
+
+
+def _comparable(run: ReportedRun) -> dict[str, str]:
+    return {name: value for name, value in run.environment.items() if name not in HARMLESS}
+
+
+def _history_groups(runs: Sequence[ReportedRun]) -> Iterator[Group]:
+    found: dict[str, dict[tuple[str, State], list[Samples | None]]] = {}
+    for number, run in enumerate(runs):
+        for test, rows in run.measured.items():
+            for row in rows:
+                for samples in row.recorded():
+                    if samples.state in HISTORY_STATES:
+                        of_test = found.setdefault(test, {})
+                        points = of_test.setdefault((row.label, samples.state), [None] * len(runs))
+                        points[number] = samples
+    text = short_time if runs[-1].unit.is_time else short_count
+    for test, of_test in found.items():
+        lines = []
+        for (label, state), points in of_test.items():
+            known = [point for point in points if point is not None]
+            first, last = known[0].figure, known[-1].figure
+            change = f"{last / first - 1:+.1%}" if len(known) > 1 and first else "-"
+            tone = Tone.NOTICE if known[0].is_noisy or known[-1].is_noisy else Tone.PLAIN
+            noisy = " noisy" if tone is Tone.NOTICE and change != "-" else ""
+            cells = (str(state), f"{len(known)} of {len(runs)}", text(first), text(last))
+            gone = ("not in the last run",) if points[-1] is None else ()
+            lines.append(Line(cut_name(label), (*cells, (Span(change + noisy, tone),)), notes=gone))
+        yield Group(test, tuple(lines))

@@ -1,0 +1,239 @@
+"""The page of a run: whole, escaped, in order, and readable without a script."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.core.measurement import Contains, Samples, State
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.report.document import (
+    BarPart,
+    Bullets,
+    Column,
+    Document,
+    Folded,
+    Group,
+    Heading,
+    Line,
+    Listing,
+    Span,
+    StackedBar,
+    Table,
+    Tone,
+    Verbatim,
+    one_line,
+    paragraph,
+)
+from pytest_dtdispatch.report.page import html_page, in_order
+from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
+from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profiled_run, row, run_of
+
+VOID = {"meta", "link", "input"}
+BAR = StackedBar("train", "10 us", (BarPart("local", 0.4, "4 us"), BarPart("unexplained", 0.6, "6 us", True)))
+REGRESSED = RowVerdict(
+    f"t.py::test_a::{ADD}::hit", Verdict.REGRESSED, (), "find what slowed it", "median:10%"
+)
+SAID = Document((one_line("gate: failed"), paragraph("from +20.0 % to +40.0 %")))
+FAILED = ReportedGate("base.json", (REGRESSED,), True, SAID, (REGRESSED,))
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: balanced elements, their attributes, and what it says."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.said: dict[str, str] = {}
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.said[self.open[-1]] = self.said.get(self.open[-1], "") + data
+            self.text += data if self.open[-1] not in ("style", "script") else ""
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def page_of(*runs: ReportedRun) -> Page:
+    return Page(html_page(runs))
+
+
+def of_kind(kind: str, *blocks: Any) -> ReportedDocument:
+    return ReportedDocument(kind, Document(blocks or (BAR, paragraph(f"about {kind}", Tone.NOTICE))))
+
+
+def test_sections_stand_in_their_order() -> None:
+    run = run_of(row(), documents=(of_kind("budget"), of_kind("steps")), gates=(FAILED,))
+    page = page_of(run, run)
+    titles = re.findall(r"<h2>(.*?)</h2>", html_page([run, run]))
+    assert titles == [
+        *("Verdicts against base.json", "Budget of each step", "Signatures and calls", "Counts of each step"),
+        "Course over 2 runs",
+    ]
+    assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 6)]
+    assert page.text.index("Failed: 1 regressed") < page.text.index("from +20.0 % to +40.0 %")
+
+
+def test_rows_can_be_filtered_by_their_verdict_and_by_noise() -> None:
+    noisy = row("mm(f32[8]R)@4", Samples(State.MISS, (900_000, 5_000_000, 4_000_000) * 5))
+    page = page_of(run_of(row(), noisy, gates=(FAILED,)))
+    marks = [body["data-marks"] for body in page.all("tbody") if "data-marks" in body]
+    assert sorted(map(str, marks)) == ["noisy", "regressed"]
+    assert "noisy (1)" in page.text
+    assert len([form for form in page.all("form") if form["id"] == "controls"]) == 1
+
+
+def test_only_our_script_and_style_run() -> None:
+    page = page_of(hostile_run())
+    [policy] = [each["content"] for each in page.all("meta") if each.get("http-equiv")]
+    for name in ("style", "script"):
+        assert len(page.all(name)) == 1
+        digest = base64.b64encode(hashlib.sha256(page.said[name].encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in str(policy)
+    assert str(policy).startswith("default-src 'none';")
+
+
+def test_nothing_is_loaded_from_anywhere() -> None:
+    text = html_page([run_of(row(), documents=(of_kind("budget"),), gates=(FAILED,))])
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)""", text)
+    assert not re.findall(r"https?://|url\(|@import", text)
+
+
+def test_hostile_names_stay_texts() -> None:
+    page = page_of(hostile_run(), hostile_run())
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"img", "iframe", "object", "a-b"}
+    assert "<script>alert(1)</script>" in page.text
+    for letter in ("\x1b", "\x07", "\u202e", "\r"):
+        assert letter not in page.text
+    assert {attributes["href"] for attributes in page.all("a")} <= {
+        f"#{attributes.get('id')}" for _, attributes in page.tags
+    }
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_stays_one_row(name: str) -> None:
+    page = page_of(run_of(row(name), test=name))
+    assert len(page.all("tbody")) == 1
+    assert max(map(len, page.text.split())) < 11_000
+
+
+def every_block(text: str) -> tuple[Any, ...]:
+    cell = (Span(text, Tone.CODE), Span(text, Tone.BAD))
+    lines = (Line(text, (text, cell), text, (text,), Tone.NOTICE),)
+    table = Table((Column(text, "us"), Column("why")), (Group(text, lines, text), Group("", lines)))
+    blocks = (paragraph(text), Bullets((text, cell)), Verbatim((text,)), Heading(text), table)
+    listing = Listing(("count", "part", "name"), (("1", "100 %", text),))
+    return (*blocks, listing, Folded(text, (paragraph(text),)), StackedBar(text, text, (), text))
+
+
+@given(st.text() | st.sampled_from(["<script>alert(1)</script>", "</td>&amp;\x1b[31m", "\" onload='x'"]))
+def test_no_block_of_others_is_markup(text: str) -> None:
+    page = page_of(ReportedRun(documents=(of_kind("own", *every_block(text)),)))
+    assert {tag for tag, _ in page.tags} >= {"pre", "details", "table", "figure", "ul"}
+    assert len(page.all("script")) == 1
+    if text.isprintable():
+        assert page.text.count(text) >= 15
+
+
+def test_heads_and_charts_say_what_they_are() -> None:
+    run = run_of(row(), documents=(of_kind("budget"),), gates=(FAILED,))
+    page = page_of(run, run)
+    assert page.all("html")[0]["lang"] == "en"
+    assert all(head.get("scope") in ("col", "row") for head in page.all("th"))
+    assert len(page.all("title")) == 1 + len(page.all("svg")) + len(BAR.parts)
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_figures_stand_in_the_columns_of_the_terminal_with_a_bar() -> None:
+    samples = (Samples(State.MISS, MISSES), Samples(State.HIT, HITS), Samples(State.LOCAL, (1500,) * 6))
+    page = page_of(run_of(row(ADD, *samples)))
+    for head in ("miss ms", "hit us", "local us", "overhead us", "miss/hit"):
+        assert head in page.text
+    assert "local 1.5 us, hit 7 us, miss 905 us" in page.text
+    assert [each["class"] for each in page.all("rect")] == ["local", "hit", "miss"]
+    assert "from 1 us to 1 ms" in page.text
+
+
+def test_a_run_of_numbers_alone_is_a_page() -> None:
+    page = page_of(ReportedRun(documents=(of_kind("steps"),)))
+    assert "Counts of each step" in page.text
+    assert "No signature or call was measured." not in page.text
+    assert "No signature or call was measured." in page_of(ReportedRun()).text
+
+
+def test_the_course_follows_rows_that_come_and_go() -> None:
+    runs = [
+        replace(
+            run_of(*(row(f"op{n}(f32[8]R)@4") for n in range(start, start + 3))),
+            taken=f"2026-01-{start:02}",
+        )
+        for start in range(1, 21)
+    ]
+    page = page_of(*in_order(runs[::-1]))
+    assert "Course over 20 runs" in page.text
+    assert page.text.count("3 of 20") == 2 * 18
+    assert page.text.count("not in the last run") == 2 * 19
+
+
+def test_runs_of_other_machines_are_named() -> None:
+    first = replace(run_of(), taken="1", environment={"CPU": "old", "pytest-dtdispatch": "0.1"})
+    last = replace(run_of(), taken="2", environment={"CPU": "new", "pytest-dtdispatch": "0.2"})
+    text = page_of(first, last).text
+    assert text.count("may not compare: CPU") == 1
+
+
+def test_a_profile_lists_functions() -> None:
+    page = page_of(profiled_run("call", "<b>add</b>"))
+    assert "1111.0 %<b>add</b>" in page.text.replace("\n", "")
+
+
+def test_rows_of_other_kinds_are_not_among_signatures() -> None:
+    compared = replace(row("x", Samples(State.CALL, HITS)), contains=Contains.COMPARED)
+    page = page_of(run_of(row(), compared, documents=(of_kind("compared"),)))
+    assert len([body for body in page.all("tbody") if "data-marks" in body]) == 1
+
+
+def test_without_jinja_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "jinja2":
+            raise ImportError(name)
+        return importing(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(DtDispatchError, match=r"pip install pytest-dtdispatch\[report\]$"):
+        html_page([run_of()])
+
+
+def test_five_hundred_signatures_are_a_page_of_half_a_megabyte() -> None:
+    samples = (Samples(State.MISS, MISSES), Samples(State.HIT, HITS), Samples(State.LOCAL, HITS))
+    text = html_page([run_of(*(row(f"add.Tensor(f32[{n},512]S0)@4", *samples) for n in range(500)))])
+    assert len(text.encode()) < 750_000
