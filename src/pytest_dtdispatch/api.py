@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from pytest_dtdispatch.budget.budgeting import Budgeting
-from pytest_dtdispatch.compare.comparing import Comparing
+from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.compare.model import NOT_MEASURED, Compared, Equal, Variants, check_variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
+from pytest_dtdispatch.core.callables import step_name
 from pytest_dtdispatch.core.parsing import read_given, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.errors import CaptureError, ScalingError
@@ -22,7 +23,7 @@ T = TypeVar("T")
 SIZES = (8, 16, 32, 64)
 
 
-class DtDispatch(Budgeting, Comparing):
+class DtDispatch:
     """What a test measures with; where nothing is measured, everything runs once and at full speed.
 
     Attributes:
@@ -140,6 +141,100 @@ class DtDispatch(Budgeting, Comparing):
         from pytest_dtdispatch.steps.model import read_calls
 
         return read_calls(step_fn, warmup, steps, inputs, name).run_once()
+
+    def budget(
+        self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 20, *, name: str | None = None
+    ) -> Budget:
+        """Say where the wall time of a step goes: into which parts, phases, modules, lines and ops.
+
+        Undisturbed steps and steps that torch's profiler times run alternately, block by block. The parts are
+        those of the timed steps, less what timing cost. Two more kinds of steps find that cost on the step
+        itself: their ranges are timed by the clock of Python alone, put in once and twice. Undisturbed steps
+        are used for nothing but ``measured_ns``: what the parts miss of it is *unexplained*. Three steps are
+        followed line by line, to learn where in the program the time is spent. Nothing is cleared,
+        repeated or put back: each step is a step of the program. Where nothing is measured the step runs
+        once, and the budget is empty.
+
+        Args:
+            step_fn: one step; takes no arguments. What it returns is dropped.
+            warmup: steps that run first.
+            steps: steps that are measured undisturbed, and as many of each other kind. Each of 16 blocks
+                begins with one step more, and with up to 40 where steps are shorter than 20 ms. Three are run
+                to find lines: with 20 the program makes 99 steps or more, and the warm-up.
+            name: names the budget; by default the function's own name.
+
+        Returns:
+            ``measured_ns``, the median wall time of an undisturbed step; ``parts``, nanoseconds by the name
+            of a part; ``unexplained_ns``; and the same time by phase, module, line and op.
+
+        Raises:
+            CaptureError: the step takes arguments, the name is taken by another budget of this test, a
+                capture or a counted step is open, or a profiler of torch runs.
+
+        Example:
+            >>> budget = DtDispatch().budget(lambda: None)
+            >>> budget.measured_ns, budget.parts
+            (0.0, {})
+        """
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.guard import check_steps
+
+        check_steps(step_fn, warmup, steps, name, method="budget")
+        return self._budget(step_fn, warmup, steps, name or step_name(step_fn))
+
+    def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
+        """Take a budget of a step that has a name."""
+        __tracebackhide__ = True
+        step_fn()
+        return Budget(name)
+
+    def compare(
+        self, variants: Mapping[str, Callable[[], Any]], *, equal: Equal | None = None, name: str = "compare"
+    ) -> Compared:
+        """Hold several ways to do the same against each other: first what they give, then what they cost.
+
+        Each variant is called once for the test, in the order given, from the same random state. In every
+        run its result is held against the first one's, leaf by leaf: bit for bit, DTensors by their full
+        value. On a fake process group, whose collectives move no data, what this rank holds is compared.
+
+        Where something is measured, variants then take turns, one block of calls each in every round. A
+        block counts as its median, two variants are compared round by round, and they are told apart where
+        the whole interval of their ratio (99.9 %) is more than 3 % from 1. As with :meth:`call`, nothing of
+        the repetitions is left behind, and results and effects are those of one call of each.
+
+        Args:
+            variants: two or more callables without arguments, by names of your choice; the first is the one
+                that the others are held against.
+            equal: is given two results, with plain tensors in place of DTensors, the first variant's first.
+                It returns whether they are equal, or raises an AssertionError as
+                ``torch.testing.assert_close`` does.
+            name: of the comparison; a row is ``name[variant]``.
+
+        Returns:
+            An entry for each variant: ``assert compared["plain"].faster_than("dtensor", by=0.2)``.
+            Where nothing is measured ``faster_than`` holds.
+
+        Raises:
+            CompareError: there are fewer than two variants, or one takes arguments or cannot be called.
+            UnequalError: a result differs from that of the first variant; says where, and by how much.
+            CaptureError: the name is taken by another call of this test, or a capture is open.
+
+        Example:
+            >>> variants = {"power": lambda: 2**5, "shift": lambda: 1 << 5}
+            >>> compared = dtdispatch.compare(variants)             # doctest: +SKIP
+            >>> assert compared["shift"].faster_than("power")       # doctest: +SKIP
+        """
+        __tracebackhide__ = True
+        check_variants(variants, equal, name)
+        return self._compare(Variants(name, dict(variants), equal))
+
+    def _compare(self, asked: Variants) -> Compared:
+        """Call each variant once, and hold what they give against each other."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.compare.equality import call_and_hold
+
+        call_and_hold(asked)
+        return Compared(asked.name, tuple(asked.functions), why_not=NOT_MEASURED)
 
     def scaling(
         self,

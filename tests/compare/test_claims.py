@@ -6,8 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_dtdispatch.compare.claims import NOT_MEASURED, Compared
-from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant, Ratio, Told, ratio_of
+from pytest_dtdispatch.compare.model import (
+    NOT_MEASURED,
+    CallCounts,
+    Compared,
+    ComparedVariant,
+    Ratio,
+    RatioOutcome,
+    ratio_of,
+)
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.errors import CompareError, GateError
 
@@ -33,14 +40,14 @@ def times(factor: float, samples: Sequence[int] = BASE) -> list[int]:
 @pytest.mark.parametrize(
     ("factor", "told"),
     [
-        (1.0, Told.NOT_APART),
-        (1.02, Told.NOT_APART),
-        (1.1, Told.SLOWER),
-        (0.9, Told.FASTER),
-        (0.98, Told.NOT_APART),
+        (1.0, RatioOutcome.NOT_APART),
+        (1.02, RatioOutcome.NOT_APART),
+        (1.1, RatioOutcome.SLOWER),
+        (0.9, RatioOutcome.FASTER),
+        (0.98, RatioOutcome.NOT_APART),
     ],
 )
-def test_two_are_told_apart_by_more_than_three_percent(factor: float, told: Told) -> None:
+def test_two_are_told_apart_by_more_than_three_percent(factor: float, told: RatioOutcome) -> None:
     ratio = ratio_of(variant("one", times(factor)), variant("other", BASE))
     assert ratio is not None
     assert ratio.told is told
@@ -58,7 +65,7 @@ def test_one_disturbed_round_of_fifteen_decides_nothing() -> None:
     head = times(0.5, BASE[:15])
     ratio = ratio_of(variant("one", [*head[:-1], 10**6]), variant("other", BASE[:15]))
     assert ratio is not None
-    assert ratio.told is Told.FASTER
+    assert ratio.told is RatioOutcome.FASTER
 
 
 def test_a_share_is_decided_by_the_whole_interval() -> None:

@@ -10,9 +10,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from pytest_dtdispatch.compare.claims import Compared
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import CallCounts, Variants
+from pytest_dtdispatch.compare.model import CallCounts, Compared, Variants
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
+from pytest_dtdispatch.steps.events import Miss, Redistribution
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -20,13 +21,12 @@ from pytest_dtdispatch import (
     assert_sharded_tensor_equal,
     fake_mesh,
 )
-from pytest_dtdispatch.compare.claims import Compared
+from pytest_dtdispatch.compare.model import Compared
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import GateError, UnequalError
 from pytest_dtdispatch.scaling import Fit, Point, Scaling
-from pytest_dtdispatch.steps.happened import Miss, Redistribution
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps
 from pytest_dtdispatch.watch.model import LoopSteps
 

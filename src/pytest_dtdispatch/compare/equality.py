@@ -31,28 +31,34 @@ FAKE_HINT = (
 
 
 @dataclass(frozen=True)
-class HeldResult:
+class Snapshot:
     """What a variant gave, as it was right after its call.
 
     Args:
         label: of the variant.
-        leaves: where each leaf stands, and what it is: of tensors what this rank knows of them.
+        leaves: what each leaf is, of tensors what this rank knows of them, by where it stands.
         spec: what puts leaves together again.
     """
 
     label: str
-    leaves: tuple[tuple[str, Any], ...]
+    leaves: dict[str, Any]
     spec: Any
 
-    @property
-    def has_tensors(self) -> bool:
-        """Whether some of it is a tensor."""
-        return any(isinstance(leaf, KnownPart) for _, leaf in self.leaves)
+    @classmethod
+    def of(cls, label: str, result: Any) -> Snapshot:
+        """Copy a result: a later variant may write to it."""
+        leaves, spec = flatten(result)
+        known = {path: known_part(leaf) if isinstance(leaf, torch.Tensor) else leaf for path, leaf in leaves}
+        return cls(label, known, spec)
 
     @property
-    def paths(self) -> list[str]:
-        """Where each leaf stands."""
-        return [path for path, _ in self.leaves]
+    def values(self) -> list[Any]:
+        """Every leaf, of tensors their values."""
+        return [leaf.values if isinstance(leaf, KnownPart) else leaf for leaf in self.leaves.values()]
+
+    def __str__(self) -> str:
+        paths = ", ".join(path or "the result" for path in [*self.leaves][:5])
+        return f"{self.label!r} gives {len(self.leaves)} values ({paths})"
 
 
 class Reference:
@@ -62,7 +68,7 @@ class Reference:
         self._asked = asked
         cuda = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_initialized() else []
         self._random = RandomState(cuda)
-        self._first: HeldResult | None = None
+        self._first: Snapshot | None = None
 
     def begin(self) -> None:
         """Put random states back to what the first variant found."""
@@ -75,7 +81,7 @@ class Reference:
         __tracebackhide__ = True
         # Simulated ranks need their mode; any other of the program would see what is read here.
         with nullcontext() if is_local_mode_open() else without_outer_modes():
-            held = held_result(label, result)
+            held = Snapshot.of(label, result)
         if self._first is None:
             self._first = held
             return
@@ -83,17 +89,18 @@ class Reference:
             against = self._against(self._first, held)
         if against:
             pair = printable(f"{label!r} and {self._first.label!r}")
-            hint = FAKE_HINT if held.has_tensors and is_group_fake() else ""
+            has_tensors = any(isinstance(leaf, KnownPart) for leaf in held.leaves.values())
+            hint = FAKE_HINT if has_tensors and is_group_fake() else ""
             raise UnequalError(
                 f"compare {self._asked.name!r}: the results of {pair} are not equal: {against}{hint}"
             )
 
-    def _against(self, first: HeldResult, other: HeldResult) -> str:
+    def _against(self, first: Snapshot, other: Snapshot) -> str:
         """Say what makes two results unequal; empty where they are equal."""
         __tracebackhide__ = True
         if self._asked.equal is None:
             return difference(first, other)
-        results = _as_given(first, other)
+        results = _plain(first, other)
         try:
             verdict = self._asked.equal(*results)
         except AssertionError as error:
@@ -112,19 +119,12 @@ def call_and_hold(asked: Variants) -> None:
         reference.hold(label, fn())
 
 
-def held_result(label: str, result: Any) -> HeldResult:
-    """Copy what a variant gave: a later variant may write to it."""
-    leaves, spec = flatten(result)
-    known = ((path, known_part(leaf) if isinstance(leaf, torch.Tensor) else leaf) for path, leaf in leaves)
-    return HeldResult(label, tuple(known), spec)
-
-
-def difference(first: HeldResult, other: HeldResult) -> str:
+def difference(first: Snapshot, other: Snapshot) -> str:
     """Say where two results differ first, and by how much; empty where they are equal bit for bit."""
-    if first.paths != other.paths:
-        return f"{first.label!r} gives {_structure(first)}, and {other.label!r} gives {_structure(other)}"
-    for (path, one), (_, another) in zip(first.leaves, other.leaves, strict=True):
-        if text := _leaf_difference(one, another):
+    if [*first.leaves] != [*other.leaves]:
+        return f"{first}, and {other}"
+    for path, one in first.leaves.items():
+        if text := _leaf_difference(one, other.leaves[path]):
             return f"at result{path}, {text}" if path else text
     return ""
 
@@ -132,58 +132,44 @@ def difference(first: HeldResult, other: HeldResult) -> str:
 def _leaf_difference(first: Any, other: Any) -> str:
     if isinstance(first, KnownPart) and isinstance(other, KnownPart):
         return _tensor_difference(first, other)
-    if type(first) is type(other) or (not isinstance(first, KnownPart) and not isinstance(other, KnownPart)):
-        try:
-            is_equal = first is other or bool(first == other) or bool(first != first and other != other)
-        except Exception as error:  # what the users' own classes raise
-            return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): give equal="
-        return "" if is_equal else f"{shown(other)} is not {shown(first)}"
-    return f"{_leaf_text(other)} is not {_leaf_text(first)}"
+    if isinstance(first, KnownPart) or isinstance(other, KnownPart):
+        return f"{_leaf_text(other)} is not {_leaf_text(first)}"
+    try:
+        is_equal = first is other or bool(first == other) or bool(first != first and other != other)
+    except Exception as error:  # what the users' own classes raise
+        return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): give equal="
+    return "" if is_equal else f"{shown(other)} is not {shown(first)}"
 
 
 def _tensor_difference(first: KnownPart, other: KnownPart) -> str:
     kinds = [f"{dtype_text(part.values.dtype)}{shape_text(part.shape)}" for part in (first, other)]
     if kinds[0] != kinds[1]:
         return f"{kinds[1]} is not {kinds[0]}"
-    ours, theirs = common(first, other)
-    if torch.equal(_bits(ours), _bits(theirs)):
+    expected, actual = common(first, other)
+    if torch.equal(_bits(expected), _bits(actual)):
         return ""
-    differ = (_bits(ours) != _bits(theirs)).reshape(ours.numel(), -1).any(dim=1)
-    ours, theirs = (part.reshape(-1).to(_wide(part.dtype)) for part in (ours, theirs))
-    apart = torch.where(differ, (ours - theirs).abs().double(), -1.0)
-    apart = torch.where(apart.isnan(), torch.inf, apart)
-    worst = int(apart.argmax())
-    largest = f"{apart[worst]:g}" if apart[worst].isfinite() else "not a number"
-    count = f"{int(differ.sum()):,} of {differ.numel():,} elements differ"
-    return f"{count}, the largest difference is {largest}: {theirs[worst].item()} is not {ours[worst].item()}"
+    try:
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+    except AssertionError as error:
+        return " ".join(str(error).split())
+    return "their bytes alone differ, as those of -0.0 and 0.0 do"
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:
-    """View the elements of a tensor as bytes, one row each."""
+    """View the elements of a tensor as bytes."""
     return values.contiguous().reshape(-1, 1).view(torch.uint8)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Give a type in which a difference of two elements can be had."""
-    if dtype.is_complex:
-        return torch.complex128
-    return torch.float64 if dtype.is_floating_point else torch.int64
-
-
-def _as_given(first: HeldResult, other: HeldResult) -> tuple[Any, Any]:
-    """Give two results with plain tensors, cut to what is known of both where one is known in part."""
-    pairs = list(zip(first.leaves, other.leaves, strict=False))
-    ours, theirs = _values(first), _values(other)
-    if first.paths == other.paths:
-        for number, ((_, one), (_, another)) in enumerate(pairs):
+def _plain(first: Snapshot, other: Snapshot) -> tuple[Any, Any]:
+    """Return two results with plain tensors, cut to what is known of both where one is known in part."""
+    ours, theirs = first.values, other.values
+    if [*first.leaves] == [*other.leaves]:
+        for number, (path, one) in enumerate(first.leaves.items()):
+            another = other.leaves[path]
             both = isinstance(one, KnownPart) and isinstance(another, KnownPart)
             if both and one.shape == another.shape:
                 ours[number], theirs[number] = common(one, another)
     return unflatten(ours, first.spec), unflatten(theirs, other.spec)
-
-
-def _values(held: HeldResult) -> list[Any]:
-    return [leaf.values if isinstance(leaf, KnownPart) else leaf for _, leaf in held.leaves]
 
 
 def _is_true(verdict: Any) -> bool:
@@ -194,10 +180,6 @@ def _is_true(verdict: Any) -> bool:
         raise CompareError(
             f"equal= returned {shown(verdict)}: it must return True or False, or raise an AssertionError"
         ) from None
-
-
-def _structure(held: HeldResult) -> str:
-    return f"{len(held.leaves)} values ({', '.join(path or 'the result' for path in held.paths[:5])})"
 
 
 def _leaf_text(leaf: Any) -> str:

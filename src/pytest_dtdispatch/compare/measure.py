@@ -11,9 +11,15 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.compare.claims import Compared
 from pytest_dtdispatch.compare.equality import Reference
-from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant, Variants, ratio_of, row_name
+from pytest_dtdispatch.compare.model import (
+    CallCounts,
+    Compared,
+    ComparedVariant,
+    Variants,
+    ratio_of,
+    row_name,
+)
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan

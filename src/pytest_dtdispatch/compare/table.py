@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.compare.model import METRICS, CallCounts, ComparedVariant, Told
+from pytest_dtdispatch.compare.model import METRICS, CallCounts, ComparedVariant, RatioOutcome
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.report.rows import SCATTER, scatter_text
@@ -24,7 +24,7 @@ EXPENDABLE = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistribu
 COUNTS: dict[str, Callable[[CallCounts], int | None]] = {
     metric.removesuffix("_per_call"): of for metric, of in METRICS.items()
 }
-TONES = {Told.FASTER: Tone.GOOD, Told.SLOWER: Tone.NOTICE, Told.NOT_APART: Tone.PLAIN}
+TONES = {RatioOutcome.FASTER: Tone.GOOD, RatioOutcome.SLOWER: Tone.NOTICE, RatioOutcome.NOT_APART: Tone.PLAIN}
 
 
 def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> Document:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
 from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.compare.claims import Compared
-from pytest_dtdispatch.compare.model import CallCounts, Variants
+from pytest_dtdispatch.compare.model import CallCounts, Compared, Variants
 from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.callables import own_name, step_name
