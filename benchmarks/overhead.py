@@ -23,8 +23,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.steps.held import resident_bytes
+from pytest_dtdispatch.steps.counter import StepCounter, resident_bytes
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_mlp, tensor_parallel_step

@@ -26,7 +26,7 @@ from pytest_dtdispatch.core.metrics import (
 )
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
-from pytest_dtdispatch.steps.happened import Asked, Miss, Redistribution
+from pytest_dtdispatch.steps.events import Asked, Miss, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 

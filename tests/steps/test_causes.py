@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.steps.causes import by_cause, ranged
-from pytest_dtdispatch.steps.happened import Asked, Miss, Redistribution
+from pytest_dtdispatch.steps.events import Asked, Miss, Redistribution, by_cause, ranged
 
 
 def grown(length: int, call: int = 0, op: str = "bmm") -> Miss:

@@ -20,7 +20,7 @@ from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.report.document import Tone, View
-from pytest_dtdispatch.steps.happened import Asked, Miss
+from pytest_dtdispatch.steps.events import Asked, Miss
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
 from pytest_dtdispatch.steps.table import FIRST_SHAPES, MOST_SHAPES, document, state_of

@@ -21,10 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.steps.causes import by_cause
-from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
-from pytest_dtdispatch.steps.happened import Asked
-from pytest_dtdispatch.steps.held import resident_bytes
+from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter, resident_bytes
+from pytest_dtdispatch.steps.events import Asked, by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtdispatch.core.metrics import Count
 from pytest_dtdispatch.core.places import CodePlace, Phase
-from pytest_dtdispatch.steps.happened import Asked, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.events import Asked, Miss, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)

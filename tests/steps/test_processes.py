@@ -11,8 +11,8 @@ import pytest
 from torch.distributed.tensor import Replicate
 
 from pytest_dtdispatch.core.places import Phase
-from pytest_dtdispatch.steps.happened import Asked
-from pytest_dtdispatch.steps.processes import ProcessCounts, counting_in_processes
+from pytest_dtdispatch.steps.events import Asked
+from pytest_dtdispatch.steps.measure import ProcessCounts, counting_in_processes
 
 pytestmark = pytest.mark.torch
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.steps.reasons import Called, Reason, Seen, Trait, Traits
-from pytest_dtdispatch.steps.threads import CallPlace
+from pytest_dtdispatch.steps.reasons import Called, CallPlace, Reason, Seen, Trait, Traits
 
 pytestmark = pytest.mark.torch
 

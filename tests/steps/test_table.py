@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.core.metrics import MOST_LISTED
 from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.report.document import MOST_NOTES, View
-from pytest_dtdispatch.steps.happened import Asked, Collective, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.events import Asked, Collective, Miss, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.steps.table import LIMITS, document, judge, state_of
 from tests.rendered import lines_of

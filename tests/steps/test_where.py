@@ -13,8 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch.core.places import CodePlace
-from pytest_dtdispatch.steps.causes import by_cause
-from pytest_dtdispatch.steps.happened import Miss
+from pytest_dtdispatch.steps.events import Miss, by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

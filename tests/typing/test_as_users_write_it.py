@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
-from pytest_dtdispatch.steps.events import Miss, Redistribution
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -27,6 +26,7 @@ from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import GateError, UnequalError
 from pytest_dtdispatch.scaling import Fit, Point, Scaling
+from pytest_dtdispatch.steps.events import Miss, Redistribution
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps
 from pytest_dtdispatch.watch.model import LoopSteps
 

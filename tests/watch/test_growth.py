@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from pytest_dtdispatch.steps.loop_counter import LiveObjects
 
+from pytest_dtdispatch.steps.loop import LiveObjects
 from pytest_dtdispatch.watch.growth import Allowance, Growth
 
 pytestmark = pytest.mark.torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.steps.happened import Asked, Miss
+from pytest_dtdispatch.steps.events import Asked, Miss
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.lines import disturbed_line, steady_line, warmup_line
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps

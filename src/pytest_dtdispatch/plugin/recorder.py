@@ -145,7 +145,7 @@ class Recorder(api.DtDispatch):
     @contextmanager
     def _counting_processes(self) -> Iterator[None]:
         """Count what processes do that the test starts anew; equal ones once."""
-        from pytest_dtdispatch.steps.processes import counting_in_processes
+        from pytest_dtdispatch.steps.measure import counting_in_processes
 
         with counting_in_processes() as processes:
             yield

@@ -1,35 +1,251 @@
-"""Count what the dispatcher does, without clearing, repeating or slowing down anything."""
+"""Count what a step makes the dispatcher do, as torch tells of it: hits, propagations, transfers, growth."""
 
 from __future__ import annotations
 
 import gc
 import itertools
+import os
+import sys
+import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import torch
+from torch.distributed.tensor import DTensor
+
 from pytest_dtdispatch.core.places import CodePlace
-from pytest_dtdispatch.core.spans import Interval
 from pytest_dtdispatch.errors import DtDispatchWarning
-from pytest_dtdispatch.measuring.call import signature_of
+from pytest_dtdispatch.measuring.call import (
+    OpCall,
+    UnnoticedMode,
+    dtype_text,
+    has_dtensor,
+    placement_text,
+    shape_text,
+    signature_of,
+)
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.places import PlaceFinder
-from pytest_dtdispatch.steps.happened import Asked, Miss
-from pytest_dtdispatch.steps.held import Held, gained
+from pytest_dtdispatch.steps.events import Asked, Collective, Miss, Redistribution, Wrapping, change_text
 from pytest_dtdispatch.steps.model import StepCounts
-from pytest_dtdispatch.steps.reasons import Called, Describer, Reason, Seen
-from pytest_dtdispatch.steps.threads import CallPlace, ThreadState
-from pytest_dtdispatch.steps.transfers import TransferWatch
-from pytest_dtdispatch.torchapi.hooks import Conversion, watching_ops, watching_transfers
-from pytest_dtdispatch.torchapi.profiling import Timed
+from pytest_dtdispatch.steps.reasons import Called, CallPlace, Describer, Reason, Seen
+from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, watching_ops, watching_transfers
+from pytest_dtdispatch.torchapi.ops import op_name
+from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import shards_of_simulated_ranks, spec_type, tensor_traits
+
+
+class ThreadState(threading.local):
+    """What is going on in a thread. Its calls are counted, so that a call of one step is found in the next.
+
+    Hits of the native cache are torch's to count, and all other calls are told of. Of a thread that makes
+    calls between steps as well, the first place in a step is that after its last call that was told of.
+    """
+
+    depth = 0  # propagations that are running: one may need others
+    asking: Any = None  # times the outermost of them
+    nested = 0
+    asked = Asked.NONE
+    python_entries = 0
+    clears = 0
+
+    def __init__(self, keys: Iterator[int], caches: ShardingCaches) -> None:
+        self.key = next(keys)  # the system gives the number of a dead thread to a new one
+        self._caches = caches
+        self._lap = self._told = self._hits_before = self._hits = 0
+
+    def begin(self, lap: int) -> None:
+        """Begin a step in the thread that runs it."""
+        self._hits = self._caches.native_stats()[0]
+        self._enter(lap)
+
+    def tell(self, lap: int) -> CallPlace:
+        """Tell of a call that was no hit of the native cache; return where it was made."""
+        self._enter(lap)
+        self._told += 1
+        return self.last_call(lap)
+
+    def last_call(self, lap: int) -> CallPlace:
+        """Return where the latest call was made."""
+        self._enter(lap)
+        self._hits = self._caches.native_stats()[0]
+        return CallPlace(self.key, self._hits - self._hits_before + self._told - 1, self.clears)
+
+    def cleared(self) -> None:
+        """Note that the native cache is about to be cleared, and what it counts with it."""
+        self._hits_before -= self._caches.native_stats()[0]
+        self._hits = 0
+        self.clears += 1
+
+    def _enter(self, lap: int) -> None:
+        if lap != self._lap:
+            self._lap, self._told, self._hits_before = lap, 0, self._hits
+
+
+STATM = Path("/proc/self/statm")
+
+
+class Held(NamedTuple):
+    """What there is at one moment; objects up to a constant: each holds a reference to its class."""
+
+    entries: dict[str, int]
+    specs: int
+    dtensors: int
+    host_memory_bytes: int | None
+
+    @classmethod
+    def by(cls, caches: ShardingCaches) -> Held:
+        """Look what there is."""
+        return cls(caches.entries(), sys.getrefcount(spec_type()), sys.getrefcount(DTensor), resident_bytes())
+
+    def memory_since(self, earlier: Held) -> int | None:
+        """Say how many bytes of resident memory were gained; None where the system does not tell."""
+        now, before = self.host_memory_bytes, earlier.host_memory_bytes
+        return None if now is None or before is None else now - before
+
+
+def gained(entries: dict[str, int], before: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """Give how many entries each cache gained."""
+    return ((name, count - before[name]) for name, count in entries.items())
+
+
+def resident_bytes() -> int | None:
+    """Read the resident memory of this process; None where the system does not tell."""
+    try:
+        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
 
 Function = Callable[..., Any]
+
+
+class _Running(threading.local):
+    """What runs in a thread."""
+
+    implied_by = ""
+    collective_bytes = 0
+    is_in_collective = False
+    place: CodePlace | None = None  # of the redistribution that runs
+    is_converting = False
+
+
+class TransferWatch:
+    """List what is told of since the last look; each method is given a function of torch, and calls it.
+
+    Args:
+        here: says where in the program the calling thread is.
+    """
+
+    def __init__(self, here: Callable[[], CodePlace]) -> None:
+        self._here = here
+        self._running = _Running()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.redistributions: list[Redistribution] = []
+        self.collectives: list[Collective] = []
+        self.converted: dict[Conversion, list[Wrapping]] = {Conversion.WRAP: [], Conversion.UNWRAP: []}
+
+    def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note the op whose arguments are redistributed."""
+        with patch.object(self._running, "implied_by", op_name(schema.op)):
+            return redistribute(info, schema, *args, **kwargs)
+
+    def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
+        """List a redistribution that changes placements, with the bytes that its collectives handle."""
+        _, source, target, *_ = args
+        if tuple(source.placements) == tuple(target.placements):
+            return redistribute(*args, **kwargs)
+        running, place = self._running, self._here()
+        outer_bytes, outer_place = running.collective_bytes, running.place
+        running.collective_bytes, running.place = 0, place
+        try:
+            with ProfilerRange("redistribution", partial(_change, source, target)):
+                result = redistribute(*args, **kwargs)
+            self.redistributions.append(self._redistribution(source, target, place))
+        finally:
+            running.collective_bytes, running.place = outer_bytes, outer_place
+        return result
+
+    def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
+        """List a collective; one that runs inside another, by which that one is made, is part of it."""
+        if self._running.is_in_collective:
+            return collective(*args, **kwargs)
+        place = self._running.place or self._here()
+        self._running.is_in_collective = True
+        try:
+            with ProfilerRange("collective", lambda: kind):
+                result = collective(*args, **kwargs)
+        finally:
+            self._running.is_in_collective = False
+        handled = max(map(_bytes, (*args, *kwargs.values(), result)))
+        self.collectives.append(Collective(kind, handled, place))
+        self._running.collective_bytes += handled
+        return result
+
+    def on_conversion(self, converter: Converter, convert: Function, *args: Any, **kwargs: Any) -> Any:
+        """List a wrap or an unwrap; one that runs inside another is part of it."""
+        __tracebackhide__ = True
+        if self._running.is_converting or converter.what is Conversion.REDISTRIBUTE:
+            return convert(*args, **kwargs)
+        self._running.is_converting = True
+        try:
+            with ProfilerRange(converter.what, lambda: converter.name):
+                result = convert(*args, **kwargs)
+        finally:
+            self._running.is_converting = False
+        made = result if isinstance(result, tuple) else (result,)
+        self._note_conversion(converter, args if converter.what is Conversion.UNWRAP else made)
+        return result
+
+    def _note_conversion(self, converter: Converter, tensors: tuple[Any, ...]) -> None:
+        """List the DTensor that went in, or came out; in backward there may be none."""
+        wrapped = next((tensor for tensor in tensors if isinstance(tensor, DTensor)), None)
+        if wrapped is not None:
+            placements = tuple(map(placement_text, wrapped.placements))
+            wrapping = Wrapping(converter.name, _tensor_text(wrapped), placements, self._here())
+            self.converted[converter.what].append(wrapping)
+
+    def _redistribution(self, source: Any, target: Any, place: CodePlace) -> Redistribution:
+        return Redistribution(
+            op=self._running.implied_by or "redistribute",
+            tensor=_tensor_text(source),
+            source=tuple(map(placement_text, source.placements)),
+            target=tuple(map(placement_text, target.placements)),
+            bytes=self._running.collective_bytes,
+            place=place,
+        )
+
+
+def _change(source: Any, target: Any) -> str:
+    """Write placements before and after."""
+    return change_text(map(placement_text, source.placements), map(placement_text, target.placements))
+
+
+def _tensor_text(tensor: Any) -> str:
+    """Write dtype and global shape of a tensor, or of the spec that stands for it."""
+    traits = tensor_traits(tensor)
+    return f"{dtype_text(traits.dtype)}{shape_text(traits.shape)}" if traits else ""
+
+
+def _bytes(argument: Any) -> int:
+    """Bytes of the tensors of an argument, on the first rank where all are simulated."""
+    if isinstance(argument, torch.Tensor):
+        tensor = shards_of_simulated_ranks(argument)[0]
+        return int(tensor.numel() * tensor.element_size())
+    return sum(map(_bytes, argument)) if isinstance(argument, (list, tuple)) else 0
+
+
 # Python 3.12 puts its immortal objects, some 400, beside what is frozen; who freezes has thousands.
 LEAST_FROZEN = 1_000
 
@@ -43,7 +259,6 @@ class _Propagated(NamedTuple):
     error: str
     at: CallPlace
     place: CodePlace
-    when: Interval
 
 
 class StepCounter:
@@ -116,7 +331,6 @@ class StepCounter:
 
     def _counted(self) -> StepCounts:
         """Give what was counted in this lap, less growth; nothing that it was read from is held any more."""
-        when = self._step.end()
         native_hits, native_misses = self._native_since()
         propagated = [entry for entry in self._log if isinstance(entry, _Propagated)]
         self._check(native_misses, propagated)
@@ -135,7 +349,6 @@ class StepCounter:
             wraps=tuple(moved.converted[Conversion.WRAP]),
             unwraps=tuple(moved.converted[Conversion.UNWRAP]),
             cache_growth=(("native", native_entries),) if self._caches.has_native else (),
-            when=when,
         )
 
     def _begin(self) -> None:
@@ -149,7 +362,6 @@ class StepCounter:
         self._unpropagated = 0
         self._native_before_clear = (0, 0)
         self._native = self._caches.native_stats()
-        self._step = Timed("step", lambda: str(self._lap))
 
     # What a watcher is told of: each method is given a function of torch, and calls it.
 
@@ -198,9 +410,9 @@ class StepCounter:
 
     def _asking(self, ask: Function, schema: Any, asked: Asked, has_propagated: Callable[[], bool]) -> Any:
         thread, error = self._thread, ""
-        timed = Timed("miss", partial(_signature_text, schema))
+        profiled = ProfilerRange("miss", partial(_signature_text, schema))
         if not thread.depth:
-            thread.asking = timed
+            thread.asking = profiled
         thread.depth += 1
         try:
             return ask(schema)
@@ -209,24 +421,24 @@ class StepCounter:
             raise
         finally:
             thread.depth -= 1
-            when = timed.end()
+            profiled.end()
             if not thread.depth:
                 thread.asking = None  # it holds specs
             if has_propagated():
                 self._python_misses += asked is Asked.PYTHON
-                self._note_propagation(schema, asked, error, when)
+                self._note_propagation(schema, asked, error)
             elif not thread.depth:
                 self._python_hits += 1
                 thread.tell(self._lap)
 
-    def _note_propagation(self, schema: Any, asked: Asked, error: str, when: Interval) -> None:
+    def _note_propagation(self, schema: Any, asked: Asked, error: str) -> None:
         thread = self._thread
         if thread.depth:
             thread.nested += 1
             return
         nested, thread.nested = thread.nested, 0
         at, place = thread.tell(self._lap), self._places.here()
-        self._log.append(_Propagated(schema, asked, nested, error, at, place, when))
+        self._log.append(_Propagated(schema, asked, nested, error, at, place))
 
     def _asked_so_far(self) -> tuple[int, int, tuple[int, int]]:
         return len(self._log), self._python_hits, self._caches.native_stats()
@@ -268,7 +480,7 @@ class StepCounter:
             )
         else:
             reason = self._seen.why(called)
-        where = one.at.call, one.at.thread != self._home, one.place, one.when
+        where = one.at.call, one.at.thread != self._home, one.place
         return Miss(
             _signature_text(one.schema), reason.text, one.asked, one.nested, reason.cause, *where
         ), called
@@ -276,3 +488,20 @@ class StepCounter:
 
 def _signature_text(schema: Any) -> str:
     return str(signature_of(schema.op, schema.args_schema, schema.kwargs_schema))
+
+
+class CallNotes(UnnoticedMode):
+    """Note every DTensor op, so that it is known what later misses have that these calls had not."""
+
+    def __init__(self, counter: StepCounter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True
+        call = OpCall(func, args, kwargs or {})
+        self._counter.note_place()
+        result = call.run()
+        if has_dtensor(call.leaves()):
+            self._counter.note_call(func, args, call.kwargs)
+        return result

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.steps.held import gained
-from pytest_dtdispatch.steps.measure import CallNotes
+from pytest_dtdispatch.steps.counter import CallNotes, StepCounter, gained
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.hooks import watching_ops, watching_transfers
 from pytest_dtdispatch.torchapi.ops import open_modes

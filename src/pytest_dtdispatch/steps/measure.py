@@ -1,41 +1,30 @@
-"""Run a step several times, and count each time."""
+"""Run a step several times, and count each time; and count what processes do that a program starts anew."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import fields, is_dataclass
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import place_text, shorten
-from pytest_dtdispatch.measuring.call import OpCall, UnnoticedMode, has_dtensor, shape_text, tensor_text
-from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.measuring.call import shape_text, tensor_text
+from pytest_dtdispatch.measuring.capture import watching_processes
+from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
-from pytest_dtdispatch.torchapi.profiling import Timed
+from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_for
 
 WARMUP = " (warm-up)"
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-
-
-class CallNotes(UnnoticedMode):
-    """Note every DTensor op, so that it is known what later misses have that these calls had not."""
-
-    def __init__(self, counter: StepCounter) -> None:
-        super().__init__()
-        self._counter = counter
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        __tracebackhide__ = True
-        call = OpCall(func, args, kwargs or {})
-        self._counter.note_place()
-        result = call.run()
-        if has_dtensor(call.leaves()):
-            self._counter.note_call(func, args, call.kwargs)
-        return result
 
 
 def run_and_count(calls: StepCalls) -> Steps:
@@ -50,7 +39,7 @@ def run_and_count(calls: StepCalls) -> Steps:
                 counter.lap()  # what making the input took is no part of the step
             is_warm = len(counted) < calls.warmup
             number = len(counted) + 1 - (0 if is_warm else calls.warmup)
-            with Timed("step", partial(_numbered, number, calls.name, WARMUP * is_warm)):
+            with ProfilerRange("step", partial(_numbered, number, calls.name, WARMUP * is_warm)):
                 with CallNotes(counter) if is_warm else nullcontext():
                     result = calls.step(*arguments)
                 wait_for(result)
@@ -114,3 +103,65 @@ class CountedRegion(StepCounter):
 
 def _numbered(number: int, name: str, among: str = "") -> str:
     return f"{number}{among}" if name == "step" else f"{number} of {name}{among}"
+
+
+# May be below 0, which a count in plain data never is.
+GROWTH = ("cache_growth", "spec_growth", "dtensor_growth", "host_memory_growth_bytes")
+
+
+class CountedTarget:
+    """What a process runs, counted as one step."""
+
+    def __init__(self, target: Callable[..., object], path: str) -> None:
+        self._target = target
+        self._path = path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Run it; the counts of what ends early are those up to there."""
+        with StepCounter() as counter:
+            try:
+                self._target(*args, **kwargs)
+            finally:
+                plain = encode(counter.lap())
+                growth = {name: plain.pop(name) for name in GROWTH if name in plain}
+                Path(self._path).write_text(json.dumps([plain, growth]), encoding="utf-8")
+
+
+class ProcessCounts:
+    """Counts of processes: those that were started so far, and what those of them found that have ended.
+
+    A process that was forked, or that was killed, tells nothing.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self.started = 0
+
+    def start(self, process: Any, start: Callable[[Any], Any]) -> Any:
+        """Start a process that counts."""
+        self.started += 1
+        target = getattr(process, "_target", None)
+        if target is None or not isinstance(process, SpawnProcess):
+            return start(process)
+        setattr(process, "_target", CountedTarget(target, str(self._folder / str(self.started))))  # noqa: B010
+        try:
+            return start(process)
+        finally:
+            setattr(process, "_target", target)  # noqa: B010
+
+    def found(self) -> Iterator[tuple[int, StepCounts]]:
+        """Give the number of each process that told something, and what it counted."""
+        for number in range(1, self.started + 1):
+            with suppress(OSError, ValueError):  # it was killed, before it wrote or as it did
+                plain, growth = json.loads((self._folder / str(number)).read_text(encoding="utf-8"))
+                growth["cache_growth"] = tuple(map(tuple, growth.get("cache_growth", ())))
+                yield number, replace(decode(StepCounts, plain), **growth)
+
+
+@contextmanager
+def counting_in_processes() -> Iterator[ProcessCounts]:
+    """Count in every process that the program starts."""
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-processes-") as folder:
+        counts = ProcessCounts(folder)
+        with watching_processes(counts.start):
+            yield counts

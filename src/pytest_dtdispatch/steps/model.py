@@ -13,10 +13,8 @@ from pytest_dtdispatch.core.callables import step_name
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.metrics import Count
 from pytest_dtdispatch.core.shown import shown
-from pytest_dtdispatch.core.spans import Interval
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.steps.causes import by_cause
-from pytest_dtdispatch.steps.happened import Collective, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.events import Collective, Miss, Redistribution, Wrapping, by_cause
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ class StepCounts:
         dtensor_growth: ``DTensor`` objects gained, likewise.
         host_memory_growth_bytes: resident memory gained; no count, and no part of what makes two steps
             equal. None where the system does not tell.
-        when: the step ran, by a clock; no part of what makes two steps equal either.
     """
 
     hits: int = 0
@@ -56,7 +53,6 @@ class StepCounts:
     spec_growth: int = 0
     dtensor_growth: int = 0
     host_memory_growth_bytes: int | None = field(default=None, compare=False)
-    when: Interval | None = field(default=None, compare=False)
 
     @property
     def calls(self) -> int:
@@ -113,7 +109,7 @@ class Steps:
         inputs: the shape of each input, those of the warm-up first; empty where none were given.
 
     Example:
-        >>> from pytest_dtdispatch.steps.happened import Asked
+        >>> from pytest_dtdispatch.steps.events import Asked
         >>> miss = Miss("mm.default(f32[8,9]S0, f32[9,8]R)@4", "first call of this op", Asked.NATIVE)
         >>> steps = Steps("train", (), (StepCounts(hits=3, missed=(miss,)), StepCounts(hits=4)))
         >>> steps.calls, steps.misses, steps.misses_per_step

@@ -10,13 +10,26 @@ from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.measuring.call import dtype_text, placements_text, shape_text
-from pytest_dtdispatch.steps.threads import CallPlace
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
 MOST_SHOWN = 3
 # What is remembered of a loop that never ends: calls of an op in a thread, and those of one place.
 MOST_CALLS, MOST_PLACED = 4096, 32
+
+
+class CallPlace(NamedTuple):
+    """Where a call was made.
+
+    Args:
+        thread: its number, 0 for the one that runs the step; caches are per thread.
+        call: how many calls the thread made before it in this step.
+        clears: how often the caches of the thread had been cleared by then.
+    """
+
+    thread: int = 0
+    call: int = 0
+    clears: int = 0
 
 
 class Trait(NamedTuple):

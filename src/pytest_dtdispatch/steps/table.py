@@ -10,7 +10,7 @@ from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
-from pytest_dtdispatch.steps.causes import by_cause, ranged
+from pytest_dtdispatch.steps.events import by_cause, ranged
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (

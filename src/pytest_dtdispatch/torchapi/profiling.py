@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +15,6 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.events import Event
-from pytest_dtdispatch.core.spans import Interval, label
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import (
     SLOW_PATH,
@@ -43,63 +40,39 @@ def new_range(name: str) -> Any:
     return _Range(name)
 
 
-def begin_range(name: str) -> Any:
-    """Begin a range; what this returns ends it, by ``end_range``."""
-    begun = new_range(name)
-    begun.__enter__()
-    return begun
-
-
-def end_range(begun: Any) -> None:
-    """End a range, whether the profiler still runs or not."""
-    begun.__exit__(None, None, None)
-
-
-class Timed:
-    """Time a piece of a program, from now to its end; as a context manager it is shown in a profiler.
+class ProfilerRange:
+    """A piece of a program that a profiler shows, where one runs.
 
     Args:
-        kind: what it is, as a span is named.
+        kind: what it is.
         name: gives the rest of its name, asked for where a profiler runs.
-
-    Attributes:
-        when: it was; none while it is not over.
-
-    Example:
-        >>> with Timed("step", lambda: "1") as timed:
-        ...     pass
-        >>> timed.when.begin_ns <= timed.when.end_ns
-        True
     """
 
-    __slots__ = ("_begin_ns", "_kind", "_name", "_range", "when")
+    __slots__ = ("_kind", "_name", "_range")
 
     def __init__(self, kind: str, name: Callable[[], str]) -> None:
         self._kind = kind
         self._name = name
         self._range: Any = None
-        self.when: Interval | None = None
-        self._begin_ns = perf_counter_ns()
 
-    def __enter__(self) -> Timed:
-        return self.show()
+    def __enter__(self) -> ProfilerRange:
+        self.show()
+        return self
 
     def __exit__(self, *exception: Any) -> None:
         self.end()
 
-    def show(self) -> Timed:
-        """Show it as a range from here on, where a ``torch.profiler`` runs."""
+    def show(self) -> None:
+        """Begin it, where a profiler runs and sees this thread."""
         if is_profiling() and self._range is None:
-            self._range = begin_range(label(self._kind, self._name()))
-        return self
+            self._range = new_range(f"{self._kind} {self._name()}")
+            self._range.__enter__()
 
-    def end(self) -> Interval:
-        """End it, and tell when it was."""
-        self.when = Interval(threading.get_ident(), self._begin_ns, perf_counter_ns())
+    def end(self) -> None:
+        """End it, whether the profiler still runs or not."""
         if self._range is not None:
-            end_range(self._range)
+            self._range.__exit__(None, None, None)
             self._range = None
-        return self.when
 
 
 LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import gt
 
-from pytest_dtdispatch.steps.loop_counter import LiveObjects
+from pytest_dtdispatch.steps.loop import LiveObjects
 
 FIRST_LOOK = 8  # steps after the loop became steady; every look is twice as far as the one before
 COLLECTION_NS = 300_000_000  # what it may take, before one was timed

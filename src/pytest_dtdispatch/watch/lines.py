@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_dtdispatch.steps.causes import by_cause
+from pytest_dtdispatch.steps.events import by_cause
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.steps.causes import NUMBER, ranged
-from pytest_dtdispatch.steps.happened import Miss
+from pytest_dtdispatch.steps.events import NUMBER, Miss, ranged
 from pytest_dtdispatch.steps.model import StepCounts
 
 MOST_CAUSES, MOST_STEPS, MOST_TIMES = 1000, 500, 500

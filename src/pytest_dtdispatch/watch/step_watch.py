@@ -17,7 +17,7 @@ from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.measuring.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
-from pytest_dtdispatch.steps.loop_counter import LoopCounter
+from pytest_dtdispatch.steps.loop import LoopCounter
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.growth import Allowance, Growth
 from pytest_dtdispatch.watch.lines import calls_text, disturbed_line, steady_line, warmup_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
-from pytest_dtdispatch.steps.causes import Happened, by_cause
+from pytest_dtdispatch.steps.events import Happened, by_cause
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.lines import ms, transfers_text
 from pytest_dtdispatch.watch.model import LoopSteps, Total
