@@ -18,7 +18,7 @@ import torch
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import CallCounts, Ratio, Variants
+from pytest_dtdispatch.compare.model import Ratio, Variants
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
@@ -41,7 +41,7 @@ def adds(mesh: torch.distributed.device_mesh.DeviceMesh, count: int) -> Callable
 def compared(first: Callable[[], None], other: Callable[[], None], plan: Plan) -> Ratio:
     """Compare two functions, and give how many times as long the other takes."""
     asked = Variants("it", {"first": first, "other": other})
-    found = run_and_measure_variants(asked, ShardingCaches(), plan, lambda call: CallCounts())
+    found = run_and_measure_variants(asked, ShardingCaches(), plan)
     ratio = found["other"].ratio_to("first")
     assert ratio is not None
     return ratio

@@ -11,11 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import CallCounts, Compared, Variants
+from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.plugin.recorder import count_call
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import import_compilers
 from tests.probes import compiles_once_under_a_mode, needs_that
@@ -30,9 +29,9 @@ def mesh() -> Iterator[DeviceMesh]:
     owner.close()
 
 
-def compare(count: Callable[[Any], CallCounts] = lambda call: CallCounts(), **functions: Any) -> Compared:
+def compare(**functions: Any) -> Compared:
     return run_and_measure_variants(
-        Variants("it", functions), ShardingCaches(), Plan(rounds=6, max_time_s=0.3), count
+        Variants("it", functions), ShardingCaches(), Plan(rounds=6, max_time_s=0.3)
     )
 
 
@@ -73,7 +72,7 @@ def test_one_call_is_counted_in_the_steady_state(mesh: DeviceMesh) -> None:
     def growing() -> None:
         distribute_tensor(torch.ones(4 * next(sizes), 2), mesh, [Shard(0)]) + 1
 
-    found = compare(count_call, moved=moved, growing=growing)
+    found = compare(moved=moved, growing=growing)
     assert found["moved"].counts.misses == 0
     assert found["moved"].counts.redistributes == 1
     assert found["moved"].counts.collectives > 0
@@ -153,7 +152,7 @@ def test_compiled_code_stays_compiled(mesh: DeviceMesh) -> None:
 
     fn()
     before = len(compiled_graphs)
-    found = compare(count_call, compiled=fn, eager=lambda: torch.relu(a + a))
+    found = compare(compiled=fn, eager=lambda: torch.relu(a + a))
     fn()
     assert len(compiled_graphs) == before
     assert all(one.samples for one in found.variants)

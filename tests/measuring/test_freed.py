@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import CallCounts, Variants
+from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
@@ -325,7 +325,7 @@ def test_a_variant_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once(
         x.add_(1)
 
     asked = Variants("row", {"a": once_more, "b": sparse_writes(x)})
-    run_and_measure_variants(asked, ShardingCaches(), Plan(2, 3), lambda fn: CallCounts())
+    run_and_measure_variants(asked, ShardingCaches(), Plan(2, 3))
     assert x.tolist() == [20.0] * 4
 
 

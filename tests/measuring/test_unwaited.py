@@ -22,7 +22,6 @@ from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
-from pytest_dtdispatch.plugin.recorder import count_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
@@ -104,7 +103,7 @@ def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], A
     assert left_by(lambda: run_and_measure_call(hide, (), None, caches, plan) and None) == 1
     assert left_by(lambda: sizes_of(hide, plan) and None) == 2
     asked = Variants("two", {"a": hide, "b": hide}, lambda one, other: True)
-    assert left_by(lambda: run_and_measure_variants(asked, caches, plan, count_call) and None) == 2
+    assert left_by(lambda: run_and_measure_variants(asked, caches, plan) and None) == 2
     assert funcol._maybe_wrap_tensor is wrap
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ from pytest_dtdispatch.measuring.repeat import (
 )
 from pytest_dtdispatch.measuring.rounds import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.measuring.signals import Signals
+from pytest_dtdispatch.steps.measure import CountedRegion
+from pytest_dtdispatch.steps.model import Steps
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
 
@@ -43,9 +45,6 @@ BLOCK_CALLS = (3, 100)
 LONG_NS = 10_000_000  # calls that are a block of their own
 WARMUP_CALLS = (2, 20)  # a miss makes the first hits after it slower
 REHEARSAL_CALLS = 3
-
-# Counts what one call makes the dispatcher do.
-Count = Callable[[Callable[[], Any]], CallCounts]
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,6 @@ def run_and_measure_variants(
     asked: Variants,
     caches: ShardingCaches,
     plan: Plan,
-    count: Count,
 ) -> Compared:
     """Call each variant for the program, hold results against each other, then measure them in turn."""
     __tracebackhide__ = True
@@ -204,7 +202,7 @@ def run_and_measure_variants(
         del result
     for one in ran.values():
         one.settle_again()
-    figures, counts = _measured(ran, caches, plan, count)
+    figures, counts = _measured(ran, caches, plan)
     variants: list[ComparedVariant] = []
     for label in asked.functions:
         own = row_name(asked.name, label)
@@ -216,7 +214,7 @@ def run_and_measure_variants(
 
 
 def _measured(
-    ran: Mapping[str, RanCall], caches: ShardingCaches, plan: Plan, count: Count
+    ran: Mapping[str, RanCall], caches: ShardingCaches, plan: Plan
 ) -> tuple[dict[str, Figures], dict[str, CallCounts]]:
     """Repeat what can be repeated; say of what cannot why."""
     figures = {label: Figures(notes=(f"{label}: {one.once}",)) for label, one in ran.items() if one.once}
@@ -231,7 +229,7 @@ def _measured(
         turns = Turns(subjects, caches, plan, repetitions.signals)
         turns.take()
         for turns.at, subject in subjects.items():
-            counts[turns.at] = _counted(subject, count, repetitions.signals)
+            counts[turns.at] = _counted(subject, repetitions.signals)
     if failed := repetitions.figures.notes:
         why = (f"{turns.at}: {failed[0]}",)
         return figures | dict.fromkeys(again, Figures(notes=why)), {}
@@ -243,8 +241,9 @@ def _measured(
     return figures, counts
 
 
-def _counted(subject: Subject, count: Count, signals: Signals) -> CallCounts:
+def _counted(subject: Subject, signals: Signals) -> CallCounts:
     """Count what a call does that finds the caches filled, what prepares it aside."""
+    found: list[Steps] = []
     release = subject.release or nothing_to_do_with
     try:
         args = subject.prepare()
@@ -253,9 +252,12 @@ def _counted(subject: Subject, count: Count, signals: Signals) -> CallCounts:
         signals.is_open = False
         args = subject.prepare()
         signals.let_in()
-        return count(lambda: release(subject.fn(*args)))
+        with CountedRegion("call", found.append):
+            release(subject.fn(*args))
     finally:
         signals.is_open = False
+    [counts] = found[0].steps
+    return CallCounts(counts.misses, counts.redistributes, counts.collective_calls, len(counts.wraps))
 
 
 def nothing_to_do_with(result: Any) -> None:

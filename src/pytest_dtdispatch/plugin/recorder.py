@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
 from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.compare.model import CallCounts, Compared, Variants
+from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.callables import own_name, step_name
@@ -145,9 +145,10 @@ class Recorder(api.DtDispatch):
     @contextmanager
     def _counting_processes(self) -> Iterator[None]:
         """Count what processes do that the test starts anew; equal ones once."""
+        from pytest_dtdispatch.measuring.capture import watching_processes
         from pytest_dtdispatch.steps.measure import counting_in_processes
 
-        with counting_in_processes() as processes:
+        with counting_in_processes(watching_processes) as processes:
             yield
             told = dict(processes.found())
         self.results.unseen += Unseen(processes=processes.started - len(told))
@@ -265,7 +266,7 @@ class Recorder(api.DtDispatch):
             call_and_hold(self._counting_variants(asked) if self._mode is Mode.COUNTS else asked)
             return Compared(asked.name, tuple(asked.functions), why_not=NOT_TIMED, is_gate=True)
         with self._measuring("compare", asked.name, *asked.row_names):
-            compared = run_and_measure_variants(asked, ShardingCaches(), self._plan, count_call)
+            compared = run_and_measure_variants(asked, ShardingCaches(), self._plan)
         self.record(*compared.variants)
         return compared
 
@@ -396,18 +397,6 @@ def make_recorder(settings: Settings, sampler: Sampler, agreement: Lockstep | No
         is_traced=any(export.format == TRACE_EXPORT for export in settings.export),
         has_budget=settings.budget,
     )
-
-
-def count_call(call: Callable[[], Any]) -> CallCounts:
-    """Make a call, and count what it does as a step is counted."""
-    __tracebackhide__ = True
-    from pytest_dtdispatch.steps.measure import CountedRegion
-
-    found: list[Steps] = []
-    with CountedRegion("call", found.append):
-        call()
-    counts = found[0].steps[0]
-    return CallCounts(counts.misses, counts.redistributes, counts.collective_calls, len(counts.wraps))
 
 
 def _without_samples(function: CompiledFunction) -> CompiledFunction:
