@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "pytest_dtdispatch"
 OUTPUT, STAGES = "CALL_PATH_OUTPUT", "CALL_PATH_STAGES"
 OP = (  # names of classes, in this checkout or an earlier one; with their file where others have the name
-    *("OpOverload", "OpCall", "Signature", "Subject", "Replay", "OpReplay"),
+    *("OpOverload", "OpCall", "Signature", "Subject", "Replay", "OpReplay", "RanCall"),
     *("Samples", "Figures", "Measurement"),
     *("Book", "TestResults", "Found", "Document", "Table", "Group"),
 )

@@ -25,7 +25,7 @@ from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
 from pytest_dtdispatch.measuring.repeat import (
     RanCall,
-    repeating_in_turn,
+    Repetitions,
     run_call,
     synchronizer,
     threads_note,
@@ -217,15 +217,19 @@ def _measured(
     ran: Mapping[str, RanCall], caches: ShardingCaches, plan: Plan
 ) -> tuple[dict[str, Figures], dict[str, CallCounts]]:
     """Repeat what can be repeated; say of what cannot why."""
-    figures = {label: Figures(notes=(f"{label}: {one.once}",)) for label, one in ran.items() if one.once}
-    again = {label: one for label, one in ran.items() if not one.once}
+    figures = {
+        label: Figures(notes=(f"{label}: {one.why_not_repeatable}",))
+        for label, one in ran.items()
+        if one.why_not_repeatable
+    }
+    again = {label: one for label, one in ran.items() if not one.why_not_repeatable}
     # All variants in as many threads: torch compiles again where the number is another.
     compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
     counts: dict[str, CallCounts] = {}
     subjects = {label: one.subject for label, one in again.items()}
     one_thread, is_alone = plan.one_thread and not compiled, plan.agreement is None
-    with repeating_in_turn([*again.values()], one_thread, is_alone) as repetitions:
+    with Repetitions([*again.values()], one_thread, is_alone=is_alone) as repetitions:
         turns = Turns(subjects, caches, plan, repetitions.signals)
         turns.take()
         for turns.at, subject in subjects.items():

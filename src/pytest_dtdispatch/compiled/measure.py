@@ -241,8 +241,8 @@ def run_and_measure_compile(
     def not_compiled(why: str) -> Compiled:
         return compiled(eager_results, CompileCounts(), Figures(notes=(why,)))
 
-    if ran.once:
-        return not_compiled(ran.once)
+    if ran.why_not_repeatable:
+        return not_compiled(ran.why_not_repeatable)
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating(plan.one_thread))
         subject = Subject(compilation.fn, prepare, release=release)

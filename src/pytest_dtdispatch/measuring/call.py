@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,7 +51,7 @@ class OpCall(NamedTuple):
         values = [each.value for each in arguments_of(*self) if each.is_written]
         return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
-    def once_because(self) -> str | None:
+    def why_not_repeatable(self) -> str:
         """Say why the call cannot be repeated, judged by its schema and tags; empty where it can."""
         if not is_op(self.func):
             return "a higher-order operator runs once"
@@ -60,24 +59,7 @@ class OpCall(NamedTuple):
             return "runs once: it changes a tensor's shape in place"
         if returns_nothing(self.func) and not self.written():
             return "runs once: its effect is outside its tensors"
-        return None
-
-
-class ClockedCall(OpCall):
-    """An op call that knows how long its first run took, in nanoseconds."""
-
-    took_ns = 0
-
-    def run(self) -> Any:
-        """Make the call."""
-        __tracebackhide__ = True
-        if self.took_ns:
-            return super().run()
-        began = time.perf_counter_ns()
-        try:
-            return super().run()
-        finally:
-            self.took_ns = time.perf_counter_ns() - began
+        return ""
 
 
 def has_dtensor(leaves: list[Any]) -> bool:
@@ -285,10 +267,6 @@ class ConversionCall:
     def leaves(self) -> list[Any]:
         """Every argument, lists of tensors flattened."""
         return leaves_of(self.args, self.kwargs)
-
-    def written(self) -> list[torch.Tensor]:
-        """Tensors whose contents must be put back: none, as the first call leaves what all others do."""
-        return []
 
     def signature(self, result: Any) -> Signature:
         """Name what was converted to what, and where."""

@@ -7,6 +7,7 @@ import math
 import statistics
 import sys
 import threading
+import time
 import warnings
 from abc import abstractmethod
 from collections import Counter, defaultdict
@@ -28,7 +29,6 @@ from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.call import (
-    ClockedCall,
     ConversionCall,
     OpCall,
     UnnoticedMode,
@@ -37,7 +37,7 @@ from pytest_dtdispatch.measuring.call import (
 )
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import RanConversion, run_and_measure_op
+from pytest_dtdispatch.measuring.repeat import run_conversion, run_op
 from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.report.document import Document
 from pytest_dtdispatch.report.rows import timed_document
@@ -370,7 +370,8 @@ class TimeCaptureMode(DispatchCapture):
         __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
         plan = Plan(rounds=1, repeat=self.repeat_count, max_time_s=math.inf)  # what is asked for is taken
-        result, figures = run_and_measure_op(call, self._caches, plan)
+        result, ran = run_op(call)
+        figures = ran.measure(self._caches, plan)
         self._timed.setdefault(signature, []).append(figures)
         ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
         misses, hits = ns.get(State.MISS, ()), ns.get(State.HIT) or ns.get(State.CALL, ())
@@ -414,18 +415,18 @@ class SignatureCapture(DispatchCapture):
         """Make the call, and measure it where its signature is new."""
         __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
-        clocked = ClockedCall(*call)
         if self._results.count(signature):
             if self._results.explains(signature):
                 return call.run()
-            result = clocked.run()
-            self._results.note_in_place(signature, clocked.took_ns)
+            began = time.perf_counter_ns()
+            result = call.run()
+            self._results.note_in_place(signature, time.perf_counter_ns() - began)
             return result
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
         tell("measuring {}", signature)
-        result, figures = run_and_measure_op(clocked, self._caches, self._plan)
-        self._enter(signature, figures, clocked.took_ns)
+        result, ran = run_op(call)
+        self._enter(signature, ran.measure(self._caches, self._plan), ran.took_ns)
         return result
 
     def on_passed_over(self, call: OpCall) -> Any:
@@ -437,22 +438,23 @@ class SignatureCapture(DispatchCapture):
     def _on_conversion(self, call: ConversionCall) -> Any:
         """Make a conversion, and measure it where its signature is new."""
         __tracebackhide__ = True
-        ran = RanConversion(call)
+        result, ran = run_conversion(call)
         self._hiding.note()
         if self._ops and not self._is_asked_for(call.name):
             self._results.calls_passed_over += 1
-            return ran.result
-        signature = call.signature(ran.result)
+            return result
+        signature = call.signature(result)
         if self._results.count(signature):
             if not self._results.explains(signature):
                 self._results.note_in_place(signature, ran.took_ns)
-            return ran.result
+            return result
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
         tell("measuring {}", signature)
+        ran.settle()
         self._enter(signature, ran.measure(self._plans, self._plan), ran.took_ns)
         self._hiding.note()
-        return ran.result
+        return result
 
     def _enter(self, signature: Signature, figures: Figures, took_ns: int) -> None:
         """Keep what was measured of a new signature."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from traceback import clear_frames
@@ -28,15 +28,13 @@ from pytest_dtdispatch.measuring.call import (
 from pytest_dtdispatch.measuring.guard import Setup, given_arguments
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.replay import (
-    CallReplay,
-    ConversionReplay,
-    Masks,
     NoCopyError,
-    OpReplay,
+    Replay,
+    Storages,
     in_turn,
     keys_of,
 )
-from pytest_dtdispatch.measuring.rounds import Rounds, Subject, nothing_to_do
+from pytest_dtdispatch.measuring.rounds import Caches, Prepare, Rounds, Subject, nothing_to_do
 from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
 from pytest_dtdispatch.torchapi.hooks import (
@@ -55,7 +53,6 @@ from pytest_dtdispatch.torchapi.ops import (
     with_own_warnings,
     without_outer_modes,
 )
-from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import (
     local_of,
     release_of,
@@ -84,27 +81,27 @@ class LocalOps(UnnoticedMode):
         return call.run()
 
 
-class Below(NamedTuple):
+class LocalOp(NamedTuple):
     """What a steady call comes down to.
 
     Args:
-        local: the op on the local shards; None where it is not that op alone.
-        why_no_local: why there is none; empty where there is one.
+        call: the op on the local shards; None where it is not that op alone.
+        why_none: why there is none; empty where there is one.
         redistributed: each redistribution that it implies: ``f32[8,16]S0R -> RR``.
     """
 
-    local: OpCall | None
-    why_no_local: str
+    call: OpCall | None
+    why_none: str
     redistributed: tuple[str, ...]
 
 
-def below(call: OpCall, rewind: Callable[[], None], signals: Signals) -> Below:
+def find_local_op(call: OpCall, prepare: Prepare, signals: Signals) -> LocalOp:
     """Find what a steady call comes down to: an op on the local shards, and redistributions.
 
     The call is made once more, on a hit, and what it runs below is recorded: nothing is guessed from rules.
     On a miss it would not do: propagation runs ops on fake tensors, and they would be recorded too.
     """
-    rewind()
+    prepare()
     redistributed: list[str] = []
 
     def note(source: Any, target: Any) -> None:
@@ -118,7 +115,7 @@ def below(call: OpCall, rewind: Callable[[], None], signals: Signals) -> Below:
             call.run()
         finally:
             signals.is_open = False
-    return Below(*_local_among(call, ops.calls), tuple(repeated(redistributed)))
+    return LocalOp(*_local_among(call, ops.calls), tuple(repeated(redistributed)))
 
 
 def _local_among(call: OpCall, ran: Sequence[OpCall]) -> tuple[OpCall | None, str]:
@@ -145,8 +142,8 @@ def _same_tensors(call: OpCall, local: OpCall) -> bool:
 
 
 @contextmanager
-def left_as_it_was(restore: Callable[[], None], masks: Masks, one_thread: bool) -> Iterator[None]:
-    """Repeat a call below the modes of the program; then close what it left open, and put all back.
+def left_as_it_was(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
+    """Repeat calls below the modes of the program; then close what they left open, and put all back.
 
     In one thread it is dispatch that is timed: a local op that torch splits over threads waits, where other
     processes keep the cores busy, a whole time slice for its second thread.
@@ -155,14 +152,16 @@ def left_as_it_was(restore: Callable[[], None], masks: Masks, one_thread: bool) 
         if one_thread and (threads := torch.get_num_threads()) != 1:
             afterwards.callback(torch.set_num_threads, threads)
             torch.set_num_threads(1)
-        afterwards.callback(restore)
-        afterwards.enter_context(masks.repeating())
+        afterwards.callback(in_turn, *(call.replay.restore for call in calls))
+        for call in calls:
+            afterwards.enter_context(call.replay.masks.repeating())
+            afterwards.enter_context(call.noting_collectives())
         afterwards.callback(close_modes_opened_since, open_modes())
         yield
 
 
 class Repetitions:
-    """Repeat a call in a ``with`` block, without the program noticing.
+    """Repeat calls in a ``with`` block, without the program noticing.
 
     What a repetition raises becomes a note in place of figures, as the program's own call succeeded. What
     comes from elsewhere while one runs, the program sees as if its own call had raised it: what a signal
@@ -171,6 +170,12 @@ class Repetitions:
     It is no function that is given what to repeat, as each frame between the program and its op makes a miss
     longer: propagation walks the stack.
 
+    Args:
+        calls: that are repeated, in turn.
+        one_thread: whether in one intra-op thread, or in the program's.
+        clear: empties caches, before a call is made once more to see where an error comes from.
+        is_alone: whether it may be made once more: not where ranks repeat together.
+
     Attributes:
         figures: what was measured; set it in the block.
         signals: let them in while the call runs.
@@ -178,24 +183,21 @@ class Repetitions:
 
     def __init__(
         self,
-        restore: Callable[[], None],
-        masks: Masks,
-        once_more: Callable[[], Any] | None,
+        calls: Sequence[RanCall],
         one_thread: bool,
+        clear: Callable[[], None] = nothing_to_do,
+        is_alone: bool = True,
     ) -> None:
         self.figures = Figures()
         self.signals = Signals()
-        self._restore = restore
-        self._masks = masks
-        self._once_more = once_more
-        self._one_thread = one_thread
+        self._calls, self._one_thread, self._clear, self._is_alone = calls, one_thread, clear, is_alone
         self._entered = ExitStack()
 
     def __enter__(self) -> Repetitions:
         with ExitStack() as entered:
             entered.enter_context(self.signals)
             entered.enter_context(nothing_warned())
-            entered.enter_context(left_as_it_was(self._restore, self._masks, self._one_thread))
+            entered.enter_context(left_as_it_was(self._calls, self._one_thread))
             self._entered = entered.pop_all()
         return self
 
@@ -205,12 +207,21 @@ class Repetitions:
         with self._entered:
             if not isinstance(error, Exception) or isinstance(error, RanksError):
                 return False
-            if self._once_more and is_from_elsewhere(error, self._once_more):
+            if self._is_alone and is_from_elsewhere(error, self._once_more):
                 raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
             why = str(error) if isinstance(error, NoCopyError) else f"repeating it raised {first_line(error)}"
             self.figures = Figures(notes=(why,))
         return True
+
+    def _once_more(self) -> None:
+        for call in self._calls:
+            subject = call.subject
+            args = subject.prepare()
+            self._clear()
+            result = subject.fn(*args, **subject.kwargs)
+            if subject.release is not None:
+                subject.release(result)
 
 
 def is_from_elsewhere(error: Exception, once_more: Callable[[], Any]) -> bool:
@@ -229,125 +240,186 @@ def synchronizer() -> Any:
     return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_do
 
 
-def run_and_measure_op(call: OpCall, caches: ShardingCaches, plan: Plan) -> tuple[Any, Figures]:
-    """Make an op call as the program asked for it, then repeat it without the program noticing.
-
-    The program's call comes first and with every mode of the program open; what it raises, it raises
-    here. The repetitions see no mode, and leave contents, random state and results as that call left them.
-    """
-    __tracebackhide__ = True  # what the program's call raises is the program's
-    once = call.once_because()
-    if once:
-        return call.run(), Figures(notes=(once,))
-    with without_outer_modes():
-        replay = OpReplay(call)
-    with replay.masks.watching():
-        try:
-            result = call.run()
-        except BaseException:
-            del replay  # a traceback that lives on must not hold what was saved
-            raise
-    with without_outer_modes():
-        once = replay.settle()
-    if once:
-        return result, Figures(notes=(once,))
-
-    def once_more() -> Any:
-        replay.rewind()
-        caches.clear()
-        return call.run()
-
-    again = None if plan.agreement else once_more
-    with Repetitions(replay.restore, replay.masks, again, plan.one_thread) as repetitions:
-        signals = repetitions.signals
-        found = with_own_warnings(lambda: below(call, replay.rewind, signals))
-        local_subject = _subject(found.local, replay) if found.local else None
-        rounds = Rounds(_subject(call, replay), caches, plan, local_subject, synchronizer(), signals)
-        figures = with_own_warnings(rounds.take)
-        remarks = () if found.local else (f"no local row: {found.why_no_local}",)
-        notes = (f"redistributes {', '.join(found.redistributed)}",) if found.redistributed else ()
-        notes, remarks = (*notes, *figures.notes), (*remarks, *figures.remarks)
-        repetitions.figures = replace(figures, notes=notes, remarks=remarks)
-    return result, repetitions.figures
-
-
-def _subject(call: OpCall, replay: OpReplay) -> Subject:
-    def rewound() -> tuple[Any, ...]:
-        replay.rewind()
-        return call.args
-
-    args = call.args
-    return Subject(call.func, rewound if replay.rewinds else lambda: args, call.kwargs)
-
-
 NOT_COUNTED = "not measured: this torch does not count what its plans of redistribution are asked for"
 
 
-class RanConversion:
-    """A conversion that the program has made, and that can be repeated to measure it.
+class Found(NamedTuple):
+    """What a repetition showed of an op, or of a conversion, before it is measured.
 
-    Attributes:
-        result: of the program's own call.
-        took_ns: how long that took.
+    Args:
+        subject: what is measured.
+        local: the op on local shards, which is measured beside it.
+        explain: adds to the figures what was seen.
     """
 
-    def __init__(self, call: ConversionCall) -> None:
-        __tracebackhide__ = True
-        self._call = call
+    subject: Subject
+    local: Subject | None
+    explain: Callable[[Figures], Figures]
+
+
+@dataclass
+class RanCall:
+    """A call that the program has made, and that can be repeated to measure it, as often as wanted.
+
+    Attributes:
+        replay: puts back what the call changes.
+        subject: what is repeated.
+        why_not_repeatable: why the call runs once; empty where it can be repeated.
+        took_ns: how long the program's own call of an op or a conversion took.
+        look: repeats an op, or a conversion, to see what it comes down to; None of a whole callable.
+        place: where a whole callable ran: the mesh of its first op.
+        is_compiled: whether it entered compiled code.
+        collectives: is given those that repetitions leave and their results do not show, to be waited for.
+    """
+
+    replay: Replay
+    subject: Subject
+    why_not_repeatable: str = ""
+    took_ns: int = 0
+    look: Callable[[Signals], Found] | None = None
+    place: str = ""
+    is_compiled: bool = False
+    collectives: list[torch.Tensor] | None = None
+
+    @contextmanager
+    def noting_collectives(self) -> Iterator[None]:
+        """Note collectives that repetitions leave and their results do not show; wait for what is left."""
+        if self.collectives is None:
+            yield
+            return
+        with noting_collectives(self.collectives):
+            try:
+                yield
+            finally:
+                wait_for_all(self.collectives)
+
+    def settle(self) -> None:
+        """Note what the program's call left behind."""
         with without_outer_modes():
-            self._replay = ConversionReplay(call, call.tensor)
-        with self._replay.masks.watching():
-            began = time.perf_counter_ns()
-            self.result = call.run()
-            self.took_ns = time.perf_counter_ns() - began
+            self.why_not_repeatable = self.why_not_repeatable or self.replay.settle()
 
-    def measure(self, caches: PlanCaches, plan: Plan) -> Figures:
-        """Repeat it, and leave behind what the program's own call left behind."""
-        __tracebackhide__ = True
-        replay, call = self._replay, self._call
+    def settle_again(self) -> None:
+        """Leave behind what calls of the program left behind that came later."""
         with without_outer_modes():
-            once = replay.settle()
-        if once or not caches.readers():
-            return Figures(notes=(once or NOT_COUNTED,))
+            self.why_not_repeatable = self.why_not_repeatable or self.replay.settle_again()
 
-        def prepare() -> tuple[Any, ...]:
-            replay.rewind()
-            return call.again()
+    @contextmanager
+    def repeating(self, one_thread: bool) -> Iterator[Prepare]:
+        """Give what prepares each repetition, of a call that can be repeated; then put everything back."""
+        with Signals() as signals, left_as_it_was([self], one_thread):
+            try:
+                signals.let_in()
+                yield self.subject.prepare
+            finally:
+                signals.is_open = False
 
-        subject = Subject(call.function, prepare, call.kwargs)
+    def measure(self, caches: Caches, plan: Plan) -> Figures:
+        """Repeat the call, and leave behind what the program's own call left behind."""
+        __tracebackhide__ = True
+        if why_not := self.why_not_repeatable or NOT_COUNTED * (not caches.readers()):
+            return Figures(notes=(why_not,))
+        one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
+        with Repetitions([self], one_thread, caches.clear, is_alone=plan.agreement is None) as repetitions:
+            look, signals = self.look, repetitions.signals
+            if look is None:
+                rounds = Rounds(self.subject, caches, plan, None, synchronizer(), signals)
+                repetitions.figures = rounds.take()
+            else:
+                found = with_own_warnings(lambda: look(signals))
+                rounds = Rounds(found.subject, caches, plan, found.local, synchronizer(), signals)
+                repetitions.figures = found.explain(with_own_warnings(rounds.take))
+        figures = repetitions.figures
+        if one_thread == plan.one_thread or threads == 1:
+            return figures
+        return replace(figures, notes=(*figures.notes, threads_note(threads)))
 
-        def once_more() -> Any:
-            caches.clear()
-            return call.function(*prepare(), **call.kwargs)
 
-        again = None if plan.agreement else once_more
-        with Repetitions(replay.restore, replay.masks, again, plan.one_thread) as repetitions:
-            signals = repetitions.signals
-            ran = with_own_warnings(lambda: _collectives_below(subject, signals))
-            if ran:  # else what is waited for would be a collective of the program's own
-                subject = replace(subject, release=release_of(self.result))
-            rounds = Rounds(subject, caches, plan, None, synchronizer(), signals)
-            figures = with_own_warnings(rounds.take)
-            repetitions.figures = _in_terms_of_plans(figures, f"runs {', '.join(ran) or 'no collective'}")
-        return repetitions.figures
+def run_op(call: OpCall) -> tuple[Any, RanCall]:
+    """Make an op call as the program asked for it, and return what can repeat it.
+
+    The program's call comes first and with every mode of the program open; what it raises, it raises here.
+    """
+    __tracebackhide__ = True  # what the program's call raises is the program's
+    why_not = call.why_not_repeatable()
+    with without_outer_modes():
+        replay = Replay(call.leaves())
+        for tensor in () if why_not else call.written():
+            replay.save(tensor)
+    with replay.masks.watching():
+        began = time.perf_counter_ns()
+        try:
+            result = call.run()
+        except BaseException:
+            replay.forget()  # a traceback that lives on must not hold what was saved
+            raise
+        took_ns = time.perf_counter_ns() - began
+    with without_outer_modes():
+        why_not = why_not or replay.settle()
+    subject = _subject_of_op(call, replay)
+    return result, RanCall(replay, subject, why_not, took_ns, partial(_look_at_op, call, subject, replay))
 
 
-def _collectives_below(subject: Subject, signals: Signals) -> list[str]:
+def _subject_of_op(call: OpCall, replay: Replay) -> Subject:
+    args = call.args
+
+    def rewound() -> tuple[Any, ...]:
+        replay.rewind_op()
+        return args
+
+    return Subject(call.func, rewound if replay.must_rewind else lambda: args, call.kwargs)
+
+
+def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals) -> Found:
+    local = find_local_op(call, subject.prepare, signals)
+
+    def explain(figures: Figures) -> Figures:
+        remarks = () if local.call else (f"no local row: {local.why_none}",)
+        notes = (f"redistributes {', '.join(local.redistributed)}",) if local.redistributed else ()
+        return replace(figures, notes=(*notes, *figures.notes), remarks=(*remarks, *figures.remarks))
+
+    return Found(subject, _subject_of_op(local.call, replay) if local.call else None, explain)
+
+
+def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
+    """Make a conversion as the program asked for it, and return what can repeat it, once it is settled."""
+    __tracebackhide__ = True
+    with without_outer_modes():
+        replay = Replay(call.leaves())
+        if call.tensor is not None:
+            replay.versions.note(call.tensor)  # it stands above autograd, which counts versions
+    with replay.masks.watching():
+        began = time.perf_counter_ns()
+        result = call.run()
+        took_ns = time.perf_counter_ns() - began
+
+    def prepare() -> tuple[Any, ...]:
+        replay.rewind_op()
+        return call.again()
+
+    subject = Subject(call.function, prepare, call.kwargs)
+    return result, RanCall(
+        replay, subject, took_ns=took_ns, look=partial(_look_at_conversion, subject, result)
+    )
+
+
+def _look_at_conversion(subject: Subject, result: Any, signals: Signals) -> Found:
     """Repeat a conversion, and name the collectives that it runs, in their order."""
     args = subject.prepare()
     with LocalOps() as below:
         try:
             signals.let_in()
-            result = subject.fn(*args, **subject.kwargs)
+            again = subject.fn(*args, **subject.kwargs)
         finally:
             signals.is_open = False
-    ran = [kind for call in below.calls if (kind := collective_of(call.func))]
-    if ran:
-        wait_for(result)
-    return ran
+    collectives = [kind for call in below.calls if (kind := collective_of(call.func))]
+    if collectives:  # else what is waited for would be a collective of the program's own
+        wait_for(again)
+        subject = replace(subject, release=release_of(result))
+    ran = f"runs {', '.join(collectives) or 'no collective'}"
+    return Found(subject, None, partial(_in_terms_of_plans, ran))
 
 
-def _in_terms_of_plans(figures: Figures, ran: str) -> Figures:
+def _in_terms_of_plans(ran: str, figures: Figures) -> Figures:
     """Say of plans what is said of propagation where ops are measured."""
 
     def told(refused: Refused) -> Refused:
@@ -369,12 +441,12 @@ class WriteWatch(UnnoticedMode):
 
     def __init__(
         self,
-        replay: CallReplay,
+        replay: Replay,
         save: Callable[[torch.Tensor], None],
         collectives: list[torch.Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.once = ""
+        self.why_not_repeatable = ""
         self._replay = replay
         self._save = save
         self._collectives = collectives  # is given the outputs of those that run
@@ -405,14 +477,14 @@ class WriteWatch(UnnoticedMode):
         """Look at an op that is about to run."""
         for tensor in call.written():
             if not keys_of(tensor) <= self._created:
-                self.once = self.once or call.once_because() or ""
+                self.why_not_repeatable = self.why_not_repeatable or call.why_not_repeatable()
                 self._save(tensor)
 
 
 class CallWatch(WriteWatch):
     """Save what the program's own call is about to change, as it comes by; see which mesh it runs on."""
 
-    def __init__(self, replay: CallReplay) -> None:
+    def __init__(self, replay: Replay) -> None:
         super().__init__(replay, replay.save)
         self.mesh: Any = None
 
@@ -425,121 +497,16 @@ class CallWatch(WriteWatch):
         super()._before(call, tensors)
 
 
-class RanCall:
-    """A call that the program has made, and that can be repeated to measure it, as often as wanted."""
-
-    def __init__(
-        self,
-        subject: Subject,
-        replay: CallReplay,
-        place: str,
-        once: str,
-        is_compiled: bool,
-        collectives: list[torch.Tensor] | None = None,
-    ) -> None:
-        self.place = place
-        self.once = once
-        self.subject = subject
-        self.is_compiled = is_compiled
-        self._replay = replay
-        self._collectives = collectives
-
-    @contextmanager
-    def noting(self) -> Iterator[None]:
-        """Note collectives that repetitions leave and their results do not show; wait for what is left."""
-        if self._collectives is None:
-            yield
-            return
-        with noting_collectives(self._collectives):
-            try:
-                yield
-            finally:
-                wait_for_all(self._collectives)
-
-    @property
-    def masks(self) -> Masks:
-        """Masks of cached plans that it may change."""
-        return self._replay.masks
-
-    def settle_again(self) -> None:
-        """Leave behind what calls of the program left behind that came later."""
-        with without_outer_modes():
-            self.once = self.once or self._replay.settle_again()
-
-    def restore(self) -> None:
-        """Leave behind what the program's own call left behind."""
-        self._replay.restore()
-
-    @contextmanager
-    def repeating(self, one_thread: bool) -> Iterator[Callable[[], tuple[Any, ...]]]:
-        """Give what prepares each repetition, of a call that can be repeated; then put everything back."""
-        with Signals() as signals, left_as_it_was(self._replay.restore, self._replay.masks, one_thread):
-            try:
-                signals.let_in()
-                yield self.subject.prepare
-            finally:
-                signals.is_open = False
-
-    def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
-        """Repeat the call, and leave behind what the program's own call left behind."""
-        __tracebackhide__ = True
-        if self.once:
-            return Figures(notes=(self.once,))
-
-        once_more = partial(_repeat, self.subject, caches.clear)
-        replay, again = self._replay, None if plan.agreement else once_more
-        one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
-        with self.noting(), Repetitions(replay.restore, replay.masks, again, one_thread) as repetitions:
-            rounds = Rounds(self.subject, caches, plan, None, synchronizer(), repetitions.signals)
-            repetitions.figures = rounds.take()
-        figures = repetitions.figures
-        if one_thread == plan.one_thread or threads == 1:
-            return figures
-        return replace(figures, notes=(*figures.notes, threads_note(threads)))
-
-
 def threads_note(threads: int) -> str:
     """Say why a compiled call is not timed in one thread: torch would compile it anew, which is noticed."""
     return f"timed in the program's {threads} threads, which it is compiled for"
-
-
-class MasksOfAll(Masks):
-    """Masks of several calls that are repeated in turn, and collectives that they leave."""
-
-    def __init__(self, calls: Sequence[RanCall]) -> None:
-        super().__init__()
-        self._calls = calls
-
-    @contextmanager
-    def repeating(self) -> Iterator[None]:
-        """See :meth:`Masks.repeating`."""
-        with ExitStack() as entered:
-            for call in self._calls:
-                entered.enter_context(call.masks.repeating())
-                entered.enter_context(call.noting())
-            yield
-
-
-def repeating_in_turn(calls: Sequence[RanCall], one_thread: bool, is_alone: bool) -> Repetitions:
-    """Repeat calls in turn, in one thread or the program's; the last leaves behind what it left, last.
-
-    Where ranks repeat together, none repeats once more alone to see where an error comes from.
-    """
-
-    def once_more() -> None:
-        for call in calls:
-            _repeat(call.subject)
-
-    masks = MasksOfAll(calls)
-    restore = partial(in_turn, *(call.restore for call in calls))
-    return Repetitions(restore, masks, once_more if is_alone else None, one_thread)
 
 
 def run_and_measure_call(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     setup: Setup | None,
-    caches: ShardingCaches,
+    caches: Caches,
     plan: Plan,
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
@@ -559,7 +526,7 @@ def run_call(
     """Call a function for the program, and once more to see what it keeps from one call to the next."""
     __tracebackhide__ = True
     with without_outer_modes():
-        replay = CallReplay(tree_leaves(args))
+        replay = Replay(tree_leaves(args), Storages())
     first_args = given_arguments(args, setup)
     with replay.masks.watching(), CallWatch(replay) as watch:
         try:
@@ -572,45 +539,40 @@ def run_call(
         replay.rewind()
         return given_arguments(args, setup)
 
-    subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
-    compiled: list[bool] = []
-
     def entered() -> None:
-        compiled.append(True)
+        ran.is_compiled = True
         with without_outer_modes():
             replay.grown.keep()  # no mode sees what compiled code reads
 
-    with noticing_compiled_code(entered):
-        once, hides_collectives = _settled(replay, watch, subject)
+    subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
     mesh = watch.mesh
     place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
-    collectives: list[torch.Tensor] | None = None
-    if hides_collectives and not compiled:  # a hook would make compiled code compile again
-        collectives = []
-        subject = replace(subject, release=partial(wait_for_all, collectives))
-    return result, RanCall(subject, replay, place, once, bool(compiled), collectives)
+    ran = RanCall(replay, subject, place=place)
+    with noticing_compiled_code(entered):
+        hides_collectives = _settled(ran, watch)
+    if hides_collectives and not ran.is_compiled:  # a hook would make compiled code compile again
+        ran.collectives = []
+        ran.subject = replace(subject, release=partial(wait_for_all, ran.collectives))
+    return result, ran
 
 
-def _settled(replay: CallReplay, watch: CallWatch, subject: Subject) -> tuple[str, bool]:
-    """Save what the program's call left behind; say why it cannot be repeated, where it cannot.
-
-    Say too whether a repetition leaves collectives that its result does not show.
-    """
+def _settled(ran: RanCall, watch: CallWatch) -> bool:
+    """Save what the program's call left behind; tell whether a repetition leaves hidden collectives."""
     __tracebackhide__ = True
     hides_collectives = False
-    with without_outer_modes():
-        once = replay.settle() or watch.once
-    if once:
-        return once, False
-    with Repetitions(
-        replay.restore, replay.masks, partial(_repeat, subject), one_thread=False
-    ) as repetitions:
-        once, hides_collectives = _watched_repetition(replay, subject, repetitions.signals)
-    return once or next(iter(repetitions.figures.notes), ""), hides_collectives
+    ran.settle()
+    ran.why_not_repeatable = ran.why_not_repeatable or watch.why_not_repeatable
+    if ran.why_not_repeatable:
+        return False
+    with Repetitions([ran], one_thread=False) as repetitions:
+        hides_collectives = _watched_repetition(ran, repetitions.signals)
+    ran.why_not_repeatable = ran.why_not_repeatable or next(iter(repetitions.figures.notes), "")
+    return hides_collectives
 
 
-def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) -> tuple[str, bool]:
-    """Repeat a call, saving what it writes to that it kept before; say what :func:`_settled` says."""
+def _watched_repetition(ran: RanCall, signals: Signals) -> bool:
+    """Repeat a call, saving what it writes to that it kept before."""
+    subject, replay = ran.subject, ran.replay
     args = subject.prepare()
     before, collectives = unwaited(), list[torch.Tensor]()
     with WriteWatch(replay, replay.save_kept, collectives) as watch:
@@ -623,13 +585,5 @@ def _watched_repetition(replay: CallReplay, subject: Subject, signals: Signals) 
         subject.release(result)
     hides_collectives = unwaited() > before
     wait_for_all(collectives)
-    return watch.once or replay.repeated(), hides_collectives
-
-
-def _repeat(subject: Subject, clear: Callable[[], None] = nothing_to_do) -> None:
-    """Repeat a call that is not timed."""
-    args = subject.prepare()
-    clear()
-    result = subject.fn(*args)
-    if subject.release is not None:
-        subject.release(result)
+    ran.why_not_repeatable = watch.why_not_repeatable or replay.repeated()
+    return hides_collectives

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -34,7 +34,7 @@ from pytest_dtdispatch.torchapi.tensors import (
 )
 
 
-class Noted:
+class Snapshot:
     """Something of several objects, as it was, and as the program's call left it."""
 
     def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> None:
@@ -67,7 +67,7 @@ class Noted:
             self._write(owner, value)
 
 
-class Specs(Noted):
+class Specs(Snapshot):
     """What says where DTensors live."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Specs(Noted):
             super().note(owner)
 
 
-class Masks(Noted):
+class Masks(Snapshot):
     """Masks that cached plans keep, which the program's call may change and no op tells of."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Masks(Noted):
         return self.watching() if self else nullcontext()
 
 
-class Versions(Noted):
+class Versions(Snapshot):
     """How often tensors were written to, as autograd counts: a repetition must not add to it."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class RandomState:
                 tracked[name] = state.clone()
 
 
-class Gradients(Noted):
+class Gradients(Snapshot):
     """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
 
     What the tensors hold is saved as each of them is written to. A tensor that retains its gradient is
@@ -192,7 +192,7 @@ class Gradients(Noted):
         super().settle()
 
 
-class OptimizerStates(Noted):
+class OptimizerStates(Snapshot):
     """Entries of every live optimizer's state, as the program's call left them.
 
     Tensors among the entries are the same objects after; what they hold is put back as that of any tensor.
@@ -400,53 +400,58 @@ class Grown:
         self._held = {key: each for key, each in held.items() if key not in self._held}
 
 
-class CallReplay:
-    """What a program could notice of a callable that is called again: saved before, put back after.
+class Replay:
+    """What a program could notice of a call that is made again: saved before it or after, and put back.
 
-    Saved is what every tensor that it writes to holds, before the program's own call and after it. A tensor
-    that the callable made in its first call and kept, as an optimizer keeps its moments, is saved when the
-    first repetition is about to write to it: as the program's call left it.
+    Of an op, and of a conversion, one copy is held of what it writes to, and taken after the program's call:
+    each repetition starts from what that left behind, as dispatch does not depend on what tensors hold.
+
+    Of a whole callable is saved what every tensor that it writes to holds, before the program's call and
+    after it. A tensor that the callable made in its first call and kept, as an optimizer keeps its moments,
+    is saved when the first repetition is about to write to it: as the program's call left it.
+
+    Args:
+        leaves: of the arguments.
+        storages: of all tensors, before a whole callable runs; None before an op or a conversion.
 
     Attributes:
         grown: storages that the program's call left allocated, and that were free before it.
     """
 
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self.random = RandomState(leaves)
-        self.masks = Masks()
-        self.gradients = Gradients()
-        self._optimizers = OptimizerStates()
-        self._specs = Specs()
-        self._versions = Versions()
-        self._storages = Storages()
-        self.grown = Grown()
-        self._why_once = ""
+    def __init__(self, leaves: Sequence[Any], storages: Storages | None = None) -> None:
+        self.masks, self.gradients, self.versions = Masks(), Gradients(), Versions()
+        self.random, self.grown = RandomState(leaves), Grown()
+        self._optimizers, self._specs, self._storages = OptimizerStates(), Specs(), storages
+        self._leaves = leaves if storages is None else ()
+        self._why_not_repeatable = ""
         self._places: set[Any] = set()
-        self._saved: list[tuple[torch.Tensor, Copy, tuple[Any, ...]]] = []
+        self._saved: list[tuple[torch.Tensor, Copy | None, tuple[Any, ...]]] = []
         self._kept: list[Copy] = []
         self._before: list[Copy] = []
         self._after: list[Copy] = []
 
     def save(self, tensor: torch.Tensor) -> None:
-        """Save what a tensor holds, before the program's call writes to it."""
+        """Save what a tensor is, and of a whole callable what it holds, before the call writes to it."""
         try:
-            self._why_once = self._why_once or why_no_copy(tensor)
-            if not self._why_once:
-                self._versions.note(tensor)
+            self._why_not_repeatable = self._why_not_repeatable or why_no_copy(tensor)
+            if not self._why_not_repeatable:
+                if self._storages is not None:
+                    self.versions.note(tensor)
                 if self._is_new(tensor):
-                    self._saved.append((tensor, Copy(tensor, self._storages.were_other), layout_of(tensor)))
+                    copy = Copy(tensor, self._storages.were_other) if self._storages is not None else None
+                    self._saved.append((tensor, copy, layout_of(tensor)))
         except NoCopyError as error:
-            self._why_once = str(error)
-        if self._why_once:
+            self._why_not_repeatable = str(error)
+        if self._why_not_repeatable:
             self._saved.clear()  # nothing will be put back: give the memory free
 
     def save_kept(self, tensor: torch.Tensor) -> None:
         """Save what the program's call left in a tensor, before the first repetition writes to it."""
         if why_not := why_no_copy(tensor):
             raise NoCopyError(why_not)
-        self._versions.note(tensor)
+        self.versions.note(tensor)
         if self._is_new(tensor):
-            self._kept.append(Copy(tensor, self._storages.were_other))
+            self._kept.append(Copy(tensor, self._storages.were_other if self._storages else is_freed))
             self._specs.note(tensor)
 
     def forget(self) -> None:
@@ -454,40 +459,47 @@ class CallReplay:
         vars(self).clear()
 
     def settle(self) -> str:
-        """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
-        for state in (self.random, self.gradients, self.masks, self._optimizers):
+        """Save what the program's call left behind; return why it cannot be repeated, where it cannot."""
+        for leaf in self._leaves:
+            self._specs.note(leaf)
+        for state in (self.random, self.gradients, self.masks, self.versions):
             state.settle()
-        if self._why_once:
-            return self._why_once
+        if self._why_not_repeatable:
+            return self._why_not_repeatable
         try:
-            for tensor, before, layout in self._saved:
-                if not all(map(is_freed, storages_of(tensor))):
-                    self._after.append(copy_in_layout(tensor, layout))
-                    self._before.append(before)
-                    self._specs.note(tensor)
+            self._settle_copies()
+            if self._storages is None:
+                return ""
+            self._optimizers.settle()
             if changed := self._storages.changed():
                 return f"runs once: it {changed}"
             self.grown = self._storages.grown()
         except NoCopyError as error:
             return str(error)
-        # The last saved goes first: a tensor may have been saved after a view of it was written to.
-        self._before.reverse()
-        self._saved.clear()
-        self._versions.settle()
         self._storages = Storages()
         return ""
 
+    def _settle_copies(self) -> None:
+        for tensor, before, layout in self._saved:
+            if before is None or not all(map(is_freed, storages_of(tensor))):
+                self._after.append(copy_in_layout(tensor, layout))
+                self._before.append(before or self._after[-1])
+                self._specs.note(tensor)
+        # The last saved goes first: a tensor may have been saved after a view of it was written to.
+        self._before.reverse()
+        self._saved.clear()
+
     def repeated(self) -> str:
-        """Note what the first repetition allocated; say why there must be no other, where there must not."""
+        """Note what the first repetition allocated; return why there must be no other, if there must not."""
         self.grown.keep()
-        changed = self._storages.changed()
+        changed = self._storages.changed() if self._storages else ""
         return changed and f"runs once: its repetition {changed}"
 
     def settle_again(self) -> str:
-        """Note what calls of the program left behind that came later; say why they allow no repetition."""
-        for state in (self.random, self.gradients, self.masks, self._versions, self._specs):
+        """Note what calls of the program left behind that came later; return why they allow no repetition."""
+        for state in (self.random, self.gradients, self.masks, self.versions, self._specs):
             state.settle()
-        if changed := self._storages.changed():
+        if self._storages and (changed := self._storages.changed()):
             return f"runs once: a later call {changed}"
         try:
             self._after = [Copy(copy.tensor) for copy in (*self._kept, *self._after)]
@@ -495,13 +507,23 @@ class CallReplay:
             return str(error)
         return ""
 
+    @property
+    def must_rewind(self) -> bool:
+        """Whether an op finds something that must be put back first; random states need not be."""
+        return bool(self._before) or bool(self.masks)
+
+    def rewind_op(self) -> None:
+        """Put back what a repetition of an op must find: next to nothing, as it runs between timed calls."""
+        self.masks.rewind()
+        put_back_all(self._before)
+
     def rewind(self) -> None:
         """Put everything back to what it was before the call; what it made itself, to what it left."""
         self.masks.rewind()
         self._optimizers.restore()
         put_back_all((*self._kept, *self._before))
         self.grown.free()
-        self._versions.rewind()
+        self.versions.rewind()
         self.gradients.rewind()
         self.random.rewind()
 
@@ -512,7 +534,7 @@ class CallReplay:
             self._optimizers.restore,
             self.grown.put_back,
             *(copy.put_back for copy in (*self._kept, *self._after)),
-            self._versions.restore,
+            self.versions.restore,
             self._specs.restore,
             self.gradients.restore,
             self.random.restore,
@@ -523,77 +545,3 @@ class CallReplay:
         is_new = not places <= self._places
         self._places |= places
         return is_new
-
-
-class Repeatable(Protocol):
-    """A call by what it is given, and what it writes to."""
-
-    def leaves(self) -> list[Any]:
-        """Every argument, lists of tensors flattened."""
-
-    def written(self) -> list[torch.Tensor]:
-        """Tensors that it writes to."""
-
-
-class OpReplay:
-    """What a program could notice of an op that is made again: noted before, put back after.
-
-    Of what the op writes to one copy is held, and taken after the call: each repetition starts from what the
-    program's call left behind, as dispatch does not depend on what tensors hold.
-    """
-
-    def __init__(self, call: Repeatable) -> None:
-        self.masks = Masks()
-        self._leaves = call.leaves()
-        self._random = RandomState(self._leaves)
-        self._specs = Specs()
-        self._copies: list[Copy] = []
-        written = call.written()
-        self._why_once = next(filter(None, map(why_no_copy, written)), "")
-        self._layouts = {} if self._why_once else {id(each): (each, layout_of(each)) for each in written}
-
-    @property
-    def rewinds(self) -> bool:
-        """Whether anything must be put back before each repetition; random states need not be."""
-        return bool(self._copies) or bool(self.masks)
-
-    def settle(self) -> str:
-        """Save what the program's call left behind; say why it cannot be repeated, where it cannot."""
-        for leaf in self._leaves:
-            self._specs.note(leaf)
-        self._random.settle()
-        self.masks.settle()
-        try:
-            self._copies = [copy_in_layout(*each) for each in self._layouts.values()]
-        except NoCopyError as error:
-            return str(error)
-        return self._why_once
-
-    def rewind(self) -> None:
-        """Put back what a repetition must find; no plan of propagation depends on a random draw."""
-        self.masks.rewind()
-        put_back_all(self._copies)
-
-    def restore(self) -> None:
-        """Leave behind what the program's own call left behind."""
-        copies = (copy.put_back for copy in self._copies)
-        in_turn(self.masks.restore, self._random.restore, *copies, self._specs.restore)
-
-
-class ConversionReplay(OpReplay):
-    """What a program could notice of a conversion that is made again: above autograd, also versions."""
-
-    def __init__(self, call: Repeatable, tensor: torch.Tensor | None) -> None:
-        super().__init__(call)
-        self._versions = Versions()
-        if tensor is not None:
-            self._versions.note(tensor)
-
-    def settle(self) -> str:
-        """Note what the program's call left behind; say why it cannot be repeated, where it cannot."""
-        self._versions.settle()
-        return super().settle()
-
-    def restore(self) -> None:
-        """Leave behind what the program's own call left behind."""
-        in_turn(super().restore, self._versions.restore)
