@@ -10,15 +10,12 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type
-from pytest_dtdispatch.ab.cli import compare as compare_sides
-from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.forms import REPORT
+from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, compare_sides
 from pytest_dtdispatch.core.parsing import read_exports, read_file
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.document import Tone
-from pytest_dtdispatch.report.screen import say
+from pytest_dtdispatch.report.screen import say, show
 
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
 
@@ -34,17 +31,16 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     try:
-        return _obey(list(sys.argv[1:] if arguments is None else arguments))
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
     except DtDispatchError as error:
         say(f"dtdispatch: {error}", Tone.BAD, sys.stderr)
         return PROCESS_ERROR if isinstance(error, ProcessError) else USAGE_ERROR
-    except KeyboardInterrupt as interrupt:
-        said = str(interrupt) or "interrupted"
-        say(f"dtdispatch: {said}", Tone.NOTICE, sys.stderr)
+    except KeyboardInterrupt:
+        say("dtdispatch: interrupted", Tone.NOTICE, sys.stderr)
         return INTERRUPTED
 
 
-def _obey(words: list[str]) -> int:
+def _run(words: list[str]) -> int:
     if words[:1] == ["watch"]:
         return _watch(words[1:])
     cut = words.index("--") if "--" in words else len(words)
@@ -52,19 +48,18 @@ def _obey(words: list[str]) -> int:
     for word in own:
         if word.startswith("--") and word.endswith("=--"):  # argparse takes it for no value at all
             raise DtDispatchError(f"argument {word[:-3]}: expected one argument, and -- is none")
-    given = _parser().parse_args(own)
-    if given.version:
+    options = _parser().parse_args(own)
+    if options.version:
         print("dtdispatch", version("pytest-dtdispatch"))
         return 0
-    if given.command is None:
-        names = "ab, watch, expected, export, report"
+    if options.command is None:
+        names = "ab, expected, report, watch"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
-    if given.command == "ab":
-        return compare_sides(given, arguments)
+    if options.command == "ab":
+        return compare_sides(options, arguments)
     if arguments:
-        raise DtDispatchError(f"{given.command} takes no arguments of pytest: {shlex.join(arguments)}")
-    others = {"expected": _update_expected, "export": _export, "report": _report}
-    return others[given.command](given)
+        raise DtDispatchError(f"{options.command} takes no arguments of pytest: {shlex.join(arguments)}")
+    return _report(options) if options.command == "report" else _update_expected(options)
 
 
 def _watch(words: list[str]) -> int:
@@ -77,40 +72,34 @@ def _watch(words: list[str]) -> int:
     return watch_script(rest[0], rest[1:])
 
 
-def _update_expected(given: argparse.Namespace) -> int:
+def _update_expected(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.gates.expected import update_expected
     from pytest_dtdispatch.plugin.kinds import metric_names
 
-    update = update_expected(given.file, given.results, given.reason, given.new_margin, metric_names())
-    say(f"{given.file}: {update}", Tone.GOOD)
+    names = metric_names()
+    update = update_expected(options.file, options.results, options.reason, options.new_margin, names)
+    say(f"{options.file}: {update}", Tone.GOOD)
     return 0
 
 
-def _export(given: argparse.Namespace) -> int:
+def _report(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.report.exports import export_saved
+    from pytest_dtdispatch.report.history import history_document
     from pytest_dtdispatch.report.saved_run import read_run
 
+    exports = [export for each in options.exports or () for export in each]
+    if exports and len(options.saved) > 1:
+        raise DtDispatchError("--export writes one run: name one SAVED.json")
+    if any(export.is_auto for export in exports):
+        raise DtDispatchError("--export markdown:auto is for a run in a job of GitHub Actions: name a file")
     try:
-        run = read_run(given.saved)
+        runs = [read_run(path) for path in options.saved]
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
-    for said in export_saved(run, [export for each in given.exports for export in each]):
-        say(said, Tone.GOOD)
-    return 0
-
-
-def _report(given: argparse.Namespace) -> int:
-    from pytest_dtdispatch.report.page import html_page, in_order
-    from pytest_dtdispatch.report.saved_run import read_run
-
-    checked_target(given.output, REPORT)
-    try:
-        runs = in_order([read_run(path) for path in given.saved])
-    except ValueError as error:
-        raise DtDispatchError(str(error)) from None
-    write_whole(given.output, html_page(runs))
-    of = f"{len(runs)} saved runs, the newest of them {runs[-1].where}," if len(runs) > 1 else runs[-1].where
-    say(f"{given.output}: a report of {of} was written", Tone.GOOD)
+    if not exports:
+        show(history_document(runs))
+    for text in export_saved(runs[0], exports):
+        say(text, Tone.GOOD)
     return 0
 
 
@@ -125,27 +114,18 @@ def _parser() -> Parser:
     watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script")
     add_ab_parser(commands)
     _add_expected(commands)
-    _add_export(commands)
     _add_report(commands)
     return parser
 
 
-def _add_export(commands: Any) -> None:
-    export = commands.add_parser("export", help="write a saved run in formats that other tools read")
-    what = "a run that pytest-benchmark saved: --benchmark-json, --benchmark-save, --benchmark-autosave"
-    export.add_argument("saved", type=argument_type(read_file), metavar="SAVED.json", help=what)
-    what = f"one or more, with a format of {', '.join(EXPORTS)}"
-    read = argument_type(partial(read_exports, formats=EXPORTS))
-    export.add_argument("exports", type=read, nargs="+", metavar="FORMAT:FILE", help=what)
-
-
 def _add_report(commands: Any) -> None:
-    report = commands.add_parser("report", help="write saved runs as one HTML page")
-    what = "a run that pytest-benchmark saved; of several the newest, with the course over all of them"
+    report = commands.add_parser("report", help="show the numbers of saved runs, or write one in any format")
+    what = "a run that pytest-benchmark saved: --benchmark-json, --benchmark-save, --benchmark-autosave"
     report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=what)
-    what = "the page, which loads nothing"
+    what = f"write the run; may be repeated, with a format of {', '.join(EXPORTS)}"
+    read = argument_type(partial(read_exports, formats=EXPORTS))
     report.add_argument(
-        "--output", type=argument_type(read_file), required=True, metavar="FILE.html", help=what
+        "--export", dest="exports", type=read, action="append", metavar="FORMAT:FILE", help=what
     )
 
 
@@ -153,12 +133,10 @@ def _add_expected(commands: Any) -> None:
     expected = commands.add_parser("expected", help="maintain a file of expected results")
     actions = expected.add_subparsers(dest="action", title="actions", required=True)
     update = actions.add_parser("update", help="take over values that a run found")
-    what = "of expected results, rewritten in place"
-    update.add_argument("file", type=argument_type(read_file), metavar="FILE", help=what)
+    file = argument_type(read_file)
+    update.add_argument("file", type=file, metavar="FILE", help="of expected results, rewritten in place")
     what = "what pytest wrote with --dtdispatch-export csv:FILE"
-    update.add_argument(
-        "--results", type=argument_type(read_file), required=True, metavar="RESULTS.csv", help=what
-    )
+    update.add_argument("--results", type=file, required=True, metavar="RESULTS.csv", help=what)
     what = "why they changed; kept in their rows"
     update.add_argument("--reason", required=True, metavar="TEXT", help=what)
     what = "add results that FILE has no row for, with this margin: 0.1 is 10 %%; counters get 0"

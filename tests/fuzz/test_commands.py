@@ -30,13 +30,13 @@ FLAGS = {
         "control",
     ],
     "expected": ["results", "reason", "new-margin"],
-    "export": ["format"],
+    "report": ["export"],
     "": ["help", "version", "base"],
 }
 # What comes last holds: nothing is measured, whatever came before it.
 SAFE = {
     "ab": [f"--base={NOWHERE}", f"--head={NOWHERE}", "--json=/nowhere/ab.json"],
-    "export": ["/nowhere/saved.json", "csv:/nowhere/out.csv"],
+    "report": ["/nowhere/saved.json", "--export=csv:/nowhere/out.csv"],
 }
 EXPECTED = "# hits\nt.py::test_a::a,dispatch_hit_ns,6940,0.25\nt.py::test_b::b,collectives,4,0,why\n"
 RESULTS = "t.py::test_a::a,dispatch_hit_ns,9000\nt.py::test_b::b,collectives,4\n"

@@ -51,11 +51,10 @@ def test_a_live_page_is_the_page_of_the_saved_run(
     ):
         assert said in page.read_text()
     capsys.readouterr()
-    assert main(["report", str(saved), str(saved), "--output", str(page)]) == 0
-    assert capsys.readouterr().out == (
-        f"{page}: a report of 2 saved runs, the newest of them {saved}, was written\n"
-    )
-    assert "Course over 2 runs" in page.read_text()
+    assert main(["report", str(saved), str(saved)]) == 0
+    assert "misses_per_step" in capsys.readouterr().out
+    assert main(["report", str(saved), str(saved), "--export", "html:page.html"]) == 2
+    assert capsys.readouterr().err == "dtdispatch: --export writes one run: name one SAVED.json\n"
 
 
 def test_a_page_replaces_a_page_and_nothing_else(pytester: pytest.Pytester) -> None:

@@ -71,7 +71,7 @@ def test_a_run_and_what_was_saved_of_it_are_exported_alike(
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     capsys.readouterr()
     path = pytester.path
-    assert main(["export", "saved.json", *(f"{name}:saved-{name}" for name in TIMED)]) == 0
+    assert main(["report", "saved.json", *(f"--export={name}:saved-{name}" for name in TIMED)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "5 results written to saved-csv"
     for name in set(TIMED) - {"html", "markdown"}:  # these name the file that was read
@@ -106,7 +106,7 @@ def test_same(dtdispatch, device_mesh):
             "'xml:out' is not FORMAT:FILE: no format is called 'xml'; valid: csv, oss-json, github-",
         ),
         (["out"], "'out' is not FORMAT:FILE, with a format of csv, oss-json"),
-        ([], "the following arguments are required: FORMAT:FILE"),
+        (["markdown:auto"], "--export markdown:auto is for a run in a job of GitHub Actions: name a file"),
     ],
 )
 def test_what_cannot_be_exported_is_told_in_one_line(
@@ -120,7 +120,7 @@ def test_what_cannot_be_exported_is_told_in_one_line(
     number = MetricValue("t.py::test_a::train", "misses_per_step", 2)
     saved = {"benchmarks": [], KEY: encode_run(ReportedRun(numbers=(number,)))}
     Path("saved.json").write_text(json.dumps(saved))
-    assert main(["export", "saved.json", *exports]) == 2
+    assert main(["report", "saved.json", *(f"--export={each}" for each in exports)]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert says in err

@@ -120,7 +120,7 @@ def add_ab_parser(commands: Any) -> None:
     parser.add_argument("--python", action="append", metavar="PYTHON", help=what)
 
 
-def compare(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Compare what was typed, print what was found, and return the exit status."""
     typed = {name: value for name, value in vars(options).items() if value is not None}
     typed |= typed.pop("floor", {})

@@ -1,0 +1,47 @@
+"""The numbers of saved runs, side by side."""
+
+from __future__ import annotations
+
+from pytest_dtdispatch.core.measurement import Samples, State
+from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.report.history import history_document
+from pytest_dtdispatch.report.reported_run import ReportedRun
+from tests.rendered import lines_of
+from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
+
+NOISY = Samples(State.HIT, (100, 900, 100, 900, 100, 900))
+
+
+def hit_of(day: int, *ns: int, **more: object) -> ReportedRun:
+    named = {"taken": f"2026-11-0{day}", "where": f"run{day}.json", **more}
+    return run_of(row(ADD, Samples(State.HIT, ns)), **named)  # type: ignore[arg-type]
+
+
+def cells_of(lines: list[str], metric: str) -> list[str]:
+    [line] = [line for line in lines if f" {metric} " in line]
+    return line.split(f" {metric} ")[1].split()
+
+
+def test_each_number_has_a_column_for_each_run_the_oldest_first_and_its_change() -> None:
+    steps = (MetricValue("t.py::test_a::train", "misses_per_step", 2),)
+    runs = [hit_of(3, *[9_000] * 6), hit_of(1, *[6_000] * 6), hit_of(2, *[7_000] * 6, numbers=steps)]
+    lines = lines_of(history_document(runs), 140)
+    assert lines[:3] == [f"{n}: run{n}.json, taken 2026-11-0{n}" for n in (1, 2, 3)]
+    assert cells_of(lines, "dispatch_hit_ns") == ["6,000", "7,000", "9,000", "+50.0%"]
+    assert cells_of(lines, "misses_per_step") == ["-", "2", "-", "-"]
+
+
+def test_a_run_elsewhere_and_a_noisy_end_are_named() -> None:
+    elsewhere = hit_of(1, *HITS, environment={"CPU": "other", "commit": "a"})
+    noisy = run_of(row(ADD, NOISY), taken="2026-11-02", where="b", environment={"CPU": "this", "commit": "b"})
+    lines = lines_of(history_document([elsewhere, noisy]), 140)
+    assert lines[0].endswith("may not compare with the newest: another CPU")
+    assert cells_of(lines, "dispatch_hit_ns")[-1] == "noisy"
+
+
+def test_names_of_any_kind_send_no_escape_and_where_there_is_no_room_the_ends_stay() -> None:
+    lines = lines_of(history_document([hostile_run()] * 2), 80)
+    assert all(line.isprintable() for line in lines)
+    many = [hit_of(day, *[1_000_000 * day] * 6) for day in range(1, 10)]
+    [title] = [line for line in lines_of(history_document(many), 80) if line.startswith("  row ")]
+    assert title.split()[-3:] == ["1", "9", "change"]
