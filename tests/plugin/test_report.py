@@ -40,7 +40,7 @@ def test_a_live_page_is_the_page_of_the_saved_run(
     result.stdout.fnmatch_lines(["* written to *page.html", "*1 gate failed*"])
     page, saved = pytester.path / "page.html", pytester.path / "saved.json"
     again = read_run(saved)
-    assert html_page([replace(again, where="")]) == page.read_text()
+    assert html_page(replace(again, where="")) == page.read_text()
     for said in (
         "Failed: ",
         "1 improved",

@@ -35,7 +35,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.page import html_page, in_order
+from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
 from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profiled_run, row, run_of
 
@@ -79,8 +79,8 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def page_of(*runs: ReportedRun) -> Page:
-    return Page(html_page(runs))
+def page_of(run: ReportedRun) -> Page:
+    return Page(html_page(run))
 
 
 def of_kind(kind: str, *blocks: Any) -> ReportedDocument:
@@ -89,13 +89,12 @@ def of_kind(kind: str, *blocks: Any) -> ReportedDocument:
 
 def test_sections_stand_in_their_order() -> None:
     run = run_of(row(), documents=(of_kind("budget"), of_kind("steps")), gates=(FAILED,))
-    page = page_of(run, run)
-    titles = re.findall(r"<h2>(.*?)</h2>", html_page([run, run]))
+    page = page_of(run)
+    titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
     assert titles == [
         *("Verdicts against base.json", "Budget of each step", "Signatures and calls", "Counts of each step"),
-        "Course over 2 runs",
     ]
-    assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 6)]
+    assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 5)]
     assert page.text.index("Failed: 1 regressed") < page.text.index("from +20.0 % to +40.0 %")
 
 
@@ -119,13 +118,13 @@ def test_only_our_script_and_style_run() -> None:
 
 
 def test_nothing_is_loaded_from_anywhere() -> None:
-    text = html_page([run_of(row(), documents=(of_kind("budget"),), gates=(FAILED,))])
+    text = html_page(run_of(row(), documents=(of_kind("budget"),), gates=(FAILED,)))
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)""", text)
     assert not re.findall(r"https?://|url\(|@import", text)
 
 
 def test_hostile_names_stay_texts() -> None:
-    page = page_of(hostile_run(), hostile_run())
+    page = page_of(hostile_run())
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"img", "iframe", "object", "a-b"}
     assert "<script>alert(1)</script>" in page.text
@@ -163,7 +162,7 @@ def test_no_block_of_others_is_markup(text: str) -> None:
 
 def test_heads_and_charts_say_what_they_are() -> None:
     run = run_of(row(), documents=(of_kind("budget"),), gates=(FAILED,))
-    page = page_of(run, run)
+    page = page_of(run)
     assert page.all("html")[0]["lang"] == "en"
     assert all(head.get("scope") in ("col", "row") for head in page.all("th"))
     assert len(page.all("title")) == 1 + len(page.all("svg")) + len(BAR.parts)
@@ -188,27 +187,6 @@ def test_a_run_of_numbers_alone_is_a_page() -> None:
     assert "No signature or call was measured." in page_of(ReportedRun()).text
 
 
-def test_the_course_follows_rows_that_come_and_go() -> None:
-    runs = [
-        replace(
-            run_of(*(row(f"op{n}(f32[8]R)@4") for n in range(start, start + 3))),
-            taken=f"2026-01-{start:02}",
-        )
-        for start in range(1, 21)
-    ]
-    page = page_of(*in_order(runs[::-1]))
-    assert "Course over 20 runs" in page.text
-    assert page.text.count("3 of 20") == 2 * 18
-    assert page.text.count("not in the last run") == 2 * 19
-
-
-def test_runs_of_other_machines_are_named() -> None:
-    first = replace(run_of(), taken="1", environment={"CPU": "old", "pytest-dtdispatch": "0.1"})
-    last = replace(run_of(), taken="2", environment={"CPU": "new", "pytest-dtdispatch": "0.2"})
-    text = page_of(first, last).text
-    assert text.count("may not compare: CPU") == 1
-
-
 def test_a_profile_lists_functions() -> None:
     page = page_of(profiled_run("call", "<b>add</b>"))
     assert "1111.0 %<b>add</b>" in page.text.replace("\n", "")
@@ -230,10 +208,10 @@ def test_without_jinja_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(DtDispatchError, match=r"pip install pytest-dtdispatch\[report\]$"):
-        html_page([run_of()])
+        html_page(run_of())
 
 
 def test_five_hundred_signatures_are_a_page_of_half_a_megabyte() -> None:
     samples = (Samples(State.MISS, MISSES), Samples(State.HIT, HITS), Samples(State.LOCAL, HITS))
-    text = html_page([run_of(*(row(f"add.Tensor(f32[{n},512]S0)@4", *samples) for n in range(500)))])
+    text = html_page(run_of(*(row(f"add.Tensor(f32[{n},512]S0)@4", *samples) for n in range(500))))
     assert len(text.encode()) < 750_000

@@ -175,4 +175,4 @@ def test_whatever_a_file_holds_it_is_a_page_or_one_line(data: some.DataObject) -
         except ValueError as error:
             assert_one_line(error)
             continue
-        assert html_page([again]).endswith("</html>\n")
+        assert html_page(again).endswith("</html>\n")

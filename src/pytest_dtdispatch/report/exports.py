@@ -180,7 +180,7 @@ FORMATS: Mapping[str, Format] = {
     "oss-json": Format(RECORDS, oss_json, _number_count),
     "github-action-benchmark": Format(GITHUB, github_benchmark, _figure_count, "figure"),
     "bencher": Format(BENCHER, bencher, _figure_count, "figure"),
-    "html": Format(REPORT, lambda run: html_page([run]), _block_count),
+    "html": Format(REPORT, html_page, _block_count),
     "markdown": Format(SUMMARY, summary, lambda run: _number_count(run) or _block_count(run)),
     TRACE_EXPORT: Format(TRACE, trace, _event_count, "event", "no steps were counted"),
 }

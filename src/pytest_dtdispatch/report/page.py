@@ -6,13 +6,13 @@ import base64
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from pytest_dtdispatch.core.forms import REPORT_TITLE
-from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import number_name, state_name
 from pytest_dtdispatch.core.shown import many, printable
 from pytest_dtdispatch.core.signatures import cut_name
@@ -20,11 +20,6 @@ from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
     Block,
-    Column,
-    Group,
-    Line,
-    Span,
-    Table,
     Tone,
     paragraph,
     plain,
@@ -44,9 +39,6 @@ WORST = (
     *(Verdict.REGRESSED, Verdict.MISSING, Verdict.MISMATCHED, Verdict.DISABLED, Verdict.CONTAMINATED),
     *(Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.NEW, Verdict.PASSED),
 )
-HISTORY_STATES = (State.HIT, State.CALL, State.MISS, State.COMPILE_COLD, State.COMPILE_WARM)
-HARMLESS = {"pytest-dtdispatch", "commit"}  # what may differ between runs that compare
-DIFFERS = "not the same machine, torch or settings as the newest: its figures may not compare"
 
 
 @dataclass(frozen=True)
@@ -96,17 +88,13 @@ def require_jinja() -> Any:
     return jinja2
 
 
-def html_page(runs: Sequence[ReportedRun]) -> str:
-    """Write a page of a run; of several the last one, with the figures of all.
-
-    Args:
-        runs: at least one, the oldest first.
+def html_page(run: ReportedRun) -> str:
+    """Write a page of a run.
 
     Raises:
         DtDispatchError: jinja2 is not installed.
     """
     jinja2 = require_jinja()
-    run = runs[-1]
     markup = jinja2.utils.markupsafe.Markup
 
     def shown(value: Any) -> Any:
@@ -122,7 +110,7 @@ def html_page(runs: Sequence[ReportedRun]) -> str:
     page: str = environment.from_string(_own_file("page.html.j2")).render(
         title=REPORT_TITLE,
         about=_about(run),
-        sections=[section for section in _sections(run, runs) if section.blocks],
+        sections=[section for section in _sections(run) if section.blocks],
         rows=rows,
         marks=Counter(mark for row in rows.values() for mark in row.marks),
         pieces=PIECES,
@@ -133,11 +121,6 @@ def html_page(runs: Sequence[ReportedRun]) -> str:
         script=markup(script),
     )
     return page + "\n"
-
-
-def in_order(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
-    """Sort runs by the time they were taken; those of one moment, by their files."""
-    return sorted(runs, key=lambda run: (run.taken, run.where))
 
 
 def _own_file(name: str) -> str:
@@ -161,7 +144,7 @@ def _about(run: ReportedRun) -> Iterator[str]:
     yield ", ".join(filter(None, (cpu, torch and f"torch {torch}", device, python)))
 
 
-def _sections(run: ReportedRun, runs: Sequence[ReportedRun]) -> Iterator[Section]:
+def _sections(run: ReportedRun) -> Iterator[Section]:
     for gate in run.gates:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
@@ -172,8 +155,6 @@ def _sections(run: ReportedRun, runs: Sequence[ReportedRun]) -> Iterator[Section
         yield Section("Signatures and calls", (paragraph(NO_ROWS),))
     for folded in run_sections(run):
         yield Section(folded.title, folded.blocks)
-    if len(runs) > 1:
-        yield Section(f"Course over {len(runs)} runs", tuple(history(runs)))
     yield Section("Profiles", tuple(profiles(run.measured)))
 
 
@@ -235,45 +216,3 @@ def _bar(ends: Mapping[str, float], low: float, high: float) -> Iterator[tuple[s
         if stop > start:
             yield kind, start, stop
             start = stop
-
-
-def history(runs: Sequence[ReportedRun]) -> Iterator[Block]:
-    """List runs, and the figure of each row in the first and in the last run that has it."""
-    newest = _comparable(runs[-1])
-    lines = []
-    for number, run in enumerate(runs, start=1):
-        differ = [name for name, value in _comparable(run).items() if newest.get(name) != value]
-        note = (f"{DIFFERS}: {', '.join(differ)}",) if differ else ()
-        lines.append(Line(run.where or "this run", (str(number), run.taken), notes=note))
-    yield Table((Column("run"), Column("taken")), (Group("", tuple(lines)),), "file", "")
-    columns = tuple(map(Column, ("state", "runs", "first", "last", "change")))
-    yield Table(columns, tuple(_history_groups(runs)), proof_title="")
-
-
-def _comparable(run: ReportedRun) -> dict[str, str]:
-    return {name: value for name, value in run.environment.items() if name not in HARMLESS}
-
-
-def _history_groups(runs: Sequence[ReportedRun]) -> Iterator[Group]:
-    found: dict[str, dict[tuple[str, State], list[Samples | None]]] = {}
-    for number, run in enumerate(runs):
-        for test, rows in run.measured.items():
-            for row in rows:
-                for samples in row.recorded():
-                    if samples.state in HISTORY_STATES:
-                        of_test = found.setdefault(test, {})
-                        points = of_test.setdefault((row.label, samples.state), [None] * len(runs))
-                        points[number] = samples
-    text = short_time if runs[-1].unit.is_time else short_count
-    for test, of_test in found.items():
-        lines = []
-        for (label, state), points in of_test.items():
-            known = [point for point in points if point is not None]
-            first, last = known[0].figure, known[-1].figure
-            change = f"{last / first - 1:+.1%}" if len(known) > 1 and first else "-"
-            tone = Tone.NOTICE if known[0].is_noisy or known[-1].is_noisy else Tone.PLAIN
-            noisy = " noisy" if tone is Tone.NOTICE and change != "-" else ""
-            cells = (str(state), f"{len(known)} of {len(runs)}", text(first), text(last))
-            gone = ("not in the last run",) if points[-1] is None else ()
-            lines.append(Line(cut_name(label), (*cells, (Span(change + noisy, tone),)), notes=gone))
-        yield Group(test, tuple(lines))
