@@ -24,7 +24,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import LocalOps, run_and_measure_call
-from pytest_dtdispatch.torchapi.hooks import mask_buffer_type
+from pytest_dtdispatch.torchapi.hooks import POINTS
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
@@ -32,7 +32,8 @@ from pytest_dtdispatch.torchapi.tensors import local_of
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 CALLS = 4
-RELEASE = vars(mask_buffer_type())["release_mask"]
+MASK_BUFFER = POINTS["mask"].places()[0][0]
+RELEASE = vars(MASK_BUFFER)["release_mask"]
 
 
 class LateError(Exception):
@@ -131,9 +132,7 @@ def nothing_stays() -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
     assert open_modes() == []
     assert "propagate_op_sharding_non_cached" not in vars(propagator)
-    mask_buffer = mask_buffer_type()
-    assert mask_buffer is not None
-    assert vars(mask_buffer)["release_mask"] is RELEASE
+    assert vars(MASK_BUFFER)["release_mask"] is RELEASE
     assert gc.isenabled()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.torchapi.hooks import Converter, conversion_hooks
+from pytest_dtdispatch.torchapi.hooks import Converter, watching_conversions
 
 pytestmark = pytest.mark.torch
 
@@ -37,9 +36,7 @@ class Notes:
 
 def told_of(work: Callable[[], object], notes: Notes | None = None) -> list[str]:
     notes = notes or Notes()
-    with ExitStack() as hooks:
-        for hook in conversion_hooks(notes):
-            hooks.enter_context(hook)
+    with watching_conversions(notes):
         work()
     return notes.told
 

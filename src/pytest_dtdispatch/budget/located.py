@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_dtdispatch.budget.moments import Moment
 from pytest_dtdispatch.core.places import CodePlace, Phase
-from pytest_dtdispatch.measuring.places import Frames, ModuleNames, Whose
+from pytest_dtdispatch.measuring.places import FrameOwner, Frames, ModuleNames
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 
 QUICK_NS, QUICK_LINES = 5_000, 20  # lines that follow each other so fast make a loop, which is at one place
@@ -30,7 +30,7 @@ class PlaceLog:
         self._names = ModuleNames()
         self._enter: Callable[..., Any] = self._on_entry
         self._trace: Callable[..., Any] = self._on_event
-        self._stack: list[tuple[Whose, FrameType]] = []
+        self._stack: list[tuple[FrameOwner, FrameType]] = []
         self._is_after_backward = False
         self._quick_lines = 0
         self._last_line_ns = 0
@@ -50,15 +50,15 @@ class PlaceLog:
     @contextmanager
     def noting_inside(self, innermost: FrameType | None) -> Iterator[None]:
         """Note it in functions too that run already, from the innermost of them outwards."""
-        running: list[tuple[Whose, FrameType]] = []
+        running: list[tuple[FrameOwner, FrameType]] = []
         while innermost is not None:
             kind = self._frames.known.get(id(innermost.f_code)) or self._frames.learn(innermost.f_code)
-            if kind is not Whose.NOTHING:
+            if kind is not FrameOwner.NOTHING:
                 running.insert(0, (kind, innermost))
             innermost = innermost.f_back
         with self.noting():
             for kind, frame in running:
-                frame.f_trace_lines, frame.f_trace = kind is Whose.USER, self._on_event
+                frame.f_trace_lines, frame.f_trace = kind is FrameOwner.USER, self._on_event
             self._stack += running
             self._note(time.perf_counter_ns())
             try:
@@ -70,13 +70,13 @@ class PlaceLog:
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
         kind = self._frames.known.get(id(code)) or self._frames.learn(code)
-        return None if kind is Whose.NOTHING else self._enter(frame, kind)
+        return None if kind is FrameOwner.NOTHING else self._enter(frame, kind)
 
-    def _on_entry(self, frame: FrameType, kind: Whose) -> Any:
+    def _on_entry(self, frame: FrameType, kind: FrameOwner) -> Any:
         began = time.perf_counter_ns()
-        frame.f_trace_lines = kind is Whose.USER
+        frame.f_trace_lines = kind is FrameOwner.USER
         self._stack.append((kind, frame))
-        if kind is Whose.MODULE and not self._is_in_engine():
+        if kind is FrameOwner.MODULE and not self._is_in_engine():
             self._is_after_backward = False
         self._note(began)
         return self._trace
@@ -92,14 +92,14 @@ class PlaceLog:
             while self._stack and self._stack.pop()[1] is not frame:
                 continue
             kind = self._frames.known.get(id(frame.f_code))
-            if kind is Whose.ENGINE and not self._is_in_engine():
+            if kind is FrameOwner.ENGINE and not self._is_in_engine():
                 self._is_after_backward = True
         if event != "exception":
             self._note(began)
         return self._trace
 
     def _is_in_engine(self) -> bool:
-        return any(kind is Whose.ENGINE for kind, _ in self._stack)
+        return any(kind is FrameOwner.ENGINE for kind, _ in self._stack)
 
     def _note(self, noted_ns: int) -> None:
         place, in_engine = self._place()
@@ -113,11 +113,11 @@ class PlaceLog:
         phase: Phase | None = None
         in_engine = False
         for kind, frame in reversed(self._stack):
-            if kind is Whose.USER and line is None:
+            if kind is FrameOwner.USER and line is None:
                 line = (frame.f_code.co_filename, frame.f_lineno)
-            elif kind is Whose.MODULE and phase is None:
+            elif kind is FrameOwner.MODULE and phase is None:
                 running.append(frame.f_locals["self"])
-            elif kind is Whose.ENGINE and phase is None:
+            elif kind is FrameOwner.ENGINE and phase is None:
                 in_engine, phase = bool(line or running), Phase.BACKWARD
             elif kind in _PHASES and phase is None:
                 phase = _PHASES[kind]
@@ -132,7 +132,7 @@ class PlaceLog:
 
 
 _PHASES = {
-    Whose.BACKWARD: Phase.BACKWARD,
-    Whose.CLIPPING: Phase.CLIPPING,
-    Whose.OPTIMIZER: Phase.OPTIMIZER,
+    FrameOwner.BACKWARD: Phase.BACKWARD,
+    FrameOwner.CLIPPING: Phase.CLIPPING,
+    FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
 }

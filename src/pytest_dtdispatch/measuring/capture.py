@@ -12,7 +12,7 @@ import warnings
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from functools import wraps
 from logging import DEBUG
@@ -44,7 +44,7 @@ from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
-from pytest_dtdispatch.torchapi.hooks import Converter, SharedHook, conversion_hooks, noticing_propagations
+from pytest_dtdispatch.torchapi.hooks import Converter, noticing_propagations, watching_conversions, wrapped
 from pytest_dtdispatch.torchapi.ops import is_mode_of_program, op_name, open_modes
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, wraps_dtensors
@@ -149,7 +149,7 @@ def watching_processes(on_start: Callable[[Any, Callable[[Any], Any]], Any]) -> 
     def watched(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return wraps(start)(lambda process: on_start(process, start))
 
-    with SharedHook(BaseProcess, "start", watched).in_place():
+    with wrapped(BaseProcess, "start", watched):
         yield
 
 
@@ -286,13 +286,9 @@ class ConversionWatch:
         self._take = take
         self._here = threading.local()
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> AbstractContextManager[None]:
         """Hand them over for a while."""
-        with ExitStack() as hooks:
-            for hook in conversion_hooks(self):
-                hooks.enter_context(hook)
-            yield
+        return watching_conversions(self)
 
     def on_conversion(
         self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any

@@ -22,12 +22,13 @@ import torch
 from pytest_dtdispatch.core.places import CodePlace, Phase
 from pytest_dtdispatch.torchapi.hooks import (
     engine_code,
+    handed_to,
+    hooked,
     is_in_backward,
     next_node_number,
     number_of,
     parameter_of,
     running_node,
-    watching_backward,
 )
 
 # Code without a file that a user typed: all other is made by programs, as dataclasses make "<string>".
@@ -36,7 +37,7 @@ PACKAGES = ("site-packages", "dist-packages")
 COMPILED = "torchinductor_"
 
 
-class Whose(Enum):
+class FrameOwner(Enum):
     """What a frame tells."""
 
     USER = "code of the user"
@@ -67,38 +68,38 @@ class Frames:
         self._optimizers = _folder(Path(torch.optim.__file__).parent)
         self._clipping = str(Path(torch.nn.utils.__file__).parent / "clip_grad.py")
         # By id, as to hash a code object takes longer than all else; held, so that its id stays its own.
-        self.known: dict[int, Whose] = {}
+        self.known: dict[int, FrameOwner] = {}
         self._held: list[CodeType] = []
-        self._know(engine_code(), Whose.ENGINE)
+        self._know(engine_code(), FrameOwner.ENGINE)
         for function, whose in (
-            (torch.nn.Module.__call__, Whose.MODULE),
-            (torch.nn.Module.zero_grad, Whose.OPTIMIZER),
-            (torch.autograd.backward, Whose.BACKWARD),
-            (torch.autograd.grad, Whose.BACKWARD),
+            (torch.nn.Module.__call__, FrameOwner.MODULE),
+            (torch.nn.Module.zero_grad, FrameOwner.OPTIMIZER),
+            (torch.autograd.backward, FrameOwner.BACKWARD),
+            (torch.autograd.grad, FrameOwner.BACKWARD),
         ):
             self._know(inspect.unwrap(function).__code__, whose)
 
-    def learn(self, code: CodeType) -> Whose:
+    def learn(self, code: CodeType) -> FrameOwner:
         """Tell whose code it is that is not known yet, and know it from now on."""
         return self._know(code, self._of_file(code.co_filename))
 
-    def _know(self, code: CodeType, whose: Whose) -> Whose:
+    def _know(self, code: CodeType, whose: FrameOwner) -> FrameOwner:
         self._held.append(code)
         self.known[id(code)] = whose
         return whose
 
-    def _of_file(self, file: str) -> Whose:
+    def _of_file(self, file: str) -> FrameOwner:
         if file.startswith("<"):
-            return Whose.USER if file.startswith(TYPED) else Whose.NOTHING
+            return FrameOwner.USER if file.startswith(TYPED) else FrameOwner.NOTHING
         if file == self._clipping:
-            return Whose.CLIPPING
+            return FrameOwner.CLIPPING
         if file.startswith(self._optimizers):
-            return Whose.OPTIMIZER
+            return FrameOwner.OPTIMIZER
         is_ours = file.startswith(self._ours) and not file.startswith(self._suite)
         if is_ours or file.startswith(self._torch) or COMPILED in file:
-            return Whose.NOTHING
+            return FrameOwner.NOTHING
         is_installed = any(f"{os.sep}{folder}{os.sep}" in file for folder in PACKAGES)
-        return Whose.NOTHING if file.startswith(self._python) and not is_installed else Whose.USER
+        return FrameOwner.NOTHING if file.startswith(self._python) and not is_installed else FrameOwner.USER
 
 
 def _folder(path: str | Path) -> str:
@@ -165,22 +166,22 @@ def _unwrapped(module: Any) -> Any:
 
 # Names of their own, as a member of an enum takes long to look up.
 NOTHING, USER, MODULE, ENGINE, OPTIMIZER = (
-    Whose.NOTHING,
-    Whose.USER,
-    Whose.MODULE,
-    Whose.ENGINE,
-    Whose.OPTIMIZER,
+    FrameOwner.NOTHING,
+    FrameOwner.USER,
+    FrameOwner.MODULE,
+    FrameOwner.ENGINE,
+    FrameOwner.OPTIMIZER,
 )
 FORWARD = Phase.FORWARD
 PHASES = {
-    Whose.ENGINE: Phase.BACKWARD,
-    Whose.BACKWARD: Phase.BACKWARD,
-    Whose.CLIPPING: Phase.CLIPPING,
-    Whose.OPTIMIZER: Phase.OPTIMIZER,
+    FrameOwner.ENGINE: Phase.BACKWARD,
+    FrameOwner.BACKWARD: Phase.BACKWARD,
+    FrameOwner.CLIPPING: Phase.CLIPPING,
+    FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
 }
 
 
-class Sight(NamedTuple):
+class StackView(NamedTuple):
     """What the stack shows, from the innermost frame out to the engine or to where the step was called.
 
     Args:
@@ -265,7 +266,7 @@ class PlaceFinder:
     def __enter__(self) -> PlaceFinder:
         self._home = threading.get_ident()
         with ExitStack() as entered:
-            entered.enter_context(watching_backward(self))
+            entered.enter_context(hooked({"backward": handed_to(self.on_backward)}))
             self._open = entered.pop_all()
         self.begin_step()
         return self
@@ -312,7 +313,7 @@ class PlaceFinder:
     def _is_home(self) -> bool:
         return threading.get_ident() == self._home
 
-    def _look(self, frame: FrameType | None) -> Sight:
+    def _look(self, frame: FrameType | None) -> StackView:
         """Walk the stack outwards."""
         known, learn, base = self._frames.known, self._frames.learn, self._base
         file, line, running, phase = "", 0, [], None
@@ -336,9 +337,9 @@ class PlaceFinder:
                 if whose is ENGINE:
                     break
             frame = frame.f_back
-        return Sight(file, line, running, phase, whose is ENGINE)
+        return StackView(file, line, running, phase, whose is ENGINE)
 
-    def _place(self, seen: Sight) -> CodePlace:
+    def _place(self, seen: StackView) -> CodePlace:
         file, line, running, phase, is_in_engine = seen
         # Nodes of a device run in a thread of its own, whose stack shows no engine.
         if is_in_engine or (phase is None and is_in_backward()):
@@ -350,7 +351,7 @@ class PlaceFinder:
             return CodePlace(file, line, self._names.name(running), FORWARD)
         return CodePlace(file, line, "", Phase.OTHER if self._is_after_backward else FORWARD)
 
-    def _in_backward(self, seen: Sight) -> CodePlace:
+    def _in_backward(self, seen: StackView) -> CodePlace:
         """Take code of the user's that the engine calls, as in a checkpoint; else where its node was made."""
         made = self._made()
         module = made.module
@@ -377,7 +378,7 @@ class PlaceFinder:
         return CodePlace(seen.file, seen.line, "", Phase.BACKWARD)
 
 
-def _phase(whose: Whose, user: FrameType | None) -> Phase | None:
+def _phase(whose: FrameOwner, user: FrameType | None) -> Phase | None:
     """Tell a phase by a function of torch, which may have called code of the user's: a closure is none."""
     is_optimizer = user is None or isinstance(user.f_locals.get("self"), torch.optim.Optimizer)
     return PHASES[whose] if is_optimizer or whose is not OPTIMIZER else None

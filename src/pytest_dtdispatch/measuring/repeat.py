@@ -39,8 +39,9 @@ from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
 from pytest_dtdispatch.torchapi.hooks import (
     collective_of,
-    noticing_redistributions,
-    noting_collectives,
+    handed_to,
+    hooked,
+    listening,
 )
 from pytest_dtdispatch.torchapi.ops import (
     close_modes_opened_since,
@@ -104,12 +105,14 @@ def find_local_op(call: OpCall, prepare: Prepare, signals: Signals) -> LocalOp:
     prepare()
     redistributed: list[str] = []
 
-    def note(source: Any, target: Any) -> None:
+    def note(local: Any, source: Any, target: Any, *_: Any) -> None:
+        if tuple(source.placements) == tuple(target.placements):
+            return
         traits = tensor_traits(source)
         text = tensor_text(traits) if traits else placements_text(source.placements)
         redistributed.append(f"{text} -> {placements_text(target.placements)}")
 
-    with LocalOps() as ops, noticing_redistributions(note):
+    with LocalOps() as ops, listening("redistribution", note):
         try:
             signals.let_in()
             call.run()
@@ -287,11 +290,17 @@ class RanCall:
         if self.collectives is None:
             yield
             return
-        with noting_collectives(self.collectives):
+        collectives = self.collectives
+
+        def noted(wrap: Callable[..., Any], output: torch.Tensor) -> Any:
+            collectives.append(output)
+            return wrap(output)
+
+        with hooked({"collective output": handed_to(noted)}):
             try:
                 yield
             finally:
-                wait_for_all(self.collectives)
+                wait_for_all(collectives)
 
     def settle(self) -> None:
         """Note what the program's call left behind."""

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdRef
 
-from pytest_dtdispatch.torchapi.hooks import mask_hook
+from pytest_dtdispatch.torchapi.hooks import listening
 from pytest_dtdispatch.torchapi.tensors import (
     bytes_of,
     cuda_generator,
@@ -87,7 +87,7 @@ class Masks(Snapshot):
 
     def watching(self) -> AbstractContextManager[None]:
         """Note every mask that is about to change."""
-        return mask_hook.telling(self.note)
+        return listening("mask", lambda buffer, *_: self.note(buffer))
 
     def repeating(self) -> AbstractContextManager[None]:
         """Note the masks of new plans too, where the call itself changed one; else cost nothing."""

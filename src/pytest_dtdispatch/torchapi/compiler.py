@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 
 from pytest_dtdispatch.errors import CompileError
+from pytest_dtdispatch.torchapi.hooks import handed_to, hooked
 
 INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
 NO_REASON = "this torch does not tell why"
 MOST_REASON = 200
-ENTERS = "_maybe_set_eval_frame"
 EXPLANATION = "Explanation: "
 PGO_WARNING = "dynamo_pgo force disabled"  # which caches are off is what was asked for
 _left_uncompiled: set[str] = set()
@@ -125,18 +124,13 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def noticing_compiled_code(note: Callable[[], None]) -> Iterator[None]:
     """Be told when compiled code is entered; a torch without the function that is looked for never tells."""
-    module = sys.modules.get("torch._dynamo.eval_frame")
-    enter: Any = getattr(module, ENTERS, None)
-    if enter is None:
-        yield
-        return
 
-    def entered(callback: Any) -> Any:
+    def entered(enter: Callable[..., Any], callback: Any) -> Any:
         if callback is not None:  # else code is entered that is not to be compiled
             note()
         return enter(callback)
 
-    with patch.object(module, ENTERS, entered):
+    with hooked({"compiled code": handed_to(entered)}):
         yield
 
 

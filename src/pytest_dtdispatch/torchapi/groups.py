@@ -7,12 +7,12 @@ import importlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
-from pytest_dtdispatch.torchapi.hooks import SharedHook, local_mode_type
+from pytest_dtdispatch.torchapi.hooks import hooked, local_mode_type
 from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
 
 
@@ -103,8 +103,5 @@ def innermost_in_local_mode(mode: TorchDispatchMode) -> Iterator[None]:
 
         return moved
 
-    with ExitStack() as hooks:
-        if (kind := local_mode_type()) is not None:
-            for name in ("__enter__", "__exit__"):
-                hooks.enter_context(SharedHook(kind, name, beside).in_place())
+    with hooked({"simulation": beside}):
         yield

@@ -1,4 +1,4 @@
-"""What torch does, told as it happens: hooks that are put in for a while, and taken out."""
+"""Hooks in torch: one table of where they may stand, and what puts them in for a while."""
 
 from __future__ import annotations
 
@@ -6,129 +6,236 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import partial
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch.distributed.tensor import DTensor
 
+TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
+REDISTRIBUTE = "torch.distributed.tensor._redistribute"
+DISPATCHER, PROPAGATOR = "DTensor._op_dispatcher", "DTensor._op_dispatcher.sharding_propagator"
+# What the native dispatcher calls on a miss, where torch has one.
+SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
+NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
+# What propagation asks for, early: by the name of newer versions and of old ones.
+TENSOR_META = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
+RUN = "_engine_run_backward"
+UNNUMBERED = 2**63  # nodes that accumulate gradients have the greatest number that there is
+# Names of the communication library's ops, less these, are those of its Python functions.
+VARIANTS = ("_coalesced", "_into_tensor", "_tensor", "_base", "_single", "_any_source", "_anysource")
+SPELLED_APART = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "shard_dim_alltoall": "all_to_all",
+    "monitored_barrier": "barrier",
+}
+NO_COLLECTIVES = ("check_for_nan",)
+COLLECTIVE_SPACES = ("c10d", "_c10d_functional", "_dtensor")
 
-class SharedHook:
-    """An attribute that is wrapped as long as anybody uses the wrapper, in whichever thread.
+
+# Makes of a function of torch what stands in for it.
+Wrap = Callable[[Any], Any]
+
+
+class Point(NamedTuple):
+    """Where torch keeps what it calls.
+
+    What this torch lacks, or has not loaded, is no place for a hook, and nothing is imported for one.
+
+    Args:
+        modules: the first of them that has the path is meant.
+        path: to what has the functions, from there; empty where it is the module.
+        names: of the functions.
+        is_required: whether every known torch has it.
+    """
+
+    modules: tuple[str, ...]
+    path: str
+    names: tuple[str, ...]
+    is_required: bool = False
+
+    def places(self) -> list[tuple[Any, str]]:
+        """Find what has the functions, and the names by which it has them."""
+        owners = [_follow(sys.modules[name], self.path) for name in self.modules if name in sys.modules]
+        owner = next((each for each in owners if each is not None), None)
+        found = [(owner, name) for name in self.names if hasattr(owner, name)]
+        if self.is_required and not found:
+            raise AttributeError(f"{self.modules[0]} has no {self.path}.{self.names[0]}")
+        return found
+
+
+def _follow(owner: Any, path: str) -> Any:
+    for name in filter(None, path.split(".")):
+        owner = getattr(owner, name, None)
+    return owner
+
+
+POINTS = {
+    # What ops ask of the propagator and its caches. A hit of the native cache passes none of them.
+    "native miss": Point((TENSOR,), DISPATCHER, (SLOW_PATH,)),
+    "native clear": Point(("torch._C",), "", (NATIVE_CLEAR,)),
+    "propagation": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding_non_cached",), is_required=True),
+    "python cache": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding",), is_required=True),
+    "tensor meta": Point((TENSOR,), PROPAGATOR, TENSOR_META),
+    # How DTensors come where they are needed.
+    "implied": Point((TENSOR,), DISPATCHER, ("redistribute_local_args",), is_required=True),
+    "redistribution": Point((REDISTRIBUTE,), "", ("redistribute_local_tensor",), is_required=True),
+    "planning": Point(
+        (REDISTRIBUTE,),
+        "",
+        ("_gen_transform_infos", "_gen_transform_infos_non_cached", "_optimize_transform_infos"),
+    ),
+    # Is given the output of each collective that Python runs.
+    "collective output": Point(("torch.distributed._functional_collectives",), "", ("_maybe_wrap_tensor",)),
+    # An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
+    # of the ids until the sum is reduced. The placement stands in a cached plan, and all results of that plan
+    # share it: one that is dropped before it is reduced, as that of a repetition is, leaves its mask behind.
+    "mask": Point(
+        ("torch.distributed.tensor._ops._mask_buffer", "torch.distributed.tensor._ops._embedding_ops"),
+        "MaskBuffer",
+        ("materialize_mask", "release_mask"),
+    ),
+    "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
+    "backward": Point(("torch.autograd.graph",), "", (RUN,), is_required=True),
+    "compiled code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
+    "simulation": Point(("torch.distributed._local_tensor",), "LocalTensorMode", ("__enter__", "__exit__")),
+}
+
+
+_lock = threading.RLock()
+_places: dict[tuple[int, str], _Place] = {}
+
+
+class _Place:
+    """One attribute, with all that stands in for it as long as somebody uses it, in whichever thread.
 
     Users may come and go in any order: each of them wrapping what the one before left, and putting back what
-    it found, would leave wrappers behind.
+    it found, would leave wrappers behind. Of a module, every other module that holds the function by its name
+    is meant too, and one that is imported meanwhile, which may take the wrapper from one of them.
     """
 
-    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        self._owner = owner
-        self._name = name
-        self._wrap = wrap
-        self._lock = threading.Lock()
-        self._users = 0
-        self._wrapper: Any = None
-        self._patch: Any = None
+    def __init__(self, owner: Any, name: str) -> None:
+        self.wraps: list[Wrap] = []
+        self._owner, self._name = owner, name
+        self._own = vars(owner).get(name)  # none of an object whose class has it
+        is_bound = isinstance(self._own, (staticmethod, classmethod))
+        is_method = isinstance(owner, type) and self._own is not None and not is_bound
+        self._inner = self._own if is_method else getattr(owner, name)
+        self._made: Callable[[Any], Any] = staticmethod if is_bound else lambda outer: outer
+        self._ours = [self._own]  # what it has been since: an exception may come while it changes
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Use the wrapper for a while."""
-        with self._lock:
-            if not self._users:
-                self._put_in()
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._take_out()
+    def renew(self) -> None:
+        """Wrap it by those who use it now; what somebody else put over our wrapper stays."""
+        outer = self._inner
+        for wrap in self.wraps:
+            outer = wrap(outer)
+        new = self._made(outer) if self.wraps else self._own
+        owners = self._owners()
+        self._ours.append(new)
+        for owner in owners:
+            if new is None:
+                delattr(owner, self._name)
+            else:
+                setattr(owner, self._name, new)
+        self._ours = [new]
 
-    def _put_in(self) -> None:
-        is_class = isinstance(self._owner, type)
-        inner = vars(self._owner)[self._name] if is_class else getattr(self._owner, self._name)
-        self._wrapper = self._wrap(inner)
-        self._patch = patch.object(self._owner, self._name, self._wrapper)
-        self._patch.__enter__()
+    def _owners(self) -> list[Any]:
+        """Find who holds it now; modules are thousands: nothing is called for one without the name."""
+        if not isinstance(self._owner, ModuleType):
+            return [self._owner] if self._is_ours(vars(self._owner).get(self._name)) else []
+        found = []
+        for module in list(sys.modules.values()):
+            try:
+                if self._name in module.__dict__ and self._is_ours(module.__dict__[self._name]):
+                    found.append(module)
+            except AttributeError:  # what stands for a module need not be one
+                continue
+        return found
 
-    def _take_out(self) -> None:
-        if vars(self._owner).get(self._name) is self._wrapper:  # else somebody wrapped it since, and holds it
-            self._patch.__exit__(None, None, None)
-        self._wrapper = self._patch = None
-
-
-class _Listeners(threading.local):
-    """Who listens in this thread."""
-
-    def __init__(self) -> None:
-        self.listeners: list[Callable[[Any], object]] = []
-
-
-class CallHook:
-    """Tells of each call of some functions, right before it is made, who listens in the same thread."""
-
-    def __init__(self, owner: Any, names: Sequence[str]) -> None:
-        self._here = _Listeners()
-        self._hooks = [SharedHook(owner, name, self._told) for name in names]
-
-    @contextmanager
-    def telling(self, listener: Callable[[Any], object]) -> Iterator[None]:
-        """Give a listener the first argument of each call."""
-        with ExitStack() as stack:
-            for hook in self._hooks:
-                stack.enter_context(hook.in_place())
-            self._here.listeners.append(listener)
-            stack.callback(self._here.listeners.remove, listener)
-            yield
-
-    def _told(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def told(first: Any, *args: Any, **kwargs: Any) -> Any:
-            for listener in self._here.listeners:
-                listener(first)
-            return inner(first, *args, **kwargs)
-
-        return told
-
-
-def held_by_name(name: str, inner: Any, outer: Any) -> Iterator[AbstractContextManager[Any]]:
-    """Replace a function in every module that holds it by its name, where it is defined and imported.
-
-    A module that is imported meanwhile may take the replacement from one of them: it is given the function
-    at the end.
-    """
-    yield _given_back(name, inner, outer)  # entered first, and so left when all others are
-    for module in _holders(name, inner):
-        yield patch.object(module, name, outer)
+    def _is_ours(self, value: Any) -> bool:
+        return any(value is each for each in self._ours)
 
 
 @contextmanager
-def _given_back(name: str, inner: Any, outer: Any) -> Iterator[None]:
+def wrapped(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
+    """Let something stand in for an attribute for a while."""
+    with _lock:
+        place = _places.get((id(owner), name)) or _Place(owner, name)
     try:
+        with _lock:
+            place = _places.setdefault((id(owner), name), place)
+            place.wraps.append(wrap)
+            place.renew()
         yield
     finally:
-        for module in _holders(name, outer):
-            setattr(module, name, inner)
+        with _lock:
+            if wrap in place.wraps:
+                place.wraps.remove(wrap)
+            place.renew()
+            if not place.wraps:
+                _places.pop((id(owner), name), None)
 
 
-def _holders(name: str, held: Any) -> list[Any]:
-    """Find modules that hold a thing; there are thousands: nothing is called for one without the name."""
-    found = []
-    for module in list(sys.modules.values()):
-        try:
-            if name in module.__dict__ and module.__dict__[name] is held:
-                found.append(module)
-        except AttributeError:  # what stands for a module need not be one
-            continue
-    return found
+@contextmanager
+def hooked(wraps: Mapping[str, Wrap]) -> Iterator[None]:
+    """Let something stand in for a while for what torch calls, by the names of :data:`POINTS`."""
+    with ExitStack() as stack:
+        for point, wrap in wraps.items():
+            for owner, name in POINTS[point].places():
+                stack.enter_context(wrapped(owner, name, wrap))
+        yield
 
 
-RUN = "_engine_run_backward"
-UNNUMBERED = 2**63  # nodes that accumulate gradients have the greatest number that there is
+@contextmanager
+def listening(point: str, listener: Callable[..., object]) -> Iterator[None]:
+    """Tell a listener of each call of this thread, right before it is made, with its arguments."""
+    home = threading.get_ident()
+
+    def wrap(inner: Any) -> Any:
+        def told(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == home:
+                listener(*args)
+            return inner(*args, **kwargs)
+
+        return told
+
+    with hooked({point: wrap}):
+        yield
+
+
+class StandIn:
+    """Stands in for a function that has attributes of its own, as one with a cache has."""
+
+    def __init__(self, inner: Any, outer: Callable[..., Any]) -> None:
+        self._inner = inner
+        self._outer = outer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what stands in for it."""
+        __tracebackhide__ = True
+        return self._outer(*args, **kwargs)
+
+
+def handed_to(method: Callable[..., Any]) -> Wrap:
+    """Hand a function of torch, and what it is called with, to a method that makes the call."""
+
+    def wrap(inner: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:  # torch looks for code in what it calls
+            __tracebackhide__ = True
+            return method(inner, *args, **kwargs)
+
+        return run if isinstance(inner, FunctionType) else StandIn(inner, partial(method, inner))
+
+    return wrap
 
 
 def engine_code() -> Any:
@@ -162,26 +269,6 @@ def parameter_of(node: Any) -> Any:
     return getattr(node, "variable", None)
 
 
-@contextmanager
-def watching_backward(watcher: Any) -> Iterator[None]:
-    """Tell a watcher of each run of the engine, which it makes: ``watcher.on_backward(run, *args)``."""
-    run = getattr(torch.autograd.graph, RUN)
-    watched = partial(watcher.on_backward, run)
-
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        return watched(*args, **kwargs)
-
-    with ExitStack() as hooks:
-        for hook in held_by_name(RUN, run, backward):
-            hooks.enter_context(hook)
-        yield
-
-
-API = "torch.distributed.tensor._api"
-FSDP = "torch.distributed.fsdp._fully_shard._fsdp_common"
-
-
 class Conversion(str, Enum):
     """What a conversion does."""
 
@@ -207,30 +294,32 @@ class Converter(NamedTuple):
 
 
 # Functions of autograd's, by their class. What users call is left as it is: compiled code is guarded on it.
-_FUNCTIONS = {
-    "_FromTorchTensor": (
-        Converter(Conversion.WRAP, "from_local"),
-        Converter(Conversion.UNWRAP, "from_local", is_backward=True),
-    ),
-    "_ToTorchTensor": (
-        Converter(Conversion.UNWRAP, "to_local"),
-        Converter(Conversion.WRAP, "to_local", is_backward=True),
-    ),
-    "Redistribute": (
-        Converter(Conversion.REDISTRIBUTE, "redistribute"),
-        Converter(Conversion.REDISTRIBUTE, "redistribute", is_backward=True),
-    ),
-}
-# Plain functions, by module and name, with the name that users know: those of FSDP2 have none.
+_FUNCTIONS = (
+    ("_FromTorchTensor", "from_local", Conversion.WRAP, Conversion.UNWRAP),
+    ("_ToTorchTensor", "to_local", Conversion.UNWRAP, Conversion.WRAP),
+    ("Redistribute", "redistribute", Conversion.REDISTRIBUTE, Conversion.REDISTRIBUTE),
+)
+# Plain functions, with the name that users know: those of FSDP2 have none.
 _PLAIN = (
-    (API, "distribute_tensor", Converter(Conversion.WRAP, "distribute_tensor")),
-    (FSDP, "_from_local_no_grad", Converter(Conversion.WRAP, "DTensor")),
+    (API, "distribute_tensor", "distribute_tensor"),
+    ("torch.distributed.fsdp._fully_shard._fsdp_common", "_from_local_no_grad", "DTensor"),
 )
 
 
-def conversion_hooks(
-    watcher: Any, of: Collection[Conversion] = tuple(Conversion)
-) -> Iterator[AbstractContextManager[Any]]:
+def _converters() -> Iterator[tuple[Point, Converter]]:
+    for owner, name, forward, backward in _FUNCTIONS:
+        modules = (API, REDISTRIBUTE)  # every known torch has each of them, in one of the two
+        yield Point(modules, owner, ("forward",), is_required=True), Converter(forward, name)
+        yield (
+            Point(modules, owner, ("backward",), is_required=True),
+            Converter(backward, name, is_backward=True),
+        )
+    for module, function, name in _PLAIN:
+        yield Point((module,), "", (function,)), Converter(Conversion.WRAP, name)
+
+
+@contextmanager
+def watching_conversions(watcher: Any, of: Collection[Conversion] = tuple(Conversion)) -> Iterator[None]:
     """Tell a watcher of each conversion of some kinds.
 
     It is told by ``watcher.on_conversion(converter, function, *args, **kwargs)``, and makes the call. Where
@@ -238,81 +327,80 @@ def conversion_hooks(
     both, the outer one first. A backward function without a gradient does nothing, and is told of too.
     Without grad, ``to_local`` hands out the local tensor, which is no call.
     """
-    for name, (forward, backward) in _FUNCTIONS.items():
-        owner = _function_class(name)
-        for method, converter in (("forward", forward), ("backward", backward)):
-            if converter.what not in of:
-                continue
-            inner = getattr(owner, method)
-            told = wrapped_by(watcher, converter, inner)
-            yield patch.object(owner, method, staticmethod(told))
-    for module, name, converter in _PLAIN:
-        inner = getattr(sys.modules.get(module), name, None)
-        if inner is not None:
-            yield from held_by_name(name, inner, wrapped_by(watcher, converter, inner))
-
-
-def _function_class(name: str) -> Any:
-    """Find a class of autograd functions: every known torch has each of them, in one of two modules."""
-    return getattr(importlib.import_module(API), name, None) or getattr(redistribute_module(), name)
-
-
-def wrapped_by(watcher: Any, converter: Converter, inner: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function of Python that a watcher is told of, as torch looks for code in what it calls."""
-    told = watcher.on_conversion
-
-    def converted(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        return told(converter, inner, *args, **kwargs)
-
-    return converted
-
-
-NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
-# What propagation asks for, early: by the name of newer versions and of old ones.
-TENSOR_META = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
-# Names of the communication library's ops, less these, are those of its Python functions.
-VARIANTS = ("_coalesced", "_into_tensor", "_tensor", "_base", "_single", "_any_source", "_anysource")
-SPELLED_APART = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "shard_dim_alltoall": "all_to_all",
-    "monitored_barrier": "barrier",
-}
-NO_COLLECTIVES = ("check_for_nan",)
-COLLECTIVE_SPACES = ("c10d", "_c10d_functional", "_dtensor")
+    with ExitStack() as hooks:
+        for point, converter in _converters():
+            if converter.what in of:
+                for owner, name in point.places():
+                    wrap = handed_to(partial(watcher.on_conversion, converter))
+                    hooks.enter_context(wrapped(owner, name, wrap))
+        yield
 
 
 @contextmanager
 def watching_ops(watcher: Any) -> Iterator[None]:
     """Tell a watcher what ops ask of the propagator and its caches, in every thread.
 
-    Functions that torch calls are replaced by methods of the watcher, ``on_`` and what happens: each is given
-    the function, and what it is called with. A hit of the native cache passes none of these hooks: it costs
-    what it costs unwatched.
+    Methods of the watcher, ``on_`` and what happens, are given the function of torch, and what it is called
+    with.
     """
     dispatcher = DTensor._op_dispatcher
-    with ExitStack() as hooks:
-        for hook in (
-            *_native_hooks(dispatcher, watcher),
-            *_propagator_hooks(dispatcher.sharding_propagator, watcher),
-            _handler_hook(dispatcher._custom_op_handlers, watcher),
-        ):
-            hooks.enter_context(hook)
+    native: dict[str, Wrap] = {}
+    if hasattr(torch._C, NATIVE_CLEAR):
+        getattr(dispatcher, SLOW_PATH)  # without it no miss would be counted
+        native = {
+            "native miss": partial(_missed, watcher),
+            "native clear": handed_to(watcher.on_native_clear),
+        }
+    wraps: dict[str, Wrap] = {
+        "propagation": handed_to(watcher.on_propagation),
+        "python cache": handed_to(watcher.on_python_cache),
+        "tensor meta": handed_to(watcher.on_tensor_meta),
+    }
+    with hooked(native | wraps), _handler_hook(dispatcher._custom_op_handlers, watcher):
         yield
+
+
+def _missed(watcher: Any, slow_path: Any) -> Any:
+    def missed(*args: Any) -> Any:
+        *_, try_python_cache = args  # because the native cache could make no key, and was not asked
+        if try_python_cache:
+            return slow_path(*args)
+        return watcher.on_native_miss(slow_path, *args)
+
+    return missed
+
+
+class _LookedUp:
+    """Stands in for a method in its class, and tells when it is looked up on an object."""
+
+    def __init__(self, note: Callable[[], None], method: Any) -> None:
+        self._note = note
+        self._method = method
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is not None:
+            self._note()
+        return self._method.__get__(instance, owner)
+
+
+@contextmanager
+def _handler_hook(handlers: dict[Any, Any], watcher: Any) -> Iterator[None]:
+    before = dict(handlers)
+    handlers.update({op: partial(watcher.on_custom_handler, handler) for op, handler in before.items()})
+    try:
+        yield
+    finally:
+        handlers.update(before)
 
 
 @contextmanager
 def watching_transfers(watcher: Any) -> Iterator[None]:
     """Tell a watcher, in the same way, of redistributions, collectives, wraps and unwraps."""
-    with ExitStack() as hooks:
-        for hook in (
-            *_redistribution_hooks(DTensor._op_dispatcher, watcher),
-            *_collective_hooks(watcher),
-            *conversion_hooks(watcher),
-        ):
-            hooks.enter_context(hook)
+    wraps = {
+        "implied": handed_to(watcher.on_implied),
+        "redistribution": handed_to(watcher.on_redistribution),
+    }
+    with hooked(wraps), _watching_collectives(watcher), watching_conversions(watcher):
         yield
 
 
@@ -330,91 +418,23 @@ def noticing_propagations(note: Callable[[str], None]) -> Iterator[None]:
         places = [(propagator, name) for name in TENSOR_META if name in vars(propagator)]
     with ExitStack() as hooks:
         for owner, name in places:
-            wrap = partial(_LookedUp, partial(note, name))
-            hooks.enter_context(SharedHook(owner, name, wrap).in_place())
+            hooks.enter_context(wrapped(owner, name, partial(_LookedUp, partial(note, name))))
         yield
-
-
-class _LookedUp:
-    """Stands in for a method in its class, and tells when it is looked up on an object."""
-
-    def __init__(self, note: Callable[[], None], method: Any) -> None:
-        self._note = note
-        self._method = method
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is not None:
-            self._note()
-        return self._method.__get__(instance, owner)
-
-
-def _native_hooks(dispatcher: Any, watcher: Any) -> Iterator[AbstractContextManager[Any]]:
-    if (clear := getattr(torch._C, NATIVE_CLEAR, None)) is None:
-        return
-    slow_path = getattr(dispatcher, SLOW_PATH)
-
-    def missed(*args: Any) -> Any:
-        *_, try_python_cache = args  # because the native cache could make no key, and was not asked
-        if try_python_cache:
-            return slow_path(*args)
-        return watcher.on_native_miss(slow_path, *args)
-
-    yield patch.object(dispatcher, SLOW_PATH, missed)
-    yield patch.object(torch._C, NATIVE_CLEAR, partial(watcher.on_native_clear, clear))
-
-
-def _propagator_hooks(propagator: Any, watcher: Any) -> Iterator[AbstractContextManager[Any]]:
-    propagate, cache = propagator.propagate_op_sharding_non_cached, propagator.propagate_op_sharding
-    propagated = partial(watcher.on_propagation, propagate)
-    yield patch.object(propagator, "propagate_op_sharding_non_cached", propagated)
-    yield patch.object(propagator, "propagate_op_sharding", _WatchedCache(cache, watcher.on_python_cache))
-    for name in (name for name in TENSOR_META if hasattr(propagator, name)):
-        yield patch.object(propagator, name, _WatchedCache(getattr(propagator, name), watcher.on_tensor_meta))
-
-
-class _WatchedCache:
-    """Stands in for a cache of the propagator's."""
-
-    def __init__(self, cache: Any, watch: Callable[..., Any]) -> None:
-        self._cache = cache
-        self._watch = watch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
-
-    def __call__(self, schema: Any) -> Any:
-        return self._watch(self._cache, schema)
 
 
 @contextmanager
-def _handler_hook(handlers: dict[Any, Any], watcher: Any) -> Iterator[None]:
-    before = dict(handlers)
-    handlers.update({op: partial(watcher.on_custom_handler, handler) for op, handler in before.items()})
-    try:
-        yield
-    finally:
-        handlers.update(before)
-
-
-def _redistribution_hooks(dispatcher: Any, watcher: Any) -> Iterator[AbstractContextManager[Any]]:
-    implied = partial(watcher.on_implied, dispatcher.redistribute_local_args)
-    yield patch.object(dispatcher, "redistribute_local_args", implied)
-    name = "redistribute_local_tensor"
-    redistribute = getattr(redistribute_module(), name)
-    yield from held_by_name(name, redistribute, partial(watcher.on_redistribution, redistribute))
-
-
-def _collective_hooks(watcher: Any) -> Iterator[AbstractContextManager[Any]]:
+def _watching_collectives(watcher: Any) -> Iterator[None]:
     """Watch the ops of collectives, and what runs collectives without coming to those ops."""
-    yield _collective_op_hook(watcher)
     kinds = _collective_kinds()
-    for group in _derived_from(torch.distributed.ProcessGroup):  # none of C++ has functions of Python
-        for name, method in list(vars(group).items()):
-            if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
-                yield patch.object(group, name, _watched_method(method, kind, watcher))
-    if mode := local_mode_type():
-        dispatch = _watched_simulation(mode.__torch_dispatch__, watcher)
-        yield patch.object(mode, "__torch_dispatch__", dispatch)
+    with ExitStack() as hooks:
+        hooks.enter_context(_collective_op_hook(watcher))
+        for group in _derived_from(torch.distributed.ProcessGroup):  # none of C++ has functions of Python
+            for name, method in list(vars(group).items()):
+                if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
+                    hooks.enter_context(wrapped(group, name, partial(_watched_method, kind, watcher)))
+        if mode := local_mode_type():
+            hooks.enter_context(wrapped(mode, "__torch_dispatch__", partial(_watched_simulation, watcher)))
+        yield
 
 
 def _derived_from(kind: Any) -> Iterator[Any]:
@@ -461,14 +481,14 @@ def _watched_op(op: Any, below: Any, watcher: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _watched_method(method: Any, kind: str, watcher: Any) -> Callable[..., Any]:
+def _watched_method(kind: str, watcher: Any, method: Any) -> Callable[..., Any]:
     def run(group: Any, *args: Any, **kwargs: Any) -> Any:
         return watcher.on_collective(kind, partial(method, group), *args, **kwargs)
 
     return run
 
 
-def _watched_simulation(dispatch: Any, watcher: Any) -> Callable[..., Any]:
+def _watched_simulation(watcher: Any, dispatch: Any) -> Callable[..., Any]:
     def run(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def call(*_: Any, **__: Any) -> Any:
             return dispatch(mode, func, types, args, kwargs)
@@ -492,83 +512,12 @@ def _collective_kinds() -> frozenset[str]:
     return frozenset(collective_kind(op.name()) for op in _collective_ops())
 
 
-@contextmanager
-def noticing_redistributions(note: Callable[[Any, Any], object]) -> Iterator[None]:
-    """Be told of each redistribution of this thread: what says where the tensor lives, and where it shall."""
-    name, home = "redistribute_local_tensor", threading.get_ident()
-    redistribute = getattr(redistribute_module(), name)
-
-    def told(local: Any, source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == home and tuple(source.placements) != tuple(target.placements):
-            note(source, target)
-        return redistribute(local, source, target, *args, **kwargs)
-
-    with ExitStack() as hooks:
-        for hook in held_by_name(name, redistribute, told):
-            hooks.enter_context(hook)
-        yield
-
-
 def collective_kind(op: str) -> str:
     """Name a collective as the Python function does that runs it, whichever variant it is."""
     name = op.rpartition("::")[2].partition(".")[0].strip("_")
     for variant in VARIANTS:
         name = name.replace(variant, "")
     return SPELLED_APART.get(name, name)
-
-
-# What the native dispatcher calls on a miss, where torch has one.
-SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
-
-
-def redistribute_module() -> Any:
-    """Return the module in which DTensors are redistributed."""
-    return importlib.import_module("torch.distributed.tensor._redistribute")
-
-
-WRAP = "_maybe_wrap_tensor"  # is given the output of each collective that Python runs
-
-
-@contextmanager
-def noting_collectives(outputs: list[torch.Tensor]) -> Iterator[None]:
-    """Note the output of each collective that is run from Python, for a while."""
-
-    def noted(inner: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
-        def wrap(output: torch.Tensor) -> Any:
-            outputs.append(output)
-            return inner(output)
-
-        return wrap
-
-    collectives = importlib.import_module("torch.distributed._functional_collectives")
-    with SharedHook(collectives, WRAP, noted).in_place() if hasattr(collectives, WRAP) else nullcontext():
-        yield
-
-
-MASK_HOMES = ("torch.distributed.tensor._ops._mask_buffer", "torch.distributed.tensor._ops._embedding_ops")
-
-
-MASK_METHODS = ("materialize_mask", "release_mask")
-
-
-def mask_buffer_type() -> type | None:
-    """Find the class of what keeps a mask in a placement; None where this torch has none."""
-    for home in MASK_HOMES:
-        with suppress(ImportError):
-            kind = getattr(importlib.import_module(home), "MaskBuffer", None)
-            if isinstance(kind, type):
-                return kind
-    return None
-
-
-# Tells of every mask buffer before it changes. An embedding on a table that is sharded by rows gives a masked
-# partial sum: its placement keeps the mask of the ids until the sum is reduced. The placement stands in a
-# cached plan, and all results of that plan share it: one that is dropped before it is reduced, as that of a
-# repetition is, leaves its mask behind.
-_kind = mask_buffer_type()
-
-
-mask_hook = CallHook(_kind, MASK_METHODS if _kind else ())
 
 
 @functools.cache
@@ -579,3 +528,8 @@ def local_mode_type() -> Any:
     except ImportError:
         return None
     return getattr(module, "LocalTensorMode", None)
+
+
+def redistribute_module() -> Any:
+    """Return the module in which DTensors are redistributed."""
+    return importlib.import_module("torch.distributed.tensor._redistribute")

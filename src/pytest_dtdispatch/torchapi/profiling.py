@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -17,12 +16,12 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import (
-    SLOW_PATH,
     Conversion,
     Converter,
-    conversion_hooks,
-    held_by_name,
-    redistribute_module,
+    StandIn,
+    Wrap,
+    hooked,
+    watching_conversions,
 )
 
 _is_profiling = torch._C._autograd._profiler_enabled
@@ -149,7 +148,6 @@ def refuse_another_profiler(what: str) -> None:
         raise CaptureError(f"a profiler of torch runs already, and {what} needs it: close it first")
 
 
-PLANNERS = ("_gen_transform_infos", "_gen_transform_infos_non_cached", "_optimize_transform_infos")
 OURS = "dtdispatch::"
 Function = Callable[..., Any]
 
@@ -190,29 +188,21 @@ class Marks:
         with self.marked(f"wrapping {len(self.notes) - 1}"):
             return function(*args, **kwargs)
 
-    def hooks(self) -> Iterator[AbstractContextManager[Any]]:
-        """Give what puts the ranges in place."""
-        dispatcher, propagator = DTensor._op_dispatcher, DTensor._op_dispatcher.sharding_propagator
-        yield from conversion_hooks(self, (Conversion.WRAP, Conversion.UNWRAP))
-        if hasattr(dispatcher, "dispatch"):  # in Python; of what C++ dispatches the profiler has an event
-            in_python = staticmethod(self._ranged("dispatch", DTensor.__torch_dispatch__))
-            yield patch.object(DTensor, "__torch_dispatch__", in_python)
-        for owner, name in ((dispatcher, SLOW_PATH), (propagator, "propagate_op_sharding_non_cached")):
-            if hasattr(owner, name):
-                yield patch.object(owner, name, self._ranged("propagation", getattr(owner, name)))
-        cache = propagator.propagate_op_sharding
-        yield patch.object(propagator, "propagate_op_sharding", _Stand(cache, self._look_up(cache)))
-        module = redistribute_module()
-        for name in PLANNERS:
-            if hasattr(module, name):
-                planner = getattr(module, name)
-                yield patch.object(module, name, _Stand(planner, self._ranged("planning", planner)))
-        name = "redistribute_local_tensor"
-        inner = getattr(module, name)
-        yield from held_by_name(name, inner, self._redistribution(inner))
-        name = "_engine_run_backward"
-        if (inner := getattr(importlib.import_module("torch.autograd.graph"), name, None)) is not None:
-            yield from held_by_name(name, inner, self._ranged("backward", inner))
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the ranges in place for a while."""
+        wraps: dict[str, Wrap] = {
+            "native miss": partial(self._ranged, "propagation"),
+            "propagation": partial(self._ranged, "propagation"),
+            "python cache": lambda cache: StandIn(cache, self._look_up(cache)),
+            "planning": lambda planner: StandIn(planner, self._ranged("planning", planner)),
+            "redistribution": self._redistribution,
+            "backward": partial(self._ranged, "backward"),
+        }
+        if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; of what C++ dispatches there is an event
+            wraps["dispatch"] = partial(self._ranged, "dispatch")
+        with watching_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), hooked(wraps):
+            yield
 
     def _redistribution(self, inner: Function) -> Function:
         """Mark a redistribution, and keep its specs, of which a text is made later."""
@@ -246,22 +236,5 @@ class Marks:
 def marking(new_range: Function = new_range) -> Iterator[Marks]:
     """Put ranges in place for a while."""
     marks = Marks(new_range)
-    with ExitStack() as stack:
-        for hook in marks.hooks():
-            stack.enter_context(hook)
+    with marks.in_place():
         yield marks
-
-
-class _Stand:
-    """Stands in for a function that has attributes of its own, as one with a cache has."""
-
-    def __init__(self, inner: Any, outer: Function) -> None:
-        self._inner = inner
-        self._outer = outer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        return self._outer(*args, **kwargs)

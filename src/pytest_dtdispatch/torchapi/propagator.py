@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, CallHook, redistribute_module
+from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, listening, redistribute_module
 
 MISSING = object()
 
@@ -106,7 +106,7 @@ class ShardingCaches:
         def add(schema: Any) -> None:
             count[0] += 1
 
-        with _uncached_hook(self._propagator).telling(add):
+        with listening("propagation", add):
             yield count
 
 
@@ -180,11 +180,6 @@ def plan_caches() -> tuple[NamedCache, ...]:
     if planner_clear is not MISSING and planners is not MISSING:
         found.append(NamedCache("redistribution planners", planner_clear, lambda: len(planners)))
     return tuple(cache for cache in found if cache)
-
-
-@functools.cache
-def _uncached_hook(propagator: Any) -> CallHook:
-    return CallHook(propagator, ("propagate_op_sharding_non_cached",))
 
 
 def dispatch_loggers() -> Sequence[logging.Logger]:
