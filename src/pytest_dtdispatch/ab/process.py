@@ -43,7 +43,7 @@ if importlib.util.find_spec("torch"):
     found["build"] = getattr(torch.version, "git_version", None) or ""
 print("dtdispatch-probe", json.dumps(found))
 """
-PROBED = "dtdispatch-probe "
+PROBED, PROBED_FIELDS = "dtdispatch-probe ", ("python", "plugin", "torch", "build")
 MOST_READ, MOST_SHOWN, MOST_BYTES = 64 * 1024, 200, 64 * 2**20
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
 NO_TESTS, TESTS_FAILED = 5, 1
@@ -121,7 +121,7 @@ def probe(arm: Arm, workspace: Path) -> Versions:
     try:
         answer = "" if status else next(line for line in reversed(lines) if line.startswith(PROBED))
         found = json.loads(answer.removeprefix(PROBED))
-        versions = Versions(cpu=cpu_model(), **{name: str(found[name]) for name in _PROBED_FIELDS})
+        versions = Versions(cpu=cpu_model(), **{name: str(found[name]) for name in PROBED_FIELDS})
     except (StopIteration, ValueError, TypeError, KeyError):
         how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status}, and not a word"
         raise DtDispatchError(f"{arm}: is no python that runs: {how}") from None
@@ -137,9 +137,6 @@ def probe(arm: Arm, workspace: Path) -> Versions:
     if not versions.torch:
         raise DtDispatchError(f"{arm}: has no torch")
     return versions
-
-
-_PROBED_FIELDS = ("python", "plugin", "torch", "build")
 
 
 @contextlib.contextmanager

@@ -45,10 +45,12 @@ from pytest_dtdispatch.core.ab_answer import GO_ON, Answer, AnswerKind
 from pytest_dtdispatch.core.files import checked_target, read_text, write_whole
 from pytest_dtdispatch.core.forms import AB_FORMAT, AB_RUN
 from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.shown import brief
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.progress_line import is_watched
+from pytest_dtdispatch.report.screen import say, shown_progress
 
 BASE, HEAD = "base", "head"
 TIME_LIMITS_S = {TIME: 300.0, COUNTS: 300.0, INSTRUCTIONS: 1800.0}  # of each process
@@ -256,13 +258,20 @@ class Measuring:
     def run_stage(self, stage: str, sides: Sequence[str], rounds: int) -> None:
         """Run the processes of a stage; the file has each before the next one starts."""
         order = interleaved(sides, rounds)
-        with contextlib.closing(Progress(stage, len(order))) as progress:
-            for side in order:
-                progress.begin(side)
+        seconds: list[float] = []
+        left = ""
+        with shown_progress():
+            for number, side in enumerate(order, 1):
+                what = f"{stage}: process {number} of {len(order)} ({side})"
+                tell("{}{}", what, left)
                 sample = self._sample(side, stage)
                 self.run = Run(self.run.asked, self.run.sides, (*self.run.processes, sample))
                 self.write({})
-                progress.end(side, sample.seconds)
+                seconds.append(sample.seconds)
+                remaining = statistics.mean(seconds) * (len(order) - number)
+                left = f", about {remaining:.0f} s left" if remaining else ""
+                if not is_watched(sys.stderr.isatty()):
+                    say(f"{what} took {sample.seconds:.1f} s{left}", stream=sys.stderr)
 
     def _sample(self, side: str, stage: str) -> ProcessSample:
         asked, arm = self.run.asked, self._arms[side]
@@ -325,43 +334,6 @@ class Measuring:
         write_whole(self._output, json.dumps(content, indent=1) + "\n")
 
 
-class Progress:
-    """Say on stderr how far a stage is: one line that is written over on a terminal, else one a process."""
-
-    def __init__(self, stage: str, total: int) -> None:
-        self._stage, self._total = stage, total
-        self._seconds: list[float] = []
-        self._is_terminal = is_watched(sys.stderr.isatty())
-
-    def begin(self, side: str) -> None:
-        """Say which process runs now; only a terminal shows it."""
-        if self._is_terminal:
-            self._write(f"\r\x1b[K{self._text(len(self._seconds) + 1)} ({side}){self._rest()}")
-
-    def end(self, side: str, seconds: float) -> None:
-        """Say that a process is over, and how long the rest will take."""
-        self._seconds.append(seconds)
-        if not self._is_terminal:
-            self._write(f"{self._text(len(self._seconds))} ({side}) took {seconds:.1f} s{self._rest()}\n")
-
-    def close(self) -> None:
-        """Leave an empty line where the next word goes."""
-        if self._is_terminal:
-            self._write("\r\x1b[K")
-
-    def _text(self, number: int) -> str:
-        return f"{self._stage}: process {number} of {self._total}"
-
-    def _rest(self) -> str:
-        remaining = self._total - len(self._seconds)
-        if not self._seconds or not remaining:
-            return ""
-        return f", about {statistics.mean(self._seconds) * remaining:.0f} s left"
-
-    def _write(self, text: str) -> None:
-        print(text, end="", file=sys.stderr, flush=True)
-
-
 def read_run(path: Path) -> Run:
     """Read the file of a run, which may come from anywhere.
 
@@ -411,4 +383,5 @@ def _check_whole(run: Run) -> None:
         if len(of_stage) * rounds <= len(run.processes):  # else it may be a number that fills the memory
             order += [(stage, side) for side in interleaved(of_stage, rounds if of_stage else 0)]
     if [(process.stage, process.side) for process in run.processes] != order:
-        raise ValueError(f"its processes are not those of {rule.pairs} pairs, and {rule.confirm} fresh ones")
+        rounds_text = f"{rule.pairs} pairs, and of {rule.confirm} fresh ones where something tripped"
+        raise ValueError(f"it was cut off or changed: its processes are not those of {rounds_text}")
