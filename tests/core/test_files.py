@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import resource
-import signal
 import socket
 import stat
 import subprocess
@@ -18,8 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.core.files import checked_target, read_text, write_whole
-from pytest_dtdispatch.core.forms import RECORDS, RESULTS
+from pytest_dtdispatch.core.files import (
+    EXPECTED,
+    RECORDS,
+    RESULTS,
+    SOMETHING_ELSE,
+    checked_target,
+    form_of,
+    read_text,
+    write_whole,
+)
 from pytest_dtdispatch.errors import DtDispatchError
 
 NOBODY = 65534
@@ -232,8 +239,8 @@ def test_the_target_of_a_link_is_replaced_and_not_the_link(folder: Path) -> None
     assert "Too many levels of symbolic links" in refusal(folder / "round")
 
 
-def test_mode_owner_and_other_names_are_kept(folder: Path) -> None:
-    path, other = folder / "rows", folder / "other"
+def test_mode_and_owner_are_kept(folder: Path) -> None:
+    path = folder / "rows"
     path.write_text("old")
     path.chmod(0o640)
     if os.geteuid() == 0:
@@ -242,42 +249,6 @@ def test_mode_owner_and_other_names_are_kept(folder: Path) -> None:
     put(path, "longer than it was")
     after = path.stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
-    os.link(path, other)
-    for text in ("longer than it was before", "short"):
-        put(path, text)
-        assert other.samefile(path)
-        assert other.read_text() == text
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file of somebody else")
-def test_somebody_elses_file_stays_theirs(folder: Path) -> None:
-    path = folder / "rows"
-    with as_root():
-        path.write_text("old")
-        path.chmod(0o666)
-    put(path)
-    assert (path.read_text(), path.stat().st_uid) == ("new", 0)
-
-
-def test_a_full_disk_leaves_a_file_of_two_names_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "rows"
-    path.write_text("old")
-    (tmp_path / "other").hardlink_to(path)
-    inode, write = path.stat().st_ino, os.write
-
-    def full(file: int, data: bytes) -> int:
-        if os.fstat(file).st_ino != inode:
-            return write(file, data)
-        if os.fstat(file).st_size > 3:
-            raise OSError(28, "No space left on device")
-        return write(file, data[:1])
-
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(DtDispatchError, match="No space left on device"):
-        write_whole(path, "longer than it was")
-    assert path.read_text() == "old"
 
 
 # What is something else
@@ -313,51 +284,6 @@ def test_a_file_that_is_no_earlier_one_is_not_written_over(tmp_path: Path, text:
         assert "not records of PyTorch's benchmark database" in refusal(path, RECORDS)
 
 
-# What a killed process leaves
-
-KILLED = """
-import os, signal, sys, time
-from pathlib import Path
-from pytest_dtdispatch.core.files import write_whole
-
-def stop(file, data):
-    print("in the middle", flush=True)
-    {then}
-    return len(data)
-
-os.write = stop
-write_whole(Path(sys.argv[1]), "new")
-"""
-
-
-def writer(path: Path, then: str) -> subprocess.Popen[str]:
-    """Start a process that comes into the middle of writing a file."""
-    command = [sys.executable, "-c", KILLED.format(then=then), str(path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "in the middle\n"
-    return process
-
-
-def test_parts_of_killed_processes_are_removed_and_no_others(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("kept")
-    other, link = tmp_path / ".dtdispatch-notes.part", tmp_path / f".dtdispatch-{'0' * 16}.part"
-    other.write_text("a user's")
-    link.symlink_to(other)
-    with writer(path, "os.kill(os.getpid(), signal.SIGKILL)") as killed:
-        assert killed.wait() == -signal.SIGKILL
-    assert path.read_text() == "kept"
-    with writer(path, "sys.stdin.read()") as alive:
-        assert len(set(tmp_path.glob(".dtdispatch-*.part")) - {other, link}) == 1  # the killed one's is gone
-        put(tmp_path / "another.csv")
-        assert len(set(tmp_path.glob(".dtdispatch-*.part")) - {other, link}) == 1  # this one is in use
-    assert alive.returncode == 0
-    assert path.read_text() == ""  # nothing reached it but the move
-    assert set(tmp_path.iterdir()) == {path, other, link, tmp_path / "another.csv"}
-    assert other.read_text() == "a user's"
-
-
 def test_a_limit_on_the_size_of_files_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("kept")
@@ -370,3 +296,17 @@ def test_a_limit_on_the_size_of_files_leaves_what_was_there(tmp_path: Path) -> N
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "kept"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("beginning", "form"),
+    [
+        (ROW, RESULTS),
+        ('t.py::test_a::add,dispatch_hit_ns,6940,"add([f32[8]R*40], f32[8]R)@4"\n', RESULTS),
+        ("t.py::test_a::add,dispatch_hit_ns,6940,0\n", EXPECTED),
+        ("# why\n\nt.py::test_a::add,dispatch_hit_ns,6940,1e-3,slower\n", EXPECTED),
+        ("", SOMETHING_ELSE),
+    ],
+)
+def test_rows_are_told_by_their_fields(beginning: str, form: str) -> None:
+    assert form_of(beginning) == form

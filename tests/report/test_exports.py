@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.forms import form_of
+from pytest_dtdispatch.core.files import form_of
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State, Unit
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.parsing import Export

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from pytest_dtdispatch.core.forms import SUMMARY, form_of
+from pytest_dtdispatch.core.files import SUMMARY, form_of
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict

@@ -42,8 +42,7 @@ from pytest_dtdispatch.ab.rule import (
     judge,
 )
 from pytest_dtdispatch.core.ab_answer import GO_ON, Answer, AnswerKind
-from pytest_dtdispatch.core.files import checked_target, read_text, write_whole
-from pytest_dtdispatch.core.forms import AB_FORMAT, AB_RUN
+from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_whole
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.shown import brief

@@ -14,7 +14,7 @@ from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.callables import own_name, step_name
-from pytest_dtdispatch.core.forms import TRACE_EXPORT
+from pytest_dtdispatch.core.files import TRACE_EXPORT
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.metrics import row_key
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Unseen, number_name

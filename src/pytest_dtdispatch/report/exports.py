@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.files import checked_target, write_whole
-from pytest_dtdispatch.core.forms import (
+from pytest_dtdispatch.core.files import (
     BENCHER,
     GITHUB,
     RECORDS,
@@ -20,6 +19,8 @@ from pytest_dtdispatch.core.forms import (
     TRACE,
     TRACE_EXPORT,
     TRACE_FORMAT,
+    checked_target,
+    write_whole,
 )
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Samples
 from pytest_dtdispatch.core.parsing import Export

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from pytest_dtdispatch.core.forms import REPORT_TITLE
+from pytest_dtdispatch.core.files import REPORT_TITLE
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import number_name, state_name
 from pytest_dtdispatch.core.shown import many, printable

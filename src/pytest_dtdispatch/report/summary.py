@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_dtdispatch.core.forms import SUMMARY_TITLE
+from pytest_dtdispatch.core.files import SUMMARY_TITLE
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
