@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.report.progress_line import ERASE, RESTORE, SAVE
+from pytest_dtdispatch.report.screen import ERASE, RESTORE, SAVE
 from tests.plugin_runs import ALONE
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]

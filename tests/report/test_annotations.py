@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.report.annotations import MOST_SHOWN, CodeLine, error_commands
 from pytest_dtdispatch.report.document import Document
 from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+from pytest_dtdispatch.report.summary import MOST_SHOWN, CodeLine, error_commands
 from tests.reported_runs import HOSTILE, hostile_run
 
 COMMAND = re.compile(r"::error ([^:]*)::(.*)")

@@ -28,10 +28,15 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.paragraph_lines import NO_EDGE, Text
 from pytest_dtdispatch.report.rows import MEANINGS, TIMES
-from pytest_dtdispatch.report.table_lines import MIN_LABEL
-from pytest_dtdispatch.report.terminal import document_lines, legend_text, page_width
+from pytest_dtdispatch.report.terminal import (
+    MIN_LABEL,
+    NO_EDGE,
+    Text,
+    document_lines,
+    legend_text,
+    page_width,
+)
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

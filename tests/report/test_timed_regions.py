@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.report.paragraph_lines import NO_EDGE
 from pytest_dtdispatch.report.rows import timed_document
-from pytest_dtdispatch.report.terminal import plain_text
+from pytest_dtdispatch.report.terminal import NO_EDGE, plain_text
 
 ADD = Signature("add.Tensor", ("f32[8,8]S0", "f32[8,8]S0"), (2, 4), "cpu")
 SAME = Signature("is_same_size.default", ("f32[8,8]S0",), (4,), "cpu")

@@ -48,8 +48,7 @@ from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.shown import brief
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
-from pytest_dtdispatch.report.progress_line import is_watched
-from pytest_dtdispatch.report.screen import say, shown_progress
+from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
 BASE, HEAD = "base", "head"
 TIME_LIMITS_S = {TIME: 300.0, COUNTS: 300.0, INSTRUCTIONS: 1800.0}  # of each process

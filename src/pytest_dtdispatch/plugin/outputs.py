@@ -17,11 +17,17 @@ from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.endings import FILE_LOST
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
-from pytest_dtdispatch.report.annotations import CodeLine, error_commands
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
 from pytest_dtdispatch.report.reported_run import ReportedRun
-from pytest_dtdispatch.report.summary import MOST_BYTES, stopped_summary, summary, verdict_text
+from pytest_dtdispatch.report.summary import (
+    MOST_BYTES,
+    CodeLine,
+    error_commands,
+    stopped_summary,
+    summary,
+    verdict_text,
+)
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults

@@ -32,10 +32,9 @@ from pytest_dtdispatch.plugin.open_capture import told_of
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
-from pytest_dtdispatch.report.paragraph_lines import Text
-from pytest_dtdispatch.report.progress_line import ProgressLine, is_watched
 from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
-from pytest_dtdispatch.report.terminal import document_lines, page_width
+from pytest_dtdispatch.report.screen import ProgressLine, is_watched
+from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import math
 from collections import Counter
@@ -94,20 +95,12 @@ def html_page(run: ReportedRun) -> str:
     Raises:
         DtDispatchError: jinja2 is not installed.
     """
-    jinja2 = require_jinja()
-    markup = jinja2.utils.markupsafe.Markup
-
-    def shown(value: Any) -> Any:
-        return printable(value) if isinstance(value, str) and not isinstance(value, markup) else value
-
-    environment = jinja2.Environment(
-        autoescape=True, finalize=shown, trim_blocks=True, undefined=jinja2.StrictUndefined
-    )
+    markup = require_jinja().utils.markupsafe.Markup
     style, script = _own_file("page.css"), _own_file("page.js")
     low, high = _scale(run)
     rows = dict(_page_rows(run, low, high))
     text = short_time if run.unit.is_time else short_count
-    page: str = environment.from_string(_own_file("page.html.j2")).render(
+    page: str = _template().render(
         title=REPORT_TITLE,
         about=_about(run),
         sections=[section for section in _sections(run) if section.blocks],
@@ -121,6 +114,21 @@ def html_page(run: ReportedRun) -> str:
         script=markup(script),
     )
     return page + "\n"
+
+
+@functools.cache
+def _template() -> Any:
+    """Compile the template: what is written by it is escaped, and is shown letter by letter."""
+    jinja2 = require_jinja()
+    markup = jinja2.utils.markupsafe.Markup
+
+    def shown(value: Any) -> Any:
+        return printable(value) if isinstance(value, str) and not isinstance(value, markup) else value
+
+    environment = jinja2.Environment(
+        autoescape=True, finalize=shown, trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(_own_file("page.html.j2"))
 
 
 def _own_file(name: str) -> str:
