@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
+    Contains,
+    Figures,
+    Measurement,
+    Refused,
+    Samples,
+    State,
+)
+from pytest_dtdispatch.core.profiles import Profile, Share
 from pytest_dtdispatch.report.document import Tone, View
 from pytest_dtdispatch.report.rows import document
 from pytest_dtdispatch.report.units import Scale, column_scale
-from tests.rendered import line_of, table_of, titles_of
+from tests.rendered import line_of, lines_of, table_of, titles_of
 
 
 def measured(
@@ -56,18 +66,6 @@ def test_a_column_is_in_the_same_unit_in_every_run() -> None:
     assert cells == [("370.000", "1,100.00", "0.80"), ("0.485", "0.90", "0.07")]
 
 
-def test_cold_is_a_column_only_where_something_is_cold() -> None:
-    cold = measured(cold=[1_900_000], miss=[1_200_000], hit=[6_000])
-    table = table_of(document({"test_a": [ADD, cold]}, View()))
-    assert titles_of(table)[3] == "cold ms"
-    assert [line.cells[3] for line in table.groups[0].lines] == ["1.900", "-"]
-
-
-def test_what_was_not_recorded_is_a_dash() -> None:
-    line = line_of(document({"test_a": [measured(hit=[6_000])]}, View()))
-    assert line.cells == ("-", "-", "6.00", "-", "-", "-", "-", "0+1")
-
-
 def test_a_call_of_an_unpropagated_op_stands_where_hits_do() -> None:
     line = line_of(document({"test_a": [measured(call=[4_000] * 7, local=[1_000])]}, View()))
     assert line.cells == ("-", "-", "4.00", "0", "1.00", "3.00", "-", "0+7")
@@ -76,29 +74,17 @@ def test_a_call_of_an_unpropagated_op_stands_where_hits_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("miss", "hit", "text"), [(95_000, 10_000, "9.5"), (100_000, 10_000, "10"), (184_600, 1_000, "185")]
+    ("miss", "hit", "text"),
+    [
+        (95_000, 10_000, "9.5"),
+        (100_000, 10_000, "10"),
+        (184_600, 1_000, "185"),
+        (12_345_000, 1_000, "12,345"),
+    ],
 )
 def test_a_ratio_has_a_decimal_only_below_ten(miss: int, hit: int, text: str) -> None:
     line = line_of(document({"test_a": [measured(miss=[miss], hit=[hit])]}, View()))
     assert line.cells[-2] == text
-
-
-def test_a_large_ratio_has_its_thousands_set_apart() -> None:
-    line = line_of(document({"test_a": [measured(miss=[12_345_000], hit=[1_000])]}, View()))
-    assert line.cells[-2] == "12,345"
-
-
-def test_verbose_adds_rounds_and_calls() -> None:
-    table = table_of(document({"test_a": [ADD]}, View(verbose=True)))
-    assert titles_of(table)[-2:] == ("rounds", "calls")
-    assert table.groups[0].lines[0].cells[-2:] == ("20", "3")
-
-
-def test_why_there_is_no_local_row_is_said_only_when_verbose() -> None:
-    noted = measured(hit=[1], notes=["it runs once"], remarks=["no local row: it communicates"])
-    assert line_of(document({"test_a": [noted]}, View())).notes == ("it runs once",)
-    verbose = line_of(document({"test_a": [noted]}, View(verbose=True)))
-    assert verbose.notes == ("it runs once", "no local row: it communicates")
 
 
 def test_a_refusal_stands_where_the_proof_does() -> None:
@@ -112,16 +98,6 @@ def test_what_was_not_measured_is_not_proved() -> None:
     line = line_of(document({"test_a": [measured(notes=["it runs once"])]}, View()))
     assert line.proof == "not measured"
     assert line.tone is Tone.NOTICE
-
-
-def test_a_test_is_a_group_and_says_where_its_figures_start() -> None:
-    call = measured("step", Contains.END_TO_END, hit=[100])
-    table = table_of(document({"test_a": [ADD, call, ADD], "test_b": [call]}, View()))
-    assert [(group.title, [line.label for line in group.lines]) for group in table.groups] == [
-        ("test_a (dispatch from below autograd)", ["add@4", "add@4"]),
-        ("test_a (end to end from Python, autograd included)", ["step"]),
-        ("test_b (end to end from Python, autograd included)", ["step"]),
-    ]
 
 
 @pytest.mark.parametrize("measurements", [{}, {"test_a": []}])
@@ -211,3 +187,32 @@ def test_the_smallest_time_of_a_column_has_three_digits_or_three_decimals(
 ) -> None:
     unit = column_scale(values_ns)
     assert [unit.text(value) for value in values_ns] == texts
+
+
+LONG = "torch::" + "x" * 200 + "::dispatch"
+PROFILE = Profile((Share("rule (a.py:3)", 750), Share(LONG, 250)), 1_000)
+
+
+def profiled(width: int = 100) -> list[str]:
+    """Lines below the table of one signature: its head, its test, its line, what is proved."""
+    misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=PROFILE)
+    counted = replace(ADD, figures=replace(ADD.figures, samples=(misses,)))
+    return lines_of(document({"t.py::test_add": [counted]}, View(counted="instructions")), width)[4:]
+
+
+def test_each_function_has_its_count_and_its_part_of_the_call() -> None:
+    [title, whole, first, second] = profiled()
+    assert title == "profile of a miss: t.py::test_add::add@4"
+    assert whole.split()[:3] == ["1,000", "100.0", "%"]
+    assert first.split() == ["750", "75.0", "%", "rule", "(a.py:3)"]
+    assert second.split()[:3] == ["250", "25.0", "%"]
+
+
+def test_lines_of_a_profile_fit_and_keep_both_ends_of_a_name() -> None:
+    assert all(len(line) <= 100 for line in profiled())
+    assert "torch::x" in profiled()[3]
+    assert profiled()[3].endswith("::dispatch")
+
+
+def test_what_was_not_profiled_has_no_profile() -> None:
+    assert len(lines_of(document({"t.py::test_add": [ADD]}, View(counted="instructions")))) == 4
