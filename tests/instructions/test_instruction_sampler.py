@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, State
-from pytest_dtdispatch.core.profiles import Profile
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Profile, State
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.instruction_sampler import (
     AFFORDABLE,

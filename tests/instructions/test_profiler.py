@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_dtdispatch.core.profiles import Profile, Share
+from pytest_dtdispatch.core.measurement import Profile, Share
 from pytest_dtdispatch.instructions.profiler import LISTED, CallProfiler, greatest
 
 

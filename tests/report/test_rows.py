@@ -14,11 +14,12 @@ from pytest_dtdispatch.core.measurement import (
     Contains,
     Figures,
     Measurement,
+    Profile,
     Refused,
     Samples,
+    Share,
     State,
 )
-from pytest_dtdispatch.core.profiles import Profile, Share
 from pytest_dtdispatch.report.document import Tone, View
 from pytest_dtdispatch.report.rows import document
 from pytest_dtdispatch.report.units import Scale, column_scale

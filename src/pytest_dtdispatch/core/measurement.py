@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_dtdispatch.core.packed import Packed, kept
-from pytest_dtdispatch.core.profiles import Profile
 from pytest_dtdispatch.stats.medians import quietest_block, scatter
 
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
@@ -103,6 +102,32 @@ INSTRUCTIONS = Unit(
     least=1,
 )
 UNITS = [INSTRUCTIONS, TIME]  # those of registered samplers follow
+
+
+@dataclass(frozen=True)
+class Share:
+    """Instructions of one function, without those of other functions that it calls.
+
+    Args:
+        function: its name, and where it is.
+        instructions: of all its calls together.
+    """
+
+    function: str
+    instructions: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the instructions of one call went.
+
+    Args:
+        functions: of Python, each with the machine code that it called, those with most instructions first.
+        total: instructions of the call, in functions listed and not.
+    """
+
+    functions: tuple[Share, ...]
+    total: int
 
 
 @dataclass(frozen=True)

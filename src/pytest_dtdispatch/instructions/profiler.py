@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_dtdispatch.core.profiles import Profile, Share
+from pytest_dtdispatch.core.measurement import Profile, Share
 from pytest_dtdispatch.instructions.meters import Callgrind
 
 LISTED = 20

@@ -11,8 +11,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from pytest_dtdispatch.core.measurement import TIME, Figures, Refused, Samples, State, Unit
-from pytest_dtdispatch.core.profiles import Profile
+from pytest_dtdispatch.core.measurement import TIME, Figures, Profile, Refused, Samples, State, Unit
 from pytest_dtdispatch.measuring.plan import Plan, Propagation, Schedule
 from pytest_dtdispatch.measuring.sampler import Meter
 from pytest_dtdispatch.measuring.signals import Signals

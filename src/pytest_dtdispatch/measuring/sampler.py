@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.measurement import TIME, UNITS, Unit
-from pytest_dtdispatch.core.profiles import Profile
+from pytest_dtdispatch.core.measurement import TIME, UNITS, Profile, Unit
 from pytest_dtdispatch.errors import MeterError
 
 Clock = Callable[[], int]

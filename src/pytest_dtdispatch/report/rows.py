@@ -11,11 +11,11 @@ from pytest_dtdispatch.core.measurement import (
     Contains,
     Figures,
     Measurement,
+    Profile,
     Samples,
     State,
     refused_of,
 )
-from pytest_dtdispatch.core.profiles import Profile
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.report.document import (
     Block,
