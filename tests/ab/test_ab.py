@@ -336,6 +336,7 @@ def test_what_one_of_several_lacks_is_listed_with_the_reason_and_fails_nothing(
     assert several([old, old, new], "--metric", "counts") == 0
     out = capsys.readouterr().out
     assert "in python-3: t.py::test_step: skipped: gone" in out
+    assert out.count("2 samples in ") == 2
     assert "3 numbers: 1 new, 2 missing" in out
     assert out.endswith("first regressed: none\n")
     assert several([old, new, new], "--metric", "counts") == 3  # nothing is in both of any two

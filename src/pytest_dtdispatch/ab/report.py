@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.ab.rule import (
+    CONFIRM,
     COUNTS,
     INSTRUCTIONS,
     OTHER_BUILD,
@@ -179,7 +180,10 @@ def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     """Say what a stage took, and how far plain tensors shifted in it."""
     rule = run.asked.rule
     is_time = rule.metric == TIME
-    processes = [one for one in run.processes if one.side in pair and (one.stage == name or not is_time)]
+    stages = {name}
+    if not is_time and any(one.side == pair[1] for one in run.of(CONFIRM)):
+        stages.add(CONFIRM)  # numbers are judged on all processes
+    processes = [one for one in run.processes if one.side in pair and one.stage in stages]
     took = f"in {sum(one.seconds for one in processes):.0f} s"
     if rule.metric == COUNTS:
         return f"{len(processes)} samples {took}; exact: any difference is one"
