@@ -176,7 +176,7 @@ def test_the_verdict_of_a_limit_stands_first_in_every_file(
     assert found["dtdispatch.gate.limits"] == "failed"
     page = (pytester.path / "run.html").read_text()
     said = re.sub(r"<[^>]*>", "", page.partition("<main")[2])
-    assert said.index("Failed") < said.index("Counts of steps")
+    assert said.index("Failed") < said.index("Counts of each step")
     assert "No signature or call was measured" not in said
 
 
