@@ -14,15 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import Figures, Samples, State
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State
 from pytest_dtdispatch.core.progress import told_to
 from pytest_dtdispatch.measuring.plan import Plan, Propagation
 from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
+    NOT_COUNTED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
+    SampleRecorder,
     Subject,
     gc_paused,
 )
@@ -86,7 +88,15 @@ def test_rounds_are_taken_without_torch() -> None:
 # Which calls are made, and which are recorded
 
 
-def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench) -> None:
+@pytest.mark.parametrize("answers", ["native", "python", "both a miss"])
+def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench, answers: str) -> None:
+    def effect(number: int) -> None:
+        if answers == "python" or (answers == "both a miss" and not bench.caches.native.is_filled):
+            bench.caches.python.ask()
+        if answers != "python":
+            bench.caches.native.ask()
+
+    bench.op_that(effect)
     taken = bench.take(plan(rounds=2, repeat=3))
     assert propagation_of(taken) is Propagation.CACHED
     assert bench.op.calls == 32
@@ -94,26 +104,6 @@ def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench) -
     assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
     assert set(by_state(taken)) == {State.MISS, State.HIT}
     assert refused(taken, State.MISS) == refused(taken, State.HIT) == {}
-
-
-def test_an_op_that_the_python_cache_answers_has_misses_and_hits_too(bench: Bench) -> None:
-    bench.op_that(lambda number: bench.caches.python.ask())
-    taken = bench.take(plan(rounds=2, repeat=3))
-    assert propagation_of(taken) is Propagation.CACHED
-    assert calls_of(taken, State.MISS) == [4, 18]
-    assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
-
-
-def test_an_op_whose_miss_asks_the_python_cache_too_has_misses_and_hits(bench: Bench) -> None:
-    def decomposed(number: int) -> None:
-        if not bench.caches.native.is_filled:
-            bench.caches.python.ask()
-        bench.caches.native.ask()
-
-    bench.op_that(decomposed)
-    taken = bench.take(plan(rounds=2, repeat=3))
-    assert calls_of(taken, State.MISS) == [4, 18]
-    assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
 
 
 def test_a_cache_is_cleared_before_the_rehearsal_and_before_each_miss_only(bench: Bench) -> None:
@@ -175,36 +165,31 @@ def test_a_miss_that_did_not_propagate_is_refused(bench: Bench, moves_hits: bool
     assert calls_of(taken, State.HIT) == [15, 16]
 
 
-def test_a_hit_that_propagated_is_refused_and_its_neighbours_are_not(bench: Bench) -> None:
-    def effect(number: int) -> None:
-        if number == FIRST_HIT + 1:
-            bench.caches.native.is_filled = False
-        bench.caches.native.ask()
+@pytest.mark.parametrize(
+    ("number", "happens", "recorded", "why_not"),
+    [
+        (FIRST_HIT + 1, "propagates", [15, 17, 18], "propagation ran again"),
+        (FIRST_HIT, "also propagates", [16, 17, 18], "propagation ran again"),
+        (FIRST_HIT + 2, "asks nothing", [15, 16, 18], "no cache counter moved"),
+        (FIRST_HIT - 1, "also propagates", [15, 16, 17, 18], ""),  # of the warm-up
+    ],
+)
+def test_a_hit_that_is_none_is_refused_and_its_neighbours_are_not(
+    bench: Bench, number: int, happens: str, recorded: list[int], why_not: str
+) -> None:
+    native = bench.caches.native
+
+    def effect(at: int) -> None:
+        if at == number and happens == "asks nothing":
+            return
+        native.is_filled = native.is_filled and (at != number or happens != "propagates")
+        native.ask()
+        native.misses += at == number and happens == "also propagates"
 
     bench.op_that(effect)
     taken = bench.take(plan(rounds=1, repeat=4))
-    assert calls_of(taken, State.HIT) == [15, 17, 18]
-    assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
-    assert PROPAGATED_AGAIN == "propagation ran again"
-
-
-def test_a_hit_that_also_propagated_is_refused(bench: Bench) -> None:
-    def effect(number: int) -> None:
-        bench.caches.native.ask()
-        if number == FIRST_HIT:
-            bench.caches.native.misses += 1
-
-    bench.op_that(effect)
-    taken = bench.take(plan(rounds=1, repeat=2))
-    assert calls_of(taken, State.HIT) == [16]
-    assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 1}
-
-
-def test_a_hit_for_which_no_counter_moved_is_refused(bench: Bench) -> None:
-    bench.op_that(lambda number: None if number == FIRST_HIT + 2 else bench.caches.native.ask())
-    taken = bench.take(plan(rounds=1, repeat=3))
-    assert calls_of(taken, State.HIT) == [15, 16]
-    assert refused(taken, State.HIT) == {NO_COUNTER_MOVED: 1}
+    assert calls_of(taken, State.HIT) == recorded
+    assert refused(taken, State.HIT) == ({why_not: 1} if why_not else {})
 
 
 @pytest.mark.parametrize("answers", ["native", "python"])
@@ -223,19 +208,6 @@ def test_a_miss_that_only_the_other_cache_counted_refuses_the_whole_block(bench:
     assert calls_of(taken, State.HIT) == [29, 30, 31], "the block of the second round is untouched"
     assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 3}
     assert calls_of(taken, State.MISS) == [4, 18]
-
-
-def test_a_miss_during_warm_up_refuses_no_hit(bench: Bench) -> None:
-    def effect(number: int) -> None:
-        bench.caches.native.ask()
-        if number == FIRST_HIT - 1:
-            bench.caches.python.misses += 1
-            bench.caches.native.misses += 1
-
-    bench.op_that(effect)
-    taken = bench.take(plan(rounds=1, repeat=2))
-    assert calls_of(taken, State.HIT) == [15, 16]
-    assert refused(taken, State.HIT) == {}
 
 
 def test_refusals_are_counted_by_reason_over_all_rounds(bench: Bench) -> None:
@@ -329,6 +301,14 @@ def test_uncached_propagations_are_counted_during_the_rehearsal_alone(bench: Ben
     bench.op_that(effect)
     bench.take(plan(rounds=1, repeat=2))
     assert watched == [True] * REHEARSAL + [False] * (1 + WARMUP + 2)
+
+
+def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:
+    recorder = SampleRecorder(INSTRUCTIONS)
+    for reading in (0, 46_104, 2**64 - 1):
+        recorder.record(State.HIT, reading)
+    assert recorder.recorded(State.HIT) == [46_104]
+    assert [str(each) for each in recorder.refused(State.HIT)] == [f"{NOT_COUNTED} (2x)"]
 
 
 # Cold calls
@@ -574,6 +554,22 @@ def test_of_calls_too_slow_for_the_time_five_misses_and_five_hits_are_taken_and_
     assert bench.op.calls == 1 + 1 + 5 + 5, "the rehearsal is one of each"
 
 
+@pytest.mark.parametrize(
+    ("miss_ms", "hit_ms", "asked", "misses", "hits"),
+    [
+        (200, 200, {"rounds": 1, "max_time_s": math.inf}, 1, 10),  # without a limit, however long it lasts
+        (370, 0.02, {}, 5, 50),  # slow misses leave fast hits as they are
+        (370, 0.02, {"within": 0.05}, 5, 50),  # where rounds are to be enough, they keep to the time too
+        (10, 0.02, {"within": 0.05, "max_time_s": 0.5}, 8, 80),  # short rows end at eight rounds
+    ],
+)
+def test_of_calls_that_take_long_as_many_are_taken_as_fit(
+    miss_ms: float, hit_ms: float, asked: dict[str, Any], misses: int, hits: int
+) -> None:
+    taken = slow_bench(miss_ms, hit_ms).take(scripted(**asked))
+    assert counts_of(taken) == {State.MISS: misses, State.HIT: hits}
+
+
 def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
     bench = slow_bench(200, 200)
     effect = bench.op._effect
@@ -597,11 +593,6 @@ def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_m
     assert taken.rounds >= 5
 
 
-def test_what_has_no_limit_is_taken_however_long_it_lasts() -> None:
-    taken = slow_bench(200, 200).take(scripted(1, 10, math.inf))
-    assert counts_of(taken) == {State.MISS: 1, State.HIT: 10}
-
-
 def test_what_prepares_a_call_is_part_of_its_time(bench: Bench) -> None:
     def prepare() -> tuple[()]:
         bench.clock.passes(140 * 10**6)
@@ -610,11 +601,6 @@ def test_what_prepares_a_call_is_part_of_its_time(bench: Bench) -> None:
     subject = Subject(bench.op, prepare)
     taken = bench.rounds(subject, scripted()).take()
     assert counts_of(taken) == {State.MISS: 5, State.HIT: 5}
-
-
-def test_slow_misses_leave_fast_hits_as_they_are() -> None:
-    taken = slow_bench(370, 0.02).take(scripted())
-    assert counts_of(taken) == {State.MISS: 5, State.HIT: 50}
 
 
 def test_a_slow_unpropagated_call_is_taken_five_times(bench: Bench) -> None:
@@ -656,41 +642,23 @@ def noisy_bench(noise: Sequence[float]) -> Bench:
     return bench
 
 
-def test_rounds_end_once_the_median_of_each_state_is_known_closely_enough() -> None:
-    taken = noisy_bench([0, 1, 2, 3]).take(scripted(within=0.05))
-    assert counts_of(taken) == {State.MISS: 8, State.HIT: 80}
-    assert taken.rounds == 8
-
-
-def test_the_first_fifth_of_a_short_row_is_discarded_too() -> None:
-    bench = noisy_bench([0])
-    bench.take(scripted(within=0.05))
-    assert bench.op.calls == REHEARSAL + 2 + 8 + WARMUP + 80
-
-
-def test_noisy_misses_are_added_one_by_one_in_their_row() -> None:
-    bench = noisy_bench(
-        [0, 0, 0, 0, 0, 0, 0, 0, 30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-    )
+@pytest.mark.parametrize(
+    ("noise", "discarded", "rounds"),
+    [
+        ([0, 1, 2, 3], 2, 8),
+        ([*[0] * 8, 30, *[0] * 20], 2, 9),  # misses are added one by one, in their row
+        ([0, 50, 100], 2, 20),  # never enough: as many as planned
+    ],
+)
+def test_rounds_end_once_the_median_of_each_state_is_known_closely_enough(
+    noise: Sequence[float], discarded: int, rounds: int
+) -> None:
+    bench = noisy_bench(noise)
     taken = bench.take(scripted(within=0.05))
-    assert counts_of(taken) == {State.MISS: 9, State.HIT: 90}
-    assert bench.caches.log == ["clear"] * (1 + 2 + 9)
-
-
-def test_rounds_that_are_never_enough_are_as_many_as_planned() -> None:
-    taken = noisy_bench([0, 50, 100]).take(scripted(within=0.05))
-    assert counts_of(taken) == {State.MISS: 20, State.HIT: 200}
-    assert taken.rounds == 20
-
-
-def test_rounds_that_are_to_be_enough_keep_to_the_time() -> None:
-    taken = slow_bench(370, 0.02).take(scripted(within=0.05))
-    assert counts_of(taken) == {State.MISS: 5, State.HIT: 50}
-
-
-def test_short_rows_end_at_eight_rounds_too() -> None:
-    taken = slow_bench(10, 0.02).take(scripted(within=0.05, max_time_s=0.5))
-    assert counts_of(taken) == {State.MISS: 8, State.HIT: 80}
+    assert counts_of(taken) == {State.MISS: rounds, State.HIT: 10 * rounds}
+    assert taken.rounds == rounds
+    assert bench.caches.log == ["clear"] * (1 + discarded + rounds)
+    assert bench.op.calls == REHEARSAL + discarded + rounds + WARMUP + 10 * rounds
 
 
 def test_unpropagated_calls_are_enough_or_more_are_made(bench: Bench) -> None:

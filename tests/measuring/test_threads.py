@@ -26,7 +26,7 @@ from pytest_dtdispatch.torchapi import hooks
 from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, noticing_propagations
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.test_preconditions import in_thread
+from tests.measuring.test_guard import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of
 from tests.probes import SLOW_PATH_NAME, has, needs
 
