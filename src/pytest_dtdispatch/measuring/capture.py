@@ -275,38 +275,6 @@ def warn_of_debug_logging() -> None:
         )
 
 
-class ConversionWatch:
-    """Hand over each conversion that the thread of a capture asks for, and none that is part of another.
-
-    What an op converts inside is part of that op: there the capture is not open, nor in a repetition.
-    """
-
-    def __init__(self, capture: Any, take: Callable[[ConversionCall], Any]) -> None:
-        self._capture = capture
-        self._take = take
-        self._here = threading.local()
-
-    def watched(self) -> AbstractContextManager[None]:
-        """Hand them over for a while."""
-        return watching_conversions(self)
-
-    def on_conversion(
-        self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Be told of a conversion by torch, and make it."""
-        __tracebackhide__ = True
-        if getattr(self._here, "is_inside", False):
-            return function(*args, **kwargs)
-        call = ConversionCall(converter, function, args, kwargs)
-        if call.tensor is None or is_tracing() or all(one is not self._capture for one in open_modes()):
-            return function(*args, **kwargs)
-        self._here.is_inside = True
-        try:
-            return self._take(call)
-        finally:
-            self._here.is_inside = False
-
-
 class Timing(NamedTuple):
     """Latencies of one op call in microseconds; not-a-number where a state was not proved."""
 
@@ -398,10 +366,11 @@ class SignatureCapture(DispatchCapture):
         self._results = results
         self._plan = plan
         self._plans = PlanCaches(self._caches)
+        self._converting = threading.local()
 
     def watching_more(self) -> AbstractContextManager[Any]:
         """Watch conversions, which are no ops."""
-        return ConversionWatch(self, self._on_conversion).watched()
+        return watching_conversions(self)
 
     def on_unseen(self, unseen: Unseen) -> None:
         """Keep what was not seen in the results of the test."""
@@ -430,6 +399,25 @@ class SignatureCapture(DispatchCapture):
         __tracebackhide__ = True
         self._results.calls_passed_over += 1
         return call.run()
+
+    def on_conversion(
+        self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Take a conversion that the thread of the capture asks for, and none that is part of another.
+
+        What an op converts inside is part of that op: there the capture is not open, nor in a repetition.
+        """
+        __tracebackhide__ = True
+        if getattr(self._converting, "is_inside", False):
+            return function(*args, **kwargs)
+        call = ConversionCall(converter, function, args, kwargs)
+        if call.tensor is None or is_tracing() or all(one is not self for one in open_modes()):
+            return function(*args, **kwargs)
+        self._converting.is_inside = True
+        try:
+            return self._on_conversion(call)
+        finally:
+            self._converting.is_inside = False
 
     def _on_conversion(self, call: ConversionCall) -> Any:
         """Make a conversion, and measure it where its signature is new."""
