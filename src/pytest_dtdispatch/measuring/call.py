@@ -52,7 +52,7 @@ class OpCall(NamedTuple):
         return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
     def why_not_repeatable(self) -> str:
-        """Say why the call cannot be repeated, judged by its schema and tags; empty where it can."""
+        """Return why the call cannot be repeated, judged by its schema and tags; empty where it can."""
         if not is_op(self.func):
             return "a higher-order operator runs once"
         if torch.Tag.inplace_view in self.func.tags:
@@ -63,7 +63,7 @@ class OpCall(NamedTuple):
 
 
 def has_dtensor(leaves: list[Any]) -> bool:
-    """Tell whether there is a DTensor among the arguments of a call."""
+    """Return whether there is a DTensor among the arguments of a call."""
     return any(isinstance(leaf, DTensor) for leaf in leaves)
 
 
@@ -259,7 +259,7 @@ class ConversionCall:
         return self.function(*self.args, **self.kwargs)
 
     def again(self) -> tuple[Any, ...]:
-        """Give the arguments of a repetition."""
+        """Return the arguments of a repetition."""
         if not self.args or isinstance(self.args[0], torch.Tensor):
             return self.args
         return (ContextStandIn(self.args[0]), *self.args[1:])

@@ -154,7 +154,7 @@ def watching_processes(on_start: Callable[[Any, Callable[[Any], Any]], Any]) -> 
 
 
 def _dispatching() -> Iterator[Any]:
-    """Give what is handling an op in this thread right now, the innermost first."""
+    """Return what is handling an op in this thread right now, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "__torch_dispatch__":

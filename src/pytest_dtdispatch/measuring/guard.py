@@ -54,18 +54,18 @@ class Measuring:
                     _open.remove(self)
 
     def is_of_this_thread(self) -> bool:
-        """Tell whether the calling thread is the one that opened it."""
+        """Return whether the calling thread is the one that opened it."""
         return self.thread is threading.current_thread()
 
     def is_void(self) -> bool:
-        """Tell whether it was left open by a thread that has died since."""
+        """Return whether it was left open by a thread that has died since."""
         if self.thread is threading.main_thread():
             return False
         # The threading module does not see a thread die that it did not start.
         return not self.thread.is_alive() or self.thread.ident not in sys._current_frames()
 
     def against(self, task: Any) -> str:
-        """Say what keeps the calling thread, and the task that it runs, from measuring; empty if nothing."""
+        """Return what keeps the calling thread, and from measuring; empty if nothing."""
         if not self.is_of_this_thread():
             return (
                 f"{self.what} in thread {self.thread.name!r}: two threads would measure each other, "

@@ -218,7 +218,7 @@ class NodePlaces:
             self._places.append(place)
 
     def is_like(self, other: NodePlaces) -> bool:
-        """Tell whether this step made so far as many nodes as another did up to there."""
+        """Return whether this step made so far as many nodes as another did up to there."""
         return self.backwards == other.backwards[: len(self.backwards)]
 
     def find(self, number: int) -> CodePlace | None:

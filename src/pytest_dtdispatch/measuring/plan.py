@@ -20,7 +20,7 @@ ENOUGH_TO_TRY = 8  # samples; gates judge no row of fewer
 
 
 def is_enough(values: Sequence[float], within: float) -> bool:
-    """Tell whether the median is known: whether its interval is no wider than asked.
+    """Return whether the median is known: whether its interval is no wider than asked.
 
     Example:
         >>> is_enough([100, 101, 99, 100, 102, 100, 98, 100], 0.05), is_enough([100] * 7, 0.05)

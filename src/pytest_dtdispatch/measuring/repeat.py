@@ -314,7 +314,7 @@ class RanCall:
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Prepare]:
-        """Give what prepares each repetition, of a call that can be repeated; then put everything back."""
+        """Return what prepares each repetition, of a call that can be repeated; then put everything back."""
         with Signals() as signals, left_as_it_was([self], one_thread):
             try:
                 signals.let_in()
@@ -507,7 +507,7 @@ class CallWatch(WriteWatch):
 
 
 def threads_note(threads: int) -> str:
-    """Say why a compiled call is not timed in one thread: torch would compile it anew, which is noticed."""
+    """Why a compiled call is not timed in one thread: torch would compile it anew, which is noticed."""
     return f"timed in the program's {threads} threads, which it is compiled for"
 
 

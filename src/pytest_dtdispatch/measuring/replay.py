@@ -226,7 +226,7 @@ class NoCopyError(Exception):
 
 
 def is_freed(plain: torch.Tensor) -> bool:
-    """Tell whether nothing is allocated for the elements of a tensor."""
+    """Return whether nothing is allocated for the elements of a tensor."""
     return plain.numel() > 0 and plain.untyped_storage().nbytes() == 0
 
 
@@ -264,7 +264,7 @@ def put_back_all(copies: Iterable[Copy]) -> None:
 
 
 def why_no_copy(tensor: torch.Tensor) -> str:
-    """Say why a call that writes to a tensor runs once, judged without copying; empty where it does not."""
+    """Why a call that writes to a tensor runs once, judged without copying; empty where it does not."""
     for plain in storages_of(tensor):
         if plain.layout is not torch.strided or plain.is_nested:
             layout = str(plain.layout).removeprefix("torch.").lstrip("_")
@@ -287,7 +287,7 @@ def copy_in_layout(tensor: torch.Tensor, layout: tuple[Any, ...]) -> Copy:
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Tell whether two elements of a strided tensor may be one place in memory."""
+    """Return whether two elements of a strided tensor may be one place in memory."""
     reach = 0  # the farthest element of the dimensions so far
     for step, extent in sorted((step, extent) for extent, step in zip(shape, stride, strict=True)):
         if extent > 1:
@@ -347,12 +347,12 @@ class Storages:
         self._tensors = [(each, key) for each, key, _ in found if not has_graph(each)]
 
     def were_other(self, plain: torch.Tensor) -> bool:
-        """Tell whether a storage had another size then: what it held then, if anything, is not there now."""
+        """Whether a storage had another size then: what it held then, if anything, is not there now."""
         size = plain.untyped_storage().nbytes()
         return is_freed(plain) or any(self._sizes.get(key, size) != size for key in keys_of(plain))
 
     def changed(self) -> str:
-        """Say what a call that ran since did to storages, so that what they held then is lost; else empty."""
+        """Return how a call that ran since lost what storages held then; empty where it did not."""
         for tensor, key in self._tensors:
             storage = storage_of(tensor)
             if storage is None or StorageWeakRef(storage) != key:

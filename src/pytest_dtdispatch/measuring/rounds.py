@@ -38,19 +38,19 @@ class ProvedCall(NamedTuple):
     misses: int
 
     def why_no_miss(self, was_clear: bool, not_propagated: str) -> str:
-        """Say why it is no miss of cleared caches; empty where it is one."""
+        """Return why it is no miss of cleared caches; empty where it is one."""
         if not was_clear:
             return NOT_COLD
         return "" if self.misses else not_propagated
 
     def why_no_hit(self, others_missed: bool) -> str:
-        """Say why it is no hit; empty where it is one."""
+        """Return why it is no hit; empty where it is one."""
         if others_missed or self.misses:
             return PROPAGATED_AGAIN
         return "" if self.hits else NO_COUNTER_MOVED
 
     def why_not_unpropagated(self) -> str:
-        """Say why it is no call that asks no propagator; empty where it is one."""
+        """Return why it is no call that asks no propagator; empty where it is one."""
         return A_COUNTER_MOVED if self.hits or self.misses else ""
 
 
@@ -110,7 +110,7 @@ class SampleRecorder:
             self._recorded[state].append(sample)
 
     def recorded(self, state: State) -> Sequence[int]:
-        """Give what was recorded of a state so far; later samples are added to it."""
+        """Return what was recorded of a state so far; later samples are added to it."""
         return self._recorded[state]
 
     def refused(self, state: State) -> tuple[Refused, ...]:
@@ -216,7 +216,7 @@ time_row: Callable[[Subject, Meter, Prepare, Reader, int], TimedCalls] = Functio
 def samples_of(
     recorder: SampleRecorder, profile: Callable[[State], Profile | None] = lambda state: None
 ) -> tuple[Samples, ...]:
-    """Give what was tried, state by state; with a profile of each state that was recorded."""
+    """Return what was tried, state by state; with a profile of each state that was recorded."""
     return tuple(
         Samples(state, tuple(taken), refused, recorder.unit, profile(state) if taken else None)
         for state in State

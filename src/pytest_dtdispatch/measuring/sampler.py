@@ -88,7 +88,7 @@ class Sampler:
         return self.meter
 
     def why_not(self) -> str:
-        """Say in one line why it cannot be had here; empty where it can."""
+        """Return in one line why it cannot be had here; empty where it can."""
         return ""
 
     def start(self) -> None:

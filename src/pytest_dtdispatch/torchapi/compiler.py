@@ -51,7 +51,7 @@ class FakeTensorCounts(NamedTuple):
 
 
 def is_tracing() -> bool:
-    """Tell whether torch's compiler traces in this thread."""
+    """Return whether torch's compiler traces in this thread."""
     context = importlib.import_module("torch._guards").TracingContext
     return context.try_get() is not None
 

@@ -43,7 +43,7 @@ def keep_backends_while_groups_end() -> None:
 
 
 def has_local_mode() -> bool:
-    """Tell whether this torch can simulate all ranks in one process, results included."""
+    """Return whether this torch can simulate all ranks in one process, results included."""
     return local_mode_type() is not None
 
 
@@ -54,7 +54,7 @@ def local_mode(world_size: int) -> AbstractContextManager[Any]:
 
 
 def collectives_write() -> bool:
-    """Tell whether every collective of the open group writes its output: older fake ones leave it."""
+    """Return whether every collective of the open group writes its output: older fake ones leave it."""
     dist = torch.distributed
     ranks = dist.get_world_size()
     written = torch.full((ranks,), 7.0)

@@ -244,7 +244,7 @@ def engine_code() -> Any:
 
 
 def is_in_backward() -> bool:
-    """Tell whether the engine runs in this thread."""
+    """Return whether the engine runs in this thread."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 

@@ -77,7 +77,7 @@ FROZEN = "<frozen importlib"
 
 
 def what_torch_lacks(error: BaseException | None) -> str:
-    """Say in one line what torch lacks, where an error says so: a file of this folder asked in vain for it.
+    """Return what torch lacks, where an error says so: a file of this folder asked in vain for it.
 
     Returns:
         The line; empty where the error, and those that led to it, say something else.
@@ -97,7 +97,7 @@ def what_torch_lacks(error: BaseException | None) -> str:
 
 
 def _was_asked_for_here(error: BaseException) -> bool:
-    """Tell whether the innermost frame is one of ours, those left out that look names up."""
+    """Return whether the innermost frame is one of ours, those left out that look names up."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     while frames and _looks_up(frames[-1]):
         frames.pop()

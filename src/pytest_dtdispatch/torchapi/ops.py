@@ -125,12 +125,12 @@ def ops_with_a_rule() -> dict[str, Any]:
 
 
 def returns_nothing(func: Any) -> bool:
-    """Tell whether an op's schema returns nothing."""
+    """Return whether an op's schema returns nothing."""
     return not func._schema.returns
 
 
 def returns_alias(func: Any) -> bool:
-    """Tell whether an op's schema returns one of its arguments, or a view of one."""
+    """Return whether an op's schema returns one of its arguments, or a view of one."""
     return any(returned.alias_info is not None for returned in func._schema.returns)
 
 

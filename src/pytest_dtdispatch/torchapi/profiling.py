@@ -30,7 +30,7 @@ _Range = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.recor
 
 
 def is_profiling() -> bool:
-    """Tell whether a profiler runs that sees this thread."""
+    """Return whether a profiler runs that sees this thread."""
     return bool(_is_profiling())
 
 

@@ -182,7 +182,7 @@ def live_tensors() -> list[tuple[torch.Tensor, torch.UntypedStorage]]:
 
 
 def has_graph(tensor: torch.Tensor) -> bool:
-    """Tell whether a graph of autograd stands behind a tensor."""
+    """Return whether a graph of autograd stands behind a tensor."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.requires_grad and not tensor.is_leaf
 
@@ -299,7 +299,7 @@ def known_part(tensor: torch.Tensor) -> KnownPart:
 
 
 def common(first: KnownPart, other: KnownPart) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give what is known of both of two tensors of one shape."""
+    """Return what is known of both of two tensors of one shape."""
     corners = [
         (max(begin, start), min(begin + extent, start + length))
         for begin, extent, start, length in zip(
@@ -343,12 +343,12 @@ def _region(tensor: DTensor) -> tuple[int, ...] | None:
 
 
 def is_group_fake() -> bool:
-    """Tell whether collectives of this process move no data: a fake group does, unless it is simulated."""
+    """Return whether collectives of this process move no data: a fake group does, unless it is simulated."""
     dist = torch.distributed
     return dist.is_initialized() and str(dist.get_backend()) == "fake" and not is_local_mode_open()
 
 
 def is_local_mode_open() -> bool:
-    """Tell whether all ranks are simulated in this process now."""
+    """Return whether all ranks are simulated in this process now."""
     kind = local_mode_type()
     return kind is not None and any(isinstance(mode, kind) for mode in open_modes())
