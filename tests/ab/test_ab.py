@@ -309,7 +309,7 @@ def test_each_is_judged_with_the_first_and_the_first_that_regressed_is_named(
     assert out.count("2 rows: 1 passed, 1 regressed") == 2
     assert f"first regressed: python-3: {pythons[2]}, torch 2.13.0+cpu: 1 row\n" in out
     content = json.loads(path.read_text())
-    assert content["asked"]["pythons"] == list(map(str, pythons))
+    assert content["request"]["pythons"] == list(map(str, pythons))
     regressed = [v for v in content["verdicts"] if v["verdict"] == "regressed"]
     assert [(v["base"], v["head"]) for v in regressed] == [("python-1", f"python-{n}") for n in (3, 4)]
     assert main(["ab", "--judge", str(path)]) == 1

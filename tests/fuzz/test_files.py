@@ -174,7 +174,7 @@ TURNS = [BASE, HEAD, HEAD, BASE]
 RECORDED = {
     "format": "pytest-dtdispatch ab",
     "version": 2,
-    "asked": {
+    "request": {
         "pythons": ["a", "b"], "revisions": [], "arguments": [], "passes": 2,
         "rule": {
             "metric": "time", "pairs": 5, "confirm": 10,
@@ -199,7 +199,9 @@ def test_a_file_to_judge(content: tuple[Any, list[Any]], tmp_path_factory: pytes
     path = tmp_path_factory.getbasetemp() / "fuzzed.json"
     path.write_text(json.dumps(content[0]))
     run = recorded(path)
-    is_other = any(not place or place[0] == "asked" for place in content[1])  # floors of 1000 % let all pass
+    is_other = any(
+        not place or place[0] == "request" for place in content[1]
+    )  # floors of 1000 % let all pass
     if run is not None and len(run.processes) == 30 and not is_other:
         assert exit_status(judge_ab_run(run)) != 0
 
@@ -212,11 +214,11 @@ def recorded(path: Path) -> Run | None:
         return None
     figures = [row for one in run.processes for row in one.rows.values()]
     assert all(0 < ns < float("inf") for row in figures for ns in (*row.medians_ns, row.quietest_ns))
-    rule = run.asked.rule
+    rule = run.request.rule
     assert 0 < rule.floor_hit <= 10
     assert 0 < rule.floor_miss <= 10
     assert 0 <= rule.control <= 10
-    assert min(rule.pairs, rule.confirm, run.asked.passes) >= 1
+    assert min(rule.pairs, rule.confirm, run.request.passes) >= 1
     return run
 
 

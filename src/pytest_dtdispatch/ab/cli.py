@@ -130,12 +130,14 @@ def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     with stopped_by_signals():
         if path := typed.pop("judge", None):
             run = read_run(path)
-            run = replace(run, asked=replace(run.asked, rule=_other_rule(run.asked.rule, path, typed)))
+            run = replace(run, request=replace(run.request, rule=_other_rule(run.request.rule, path, typed)))
             found = judge_run(run)
         else:
-            asked = _request(typed)
-            metric = asked.rule.metric
-            run, found = measure_run(asked, typed.get("time_limit", TIME_LIMITS_S[metric]), typed.get("json"))
+            request = _request(typed)
+            metric = request.rule.metric
+            run, found = measure_run(
+                request, typed.get("time_limit", TIME_LIMITS_S[metric]), typed.get("json")
+            )
     show(run_document(run, found))
     return exit_status(found)
 

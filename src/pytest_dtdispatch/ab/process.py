@@ -200,11 +200,11 @@ def run_pytest(
     """Measure in a process of a side; return its answer, and the seconds that it took."""
     log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
     output.unlink(missing_ok=True)
-    told = {**environment, OUTPUT: str(output), PASSES: str(passes), KIND: str(run.kind)}
+    variables = {**environment, OUTPUT: str(output), PASSES: str(passes), KIND: str(run.kind)}
     command = [arm.python, "-m", "pytest", *PLUGINS, "--dtdispatch", *run.flags, *arguments]
     start = time.monotonic()
     try:
-        status = run_to_end(command, arm.folder, arm.environment(told), log, time_limit_s)
+        status = run_to_end(command, arm.folder, arm.environment(variables), log, time_limit_s)
     except OSError as error:
         raise ProcessError(f"{arm}: cannot be run: {error.strerror or error}") from None
     seconds = time.monotonic() - start

@@ -85,10 +85,10 @@ def run_document(run: Run, found: Found) -> Document:
         if table := _table(run, pair, compared.verdicts):
             blocks.append(table)
             if is_legend_due:
-                blocks.append(paragraph(LEGENDS[run.asked.rule.metric], indent=1))
+                blocks.append(paragraph(LEGENDS[run.request.rule.metric], indent=1))
             is_legend_due = False
         blocks += [one_line(_stage_text(run, pair, name, stage)) for name, stage in compared.stages.items()]
-        blocks.append(summary(compared.verdicts, "number" if run.asked.rule.metric == COUNTS else "row"))
+        blocks.append(summary(compared.verdicts, "number" if run.request.rule.metric == COUNTS else "row"))
     if len(found) > 1:
         blocks.append(_first_regressed(run, found))
     return Document(tuple(blocks))
@@ -103,8 +103,8 @@ def summary(verdicts: Sequence[RowVerdict], what: str = "row") -> Paragraph:
 
 
 def _side_lines(run: Run) -> Iterator[Paragraph]:
-    revisions = dict(zip(run.asked.sides, run.asked.revisions, strict=False))
-    for name, python in zip(run.asked.sides, run.asked.pythons, strict=True):
+    revisions = dict(zip(run.request.sides, run.request.revisions, strict=False))
+    for name, python in zip(run.request.sides, run.request.pythons, strict=True):
         what = f"{revisions[name]} ({python})" if name in revisions else python
         versions = run.sides[name]
         yield one_line(f"{name}: {what}: Python {versions.python}, torch {versions.torch}")
@@ -114,7 +114,7 @@ def _first_regressed(run: Run, found: Found) -> Paragraph:
     for (_, head), compared in found.items():
         regressed = sum(one.verdict is Verdict.REGRESSED for one in compared.verdicts)
         if regressed:
-            python = run.asked.pythons[run.asked.sides.index(head)]
+            python = run.request.pythons[run.request.sides.index(head)]
             rows = "1 row" if regressed == 1 else f"{regressed} rows"
             text = f"first regressed: {head}: {python}, torch {run.sides[head].torch}: {rows}"
             return one_line(Span(text, Tone.BAD))
@@ -123,7 +123,7 @@ def _first_regressed(run: Run, found: Found) -> Paragraph:
 
 def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None:
     """Lay out every row; of counts, and of several interpreters, those that did not just pass."""
-    metric = run.asked.rule.metric
+    metric = run.request.rule.metric
     lists_all = metric != COUNTS and len(run.sides) == 2
     groups: dict[str, list[Line]] = {}
     for one in verdicts:
@@ -178,7 +178,7 @@ def _grown(run: Run, pair: Pair, row: str) -> list[str]:
 
 def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     """Say what a stage took, and how far plain tensors shifted in it."""
-    rule = run.asked.rule
+    rule = run.request.rule
     is_time = rule.metric == TIME
     stages = {name}
     if not is_time and any(one.side == pair[1] for one in run.of(CONFIRM)):

@@ -133,7 +133,7 @@ class ProcessSample(Answer):
 class Run:
     """Everything that is known of a run, at any time of it; processes in the order they ran."""
 
-    asked: Request
+    request: Request
     sides: Mapping[str, Versions]
     processes: tuple[ProcessSample, ...] = ()
 
@@ -143,14 +143,14 @@ class Run:
 
     def values(self, pair: Pair, *stages: str) -> Sides:
         """Return the values of two sides in some stages."""
-        metric = self.asked.rule.metric
+        metric = self.request.rule.metric
         processes = [process for process in self.processes if process.stage in stages]
         base, head = ([p.values(metric) for p in processes if p.side == side] for side in pair)
         return base, head
 
     def is_suspect(self, pair: Pair) -> bool:
         """Tell whether fresh processes must look at two sides."""
-        rule = self.asked.rule
+        rule = self.request.rule
         return is_suspect(compare_sides(*self.values(pair, SCREEN), rule), rule)
 
 
@@ -184,60 +184,62 @@ def interleaved(sides: Sequence[str], rounds: int) -> tuple[str, ...]:
 
 def judge_run(run: Run) -> Found:
     """Judge what was measured, as far as it goes."""
-    rule = run.asked.rule
-    stages = {pair: compare_stages(rule, partial(run.values, pair)) for pair in run.asked.pairs}
+    rule = run.request.rule
+    stages = {pair: compare_stages(rule, partial(run.values, pair)) for pair in run.request.pairs}
     return {pair: Compared(of_pair, judge(rule, of_pair)) for pair, of_pair in stages.items()}
 
 
-def measure_run(asked: Request, time_limit_s: float, output: Path | None) -> tuple[Run, Found]:
+def measure_run(request: Request, time_limit_s: float, output: Path | None) -> tuple[Run, Found]:
     """Measure all sides in fresh processes, and judge them.
 
     Raises:
         DtDispatchError: what was asked for cannot be obeyed.
         ProcessError: a process measured nothing; the message names its log.
     """
-    with _workplace(asked, output) as (arms, folder):
+    with _workplace(request, output) as (arms, folder):
         imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is asked once what it is
         versions = {imports: probe(arm, folder) for imports, arm in imported.items()}
         sides = {arm.name: versions[arm.python, arm.import_path] for arm in arms}
-        measured = Measuring(Run(asked, sides), arms, folder, time_limit_s, output)
-        measured.run_stage(SCREEN, asked.sides, asked.rule.pairs)
-        suspects = {side for pair in asked.pairs if measured.run.is_suspect(pair) for side in pair}
-        fresh = [side for side in asked.sides if side in suspects]
-        measured.run_stage(CONFIRM, fresh, asked.rule.confirm)
+        measured = Measuring(Run(request, sides), arms, folder, time_limit_s, output)
+        measured.run_stage(SCREEN, request.sides, request.rule.pairs)
+        suspects = {side for pair in request.pairs if measured.run.is_suspect(pair) for side in pair}
+        fresh = [side for side in request.sides if side in suspects]
+        measured.run_stage(CONFIRM, fresh, request.rule.confirm)
         found = judge_run(measured.run)
         measured.write(found)
         return measured.run, found
 
 
 @contextlib.contextmanager
-def _workplace(asked: Request, output: Path | None) -> Iterator[tuple[Sequence[Arm], Path]]:
+def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence[Arm], Path]]:
     """Prepare all sides, and a folder for logs and answers.
 
     Tests of the user's run in the current folder, or in a checkout of it; the built-in suite runs in an empty
     folder, where no ini file and no module of anybody's gets in its way.
     """
-    pythons = {side: interpreter(side, typed) for side, typed in zip(asked.sides, asked.pythons, strict=True)}
+    pythons = {
+        side: interpreter(side, typed) for side, typed in zip(request.sides, request.pythons, strict=True)
+    }
     if output is not None:
         checked_target(output, AB_RUN)
     folder = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
     empty = folder / "empty"
     empty.mkdir()
-    revisions = dict(zip(asked.sides, asked.revisions, strict=True)) if asked.revisions else {}
+    revisions = dict(zip(request.sides, request.revisions, strict=True)) if request.revisions else {}
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             with worktrees(revisions, Path.cwd(), folder) as checkouts:
-                yield [_arm(*each, asked, checkouts, empty) for each in pythons.items()], folder
+                yield [_arm(*each, request, checkouts, empty) for each in pythons.items()], folder
         except ProcessError:  # its message names a log in there
             cleanup.pop_all()
             raise
 
 
-def _arm(side: str, python: str, asked: Request, checkouts: Mapping[str, Path], empty: Path) -> Arm:
+def _arm(side: str, python: str, request: Request, checkouts: Mapping[str, Path], empty: Path) -> Arm:
     project = checkouts.get(side, Path.cwd())
     source = project / "src" if (project / "src").is_dir() else project
-    return Arm(side, python, project if asked.arguments else empty, (source,) if checkouts else ())
+    return Arm(side, python, project if request.arguments else empty, (source,) if checkouts else ())
 
 
 class Measuring:
@@ -263,7 +265,7 @@ class Measuring:
                 what = f"{stage}: process {number} of {len(order)} ({side})"
                 tell("{}{}", what, left)
                 sample = self._sample(side, stage)
-                self.run = Run(self.run.asked, self.run.sides, (*self.run.processes, sample))
+                self.run = Run(self.run.request, self.run.sides, (*self.run.processes, sample))
                 self.write({})
                 seconds.append(sample.seconds)
                 remaining = statistics.mean(seconds) * (len(order) - number)
@@ -272,17 +274,17 @@ class Measuring:
                     say(f"{what} took {sample.seconds:.1f} s{left}", stream=sys.stderr)
 
     def _sample(self, side: str, stage: str) -> ProcessSample:
-        asked, arm = self.run.asked, self._arms[side]
+        request, arm = self.run.request, self._arms[side]
         measure = partial(
             run_pytest,
             arm,
-            arguments=asked.arguments or DEFAULT_TESTS,
-            passes=asked.passes,
+            arguments=request.arguments or DEFAULT_TESTS,
+            passes=request.passes,
             workspace=self._folder,
             time_limit_s=self._time_limit_s,
             environment=self._environment(side),
         )
-        answers, seconds = zip(*map(measure, PYTEST_RUNS[asked.rule.metric]), strict=True)
+        answers, seconds = zip(*map(measure, PYTEST_RUNS[request.rule.metric]), strict=True)
         merged: dict[str, Any] = {each.name: {} for each in fields(Answer)}
         for answer in answers:
             for name, values in merged.items():
@@ -307,7 +309,7 @@ class Measuring:
         2009, https://doi.org/10.1145/1508244.1508275).
         """
         made = {GO_ON: "1"} if len(self.run.sides) > 2 else {}
-        if self.run.asked.rule.metric == INSTRUCTIONS:
+        if self.run.request.rule.metric == INSTRUCTIONS:
             taken = sum(one.side == side for one in self.run.processes)
             made[PADDING] = "x" * (STEP_BYTES * taken)
         return made
@@ -361,10 +363,10 @@ def read_run(path: Path) -> Run:
 
 def _check_whole(run: Run) -> None:
     """Check that all processes of a run are there, in the order in which they are run, and can be judged."""
-    rule, sides = run.asked.rule, run.asked.sides
+    rule, sides = run.request.rule, run.request.sides
     if rule.metric not in METRICS:
         raise ValueError(f"a metric {rule.metric!r}")
-    if min(rule.pairs, rule.confirm, run.asked.passes) < 1:
+    if min(rule.pairs, rule.confirm, run.request.passes) < 1:
         raise ValueError("pairs, confirm and passes are at least 1")
     for name in ("floor_hit", "floor_miss", "control", "threshold"):
         share = getattr(rule, name)
