@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import plain_twins
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, Spent
-from pytest_dtdispatch.meshes.fake import fake_mesh
+from pytest_dtdispatch.meshes.groups import fake_mesh
 from pytest_dtdispatch.suite import llama, models
 
 Step = Callable[[], Any]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch
     from pytest_dtdispatch.errors import DtDispatchError, DtDispatchWarning
     from pytest_dtdispatch.measuring.capture import TimeCaptureMode, Timing
-    from pytest_dtdispatch.meshes.fake import fake_mesh
+    from pytest_dtdispatch.meshes.groups import fake_mesh
     from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
     from pytest_dtdispatch.watch.step_watch import StepWatch
 
@@ -33,7 +33,7 @@ _HOMES = {
     "TimeCaptureMode": "pytest_dtdispatch.measuring.capture",
     "Timing": "pytest_dtdispatch.measuring.capture",
     "assert_sharded_tensor_equal": "pytest_dtdispatch.meshes.sharded",
-    "fake_mesh": "pytest_dtdispatch.meshes.fake",
+    "fake_mesh": "pytest_dtdispatch.meshes.groups",
 }
 
 

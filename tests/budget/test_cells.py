@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtdispatch.budget.cells import cells_of
+from pytest_dtdispatch.budget.located import Moment, cells_of, pieces
 from pytest_dtdispatch.budget.model import Budget, Cell
-from pytest_dtdispatch.budget.moments import Moment, pieces
-from pytest_dtdispatch.budget.parts import Part
+from pytest_dtdispatch.budget.parts import Part, Slice
 from pytest_dtdispatch.budget.table import document
-from pytest_dtdispatch.budget.timeline import Slice
 from pytest_dtdispatch.core.places import CodePlace, Phase
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.report.terminal import plain_text

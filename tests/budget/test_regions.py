@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.budget.parts import OURS, STEP, SUBCLASS, Part
-from pytest_dtdispatch.budget.regions import (
+from pytest_dtdispatch.budget.parts import (
+    OURS,
+    STEP,
+    SUBCLASS,
+    Course,
     Mark,
     Marked,
+    Part,
     Regions,
     event_costs,
     in_regions,
     marks_of,
+    slices,
+    trees,
     unmarked,
 )
-from pytest_dtdispatch.budget.timeline import Course, slices, trees
 from pytest_dtdispatch.core.events import Event
 
 RANGE = f"{OURS}wrapping from_local"

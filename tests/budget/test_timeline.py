@@ -8,8 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.budget.parts import DISPATCH, ENGINE, OURS, STEP, SUBCLASS, Node, Part
-from pytest_dtdispatch.budget.timeline import Slice, same_course, slices, trees, typical
+from pytest_dtdispatch.budget.parts import (
+    DISPATCH,
+    ENGINE,
+    OURS,
+    STEP,
+    SUBCLASS,
+    Node,
+    Part,
+    Slice,
+    same_course,
+    slices,
+    trees,
+    typical,
+)
 from pytest_dtdispatch.core.events import Event
 
 MM = [

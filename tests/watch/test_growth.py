@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_dtdispatch.steps.loop import LiveObjects
-from pytest_dtdispatch.watch.growth import Allowance, Growth
+from pytest_dtdispatch.watch.step_watch import Allowance, Growth
 
 pytestmark = pytest.mark.torch
 

@@ -6,8 +6,8 @@ import pytest
 
 from pytest_dtdispatch.steps.events import Asked, Miss
 from pytest_dtdispatch.steps.model import StepCounts
-from pytest_dtdispatch.watch.lines import disturbed_line, steady_line, warmup_line
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
+from pytest_dtdispatch.watch.text import disturbed_line, steady_line, warmup_line
 
 
 def miss(rows: int, cause: str = "shape of self") -> Miss:

@@ -12,30 +12,67 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.budget.cells import cells_of
-from pytest_dtdispatch.budget.located import PlaceLog
+from pytest_dtdispatch.budget.located import PlaceLog, cells_of, noting_ns
 from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.budget.moments import noting_ns
-from pytest_dtdispatch.budget.parts import Node
-from pytest_dtdispatch.budget.regions import (
+from pytest_dtdispatch.budget.parts import (
+    LOOK_UP,
+    PROPAGATION,
+    REDISTRIBUTION,
+    STEP,
+    WRAPPING,
     ClockedRange,
+    Course,
     Mark,
+    Node,
     event_costs,
     in_regions,
     length_of,
     marks_of,
     quieter_half,
+    slices,
+    trees,
+    typical,
     unmarked,
 )
-from pytest_dtdispatch.budget.stepping import length_ns, steps_among
-from pytest_dtdispatch.budget.timeline import Course, slices, typical
+from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.core.progress import tell
+from pytest_dtdispatch.measuring.call import placements_text, tensor_text
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
 from pytest_dtdispatch.stats.medians import median_interval
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
-from pytest_dtdispatch.torchapi.profiling import marking, profiling, refuse_another_profiler
-from pytest_dtdispatch.torchapi.tensors import wait_for
+from pytest_dtdispatch.torchapi.profiling import Marks, marking, profiling, refuse_another_profiler
+from pytest_dtdispatch.torchapi.tensors import tensor_traits, wait_for
+
+
+def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
+    """Find the steps among what was profiled."""
+    named = (_named(event, marks) for event in events)
+    return [node for node in trees(named) if node.event.name == STEP]
+
+
+def length_ns(node: Node) -> int:
+    """Give the wall time of an event."""
+    return node.event.end_ns - node.event.begin_ns
+
+
+def _named(event: Event, marks: Marks) -> Event:
+    """Name a range of ours by what was noted of it."""
+    kind, _, number = event.name.partition(" ")
+    is_noted = number and kind in (REDISTRIBUTION, WRAPPING, LOOK_UP)
+    if not is_noted or int(number) >= len(marks.notes):  # no range of these marks
+        return event
+    note = marks.notes[int(number)]
+    if kind == LOOK_UP:
+        return event.renamed(PROPAGATION if note else LOOK_UP)
+    return event.renamed(f"{kind} {note if kind == WRAPPING else redistribution_text(*note)}")
+
+
+def redistribution_text(source: Any, target: Any) -> str:
+    """Name a redistribution by what it changes: ``redistribute f32[8,16]PS0 -> S0R``."""
+    tensor = tensor_traits(source)
+    return f"redistribute {tensor_text(tensor) if tensor else ''} -> {placements_text(target.placements)}"
+
 
 BLOCKS = 4
 # Steps after a change of tools are slower, and are not counted: a block begins with them until this has

@@ -1,10 +1,16 @@
-"""What the time of a step goes to, and which part an event of torch's profiler is. Without torch."""
+"""What the time of a step goes to: parts, slices of time, and what timing costs. Without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.events import Event
 
@@ -184,3 +190,282 @@ def short(name: str) -> str:
         ('mm', 'AccumulateGrad')
     """
     return name.rpartition("::")[2] if name.startswith(("aten::", "torch::autograd::")) else name
+
+
+class Slice(NamedTuple):
+    """A piece of time that belongs to one part.
+
+    Args:
+        part: what it went to.
+        op: the op, the conversion or the node of autograd that it was spent in; empty outside of all.
+        begin_ns: when it began.
+        end_ns: when it ended.
+        since_ns: when the op began that it is part of: where the program called it; negative outside.
+        events: how many events were timed in it, where half of the cost is before an event and half after.
+        calls: 1 where the op begins with it.
+        running: number of the node of autograd that ran; negative outside of backward.
+        made: number of the node that the op made, if it made one.
+        in_engine: whether autograd's engine ran it.
+        regions: the first and the last region of the step that it lies in.
+        timing_ns: what it cost to time its events, which made it longer.
+    """
+
+    part: Part
+    op: str
+    begin_ns: int
+    end_ns: int
+    since_ns: int = -1
+    events: float = 0.0
+    calls: int = 0
+    running: int = -1
+    made: int = -1
+    in_engine: bool = False
+    regions: tuple[int, int] = (0, 0)
+    timing_ns: float = 0.0
+
+    def moved(self, by_ns: int) -> Slice:
+        """Give it on another clock."""
+        return self._replace(
+            begin_ns=self.begin_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
+            since_ns=self.since_ns + by_ns * (self.since_ns >= 0),
+        )
+
+    def lasting(self, length_ns: int) -> Slice:
+        """Give it another length."""
+        return self._replace(end_ns=self.begin_ns + length_ns)
+
+    def across(self, first: int, last: int) -> Slice:
+        """Say from which region to which it lies."""
+        return self._replace(regions=(first, last))
+
+    def less(self, ns: float) -> Slice:
+        """Give it more cost of timing, which is taken off it."""
+        return self._replace(timing_ns=self.timing_ns + ns)
+
+
+Course = tuple[Slice, ...]  # what a step consists of, in the order of time
+
+
+RANGE_EVENTS = 3  # a range of ours is entered from Python: to time it costs about as much as three events
+
+
+def _weight(node: Node) -> float:
+    return RANGE_EVENTS if node.event.name.startswith(OURS) else 1.0
+
+
+def trees(events: Iterable[Event]) -> list[Node]:
+    """Nest events that are in the order they began; one that outlasts what it runs in is cut there."""
+    roots: list[Node] = []
+    open_nodes: list[Node] = []
+    for event in events:
+        while open_nodes and open_nodes[-1].event.end_ns <= event.begin_ns:
+            open_nodes.pop()
+        if open_nodes and event.end_ns > open_nodes[-1].event.end_ns:
+            event = event.ending(open_nodes[-1].event.end_ns)
+        node = Node(event)
+        (open_nodes[-1].children if open_nodes else roots).append(node)
+        open_nodes.append(node)
+        if event.name in DISPATCHES:
+            for outer in open_nodes:
+                outer.dispatches = True
+    return roots
+
+
+def slices(node: Node, within: Within | None = None) -> Iterator[Slice]:
+    """Cut an event into slices, in the order of time; together they are as long as the event."""
+    here = placed(node, within or Within())
+    begin_ns, end_ns = node.event[1:3]
+    calls = int(_begins(node, here, within))
+    if here.part in WHOLE:
+        yield _slice(here, begin_ns, end_ns, sum(map(_weight, node.inner())), calls)
+        return
+    before = 0.0
+    for child in node.children:
+        half = _weight(child) / 2
+        yield _slice(here, begin_ns, child.event.begin_ns, before + half, calls)
+        yield from slices(child, here)
+        begin_ns, calls, before = child.event.end_ns, 0, half
+    yield _slice(here, begin_ns, end_ns, before, calls)
+
+
+def _begins(node: Node, here: Within, within: Within | None) -> bool:
+    """Tell whether a call begins with an event: of a DTensor op where it is dispatched."""
+    if here.part in (Part.DISPATCH, Part.AUTOGRAD):
+        return node.event.name in DISPATCHES
+    return bool(here.op) and (within is None or here.op != within.op)
+
+
+def _slice(here: Within, begin_ns: int, end_ns: int, events: float, calls: int) -> Slice:
+    where = here.running, here.made, here.in_engine
+    return Slice(here.part, here.op, begin_ns, end_ns, here.since_ns, events, calls, *where)
+
+
+def same_course(one: Sequence[Slice], other: Sequence[Slice]) -> bool:
+    """Tell whether the same things ran in the same order."""
+    return [each[:2] for each in one] == [each[:2] for each in other]
+
+
+def typical(courses: Sequence[Course]) -> list[Course]:
+    """Give one course that stands for several: each slice as long as its median in steps of the same course.
+
+    What else runs on a machine makes a slice longer here and there, in one step this and in the next another.
+    Where fewer than half of the steps have the same course, all are left as they are.
+    """
+    common, count = Counter(tuple(each[:2] for each in course) for course in courses).most_common(1)[0]
+    if count * 2 < len(courses):
+        return list(courses)
+    alike = [course for course in courses if tuple(each[:2] for each in course) == common]
+    return [tuple(map(_median_slice, zip(*alike, strict=True)))]
+
+
+def _median_slice(alike: Sequence[Slice]) -> Slice:
+    length_ns = statistics.median(each.end_ns - each.begin_ns for each in alike)
+    return alike[0].lasting(round(length_ns))
+
+
+T = TypeVar("T")
+
+
+class Mark(NamedTuple):
+    """Where a range begins or ends: the first and the last of a step are those of the step itself."""
+
+    is_begin: bool
+    at_ns: int
+
+
+Marked = Sequence[Mark]  # a step
+
+
+class ClockedRange:
+    """Notes when a range begins and ends on the clock of Python, which costs less than a profiler."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self, marks: list[Mark]) -> None:
+        self._marks = marks
+
+    def __enter__(self) -> None:
+        self._marks.append(Mark(True, time.perf_counter_ns()))
+
+    def __exit__(self, *exception: Any) -> None:
+        self._marks.append(Mark(False, time.perf_counter_ns()))
+
+
+def marks_of(node: Node) -> list[Mark]:
+    """Find the ranges of ours in a profiled step, itself included, in the order of time."""
+    marks = [Mark(True, node.event.begin_ns)]
+    for child in node.children:
+        if child.event.name.startswith(OURS):
+            marks += marks_of(child)
+        else:
+            marks += marks_of(child)[1:-1]
+    return [*marks, Mark(False, node.event.end_ns)]
+
+
+def single(marked: Marked) -> list[Mark]:
+    """Take each two marks of a step whose ranges were all put in twice for one, between both.
+
+    Example:
+        >>> inner = [Mark(True, 3), Mark(True, 5), Mark(False, 7), Mark(False, 8)]
+        >>> [mark.at_ns for mark in single([Mark(True, 0), *inner, Mark(False, 9)])]
+        [0, 4, 7, 9]
+    """
+    first, *inside, last = marked
+    both = zip(inside[::2], inside[1::2], strict=True)
+    return [first, *(Mark(one.is_begin, (one.at_ns + other.at_ns) // 2) for one, other in both), last]
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The regions of a step, and how long each takes where no op is timed.
+
+    Args:
+        shape: of each mark, whether a range begins there. Steps of one shape have the same regions.
+        lengths_ns: of each region, less what it cost to mark it.
+    """
+
+    shape: tuple[bool, ...]
+    lengths_ns: tuple[float, ...]
+
+
+def quieter_half(steps: Sequence[T], length_ns: Callable[[T], float]) -> list[T]:
+    """Choose the shorter half of steps: what else runs on a machine only adds to a time.
+
+    Example:
+        >>> quieter_half([5, 9, 4, 8, 6], abs)
+        [4, 5, 6]
+    """
+    return sorted(steps, key=length_ns)[: (len(steps) + 1) // 2]
+
+
+def length_of(marked: Marked) -> int:
+    """Give the wall time of a step, in nanoseconds."""
+    return marked[-1].at_ns - marked[0].at_ns
+
+
+def unmarked(once: Sequence[Marked], twice: Sequence[Marked]) -> Regions:
+    """Say how long regions take, by steps whose ranges were marked once, and by others, marked twice.
+
+    Marking one range costs by how much a region is longer in the latter: the median of all regions that lie
+    between two ranges, as each of their ends is half of a range.
+    """
+    shape, lengths = _typical(once)
+    shape_of_twice, longer = _typical([single(marked) for marked in twice])
+    range_ns = 0.0
+    if shape == shape_of_twice and len(lengths) > 2:
+        range_ns = statistics.median(b - a for a, b in zip(lengths[1:-1], longer[1:-1], strict=True))
+    ends = {0: 0.5, len(lengths) - 1: 0.5} if len(lengths) > 2 else {0: 0.0}
+    shares = (ends.get(number, 1.0) for number in range(len(lengths)))
+    return Regions(shape, tuple(ns - range_ns * share for ns, share in zip(lengths, shares, strict=True)))
+
+
+def _typical(steps: Sequence[Marked]) -> tuple[tuple[bool, ...], list[float]]:
+    """Give the shape that most quiet steps have, and of those the median length of each region."""
+    quiet = quieter_half(steps, length_of)
+    shapes = [tuple(mark.is_begin for mark in step) for step in quiet]
+    [(shape, _)] = Counter(shapes).most_common(1)
+    alike = [step for step, its in zip(quiet, shapes, strict=True) if its == shape]
+    lengths = ([after.at_ns - mark.at_ns for mark, after in pairwise(step)] for step in alike)
+    return shape, [statistics.median(region) for region in zip(*lengths, strict=True)]
+
+
+def in_regions(course: Course, marked: Marked, regions: Regions) -> Course:
+    """Say of each slice of a timed step from which region to which it lies; in all where they are others."""
+    last = len(regions.lengths_ns) - 1
+    if tuple(mark.is_begin for mark in marked) != regions.shape:
+        return tuple(one.across(0, last) for one in course)
+    times = [mark.at_ns for mark in marked]
+
+    def found(one: Slice) -> Slice:
+        first = min(max(bisect.bisect_right(times, one.begin_ns) - 1, 0), last)
+        return one.across(first, max(min(bisect.bisect_left(times, one.end_ns) - 1, last), first))
+
+    return tuple(map(found, course))
+
+
+def event_costs(courses: Sequence[Course], regions: Regions) -> list[float]:
+    """Say of each region what it cost to time an event in it: what it took longer, shared among its events.
+
+    Args:
+        courses: one timed step, or one that stands for several; or several of different courses, whose
+            regions are not compared one by one.
+        regions: how long they take where no op is timed.
+    """
+    group_of = _groups(courses, len(regions.lengths_ns))
+    longer: Counter[int] = Counter()
+    events: Counter[int] = Counter()
+    for group, ns in zip(group_of, regions.lengths_ns, strict=True):
+        longer[group] -= ns * len(courses)  # type: ignore[assignment]
+    for one in chain.from_iterable(courses):
+        longer[group_of[one.regions[0]]] += one.end_ns - one.begin_ns
+        events[group_of[one.regions[0]]] += one.events  # type: ignore[assignment]
+    return [longer[group] / events[group] if events[group] else 0.0 for group in group_of]
+
+
+def _groups(courses: Sequence[Course], count: int) -> list[int]:
+    """Number the groups of regions: those that a slice lies across are one, and all of several courses."""
+    if len(courses) > 1:
+        return [0] * count
+    across = {number for one in courses[0] for number in range(one.regions[0] + 1, one.regions[1] + 1)}
+    return list(accumulate((number not in across for number in range(1, count)), initial=0))

@@ -1,11 +1,12 @@
-"""The one owner of init and destroy: process groups for tests, how their ranks meet, the meshes on them."""
+"""Process groups and device meshes: those of a test, one of fake ranks for scripts and notebooks."""
 
 from __future__ import annotations
 
 import os
 import socket
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from pytest_dtdispatch.core.parsing import read_choice, read_mesh, read_names
+from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.world import World
 from pytest_dtdispatch.errors import MeshError, RanksError, first_said
-from pytest_dtdispatch.meshes.place import REAL, Place, group_backend
+from pytest_dtdispatch.meshes.place import REAL, Place, choose_place, group_backend
 from pytest_dtdispatch.ranks.exchange import Exchange, join
 from pytest_dtdispatch.torchapi.groups import (
     forget_group_that_failed,
@@ -166,3 +169,55 @@ class ProcessGroupOwner:
             raise MeshError(
                 f"backend {place.backend} was asked for, and the open process group is {group_backend()}"
             )
+
+
+DEVICES = ("cpu", "cuda", "auto")
+
+
+@contextmanager
+def fake_mesh(
+    mesh: int | str | Sequence[int], dim_names: Sequence[str] | None = None, device: str = "cpu"
+) -> Iterator[DeviceMesh]:
+    """Open a fake process group in this one process, with a mesh on it; close it at the end.
+
+    Ops on DTensors run on one rank's shards, and every collective is a fake that sends nothing: results of a
+    redistribution are no real numbers. The process group is the default one meanwhile; at the end it is
+    destroyed, and what torch cached of it is forgotten.
+
+    Args:
+        mesh: the shape, ``(2, 4)``, ``"2x4"`` or ``4``.
+        dim_names: names of its dimensions.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where torch sees a device.
+
+    Returns:
+        A context manager, which gives the mesh.
+
+    Raises:
+        MeshError: a process group is open already, or there can be no such mesh here.
+
+    Example:
+        >>> with fake_mesh((2, 4), dim_names=("dp", "tp")) as mesh:
+        ...     mesh.size()
+        8
+    """
+    __tracebackhide__ = True
+    shape = _read("mesh", mesh, read_mesh)
+    names = None if dim_names is None else _read("dim_names", dim_names, read_names)
+    place = choose_place(shape, _read("device", device, lambda value: read_choice(value, DEVICES)), "fake")
+    if dist.is_initialized():
+        raise MeshError(
+            f"fake_mesh: a process group is open ({dist.get_backend()}, {dist.get_world_size()} ranks): "
+            "make the mesh on it with torch's init_device_mesh, or destroy it first"
+        )
+    owner = ProcessGroupOwner()
+    try:
+        yield owner.mesh(place, names)
+    finally:
+        owner.close()
+
+
+def _read(name: str, value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise MeshError(f"fake_mesh: {name}={shown(value)} is not {error}") from None

@@ -16,9 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.errors import WatchError
-from pytest_dtdispatch.watch.lines import calls_text
-from pytest_dtdispatch.watch.saying import is_first_rank, say_on_first_rank
 from pytest_dtdispatch.watch.step_watch import StepWatch
+from pytest_dtdispatch.watch.text import calls_text, is_first_rank, say_on_first_rank
 
 INTERRUPTED, FAILED = 130, 1
 

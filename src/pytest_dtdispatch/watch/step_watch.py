@@ -1,15 +1,21 @@
-"""Watch a loop step by step, outside pytest."""
+"""Watch a training loop, step by step, from inside of the program."""
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 import threading
 import time
 import weakref
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from operator import gt
 from typing import Any
 
+from pytest_dtdispatch.budget.located import PlaceLog
+from pytest_dtdispatch.budget.measure import take_budget
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.shown import printable, shown
@@ -17,14 +23,171 @@ from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.measuring.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
-from pytest_dtdispatch.steps.loop import LoopCounter
+from pytest_dtdispatch.steps.loop import LiveObjects, LoopCounter
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
-from pytest_dtdispatch.watch.growth import Allowance, Growth
-from pytest_dtdispatch.watch.lines import calls_text, disturbed_line, steady_line, warmup_line
-from pytest_dtdispatch.watch.loop_budget import LoopBudget
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
-from pytest_dtdispatch.watch.saying import LineFile, Say, sayer
-from pytest_dtdispatch.watch.table import document
+from pytest_dtdispatch.watch.text import (
+    LineFile,
+    Say,
+    calls_text,
+    disturbed_line,
+    document,
+    sayer,
+    steady_line,
+    warmup_line,
+)
+
+FIRST_LOOK = 8  # steps after the loop became steady; every look is twice as far as the one before
+COLLECTION_NS = 300_000_000  # what it may take, before one was timed
+
+
+@dataclass
+class Allowance:
+    """The time that a watch may take beside what every step costs: a share of the time since it began.
+
+    Args:
+        share: of that time.
+        now_ns: the clock.
+    """
+
+    share: float = 0.01
+    now_ns: Callable[[], int] = time.perf_counter_ns
+
+    def __post_init__(self) -> None:
+        self._began_ns = self.now_ns()
+        self._spent_ns = 0
+
+    def affords(self, cost_ns: int) -> bool:
+        """Tell whether so much may be spent."""
+        return self._spent_ns + cost_ns <= self.share * (self.now_ns() - self._began_ns)
+
+    def spend(self, work: Callable[[], object]) -> int:
+        """Do what takes time; return how long it took."""
+        began = self.now_ns()
+        work()
+        took = self.now_ns() - began
+        self._spent_ns += took
+        return took
+
+
+class Growth:
+    """Follow live objects from when a loop became steady.
+
+    They grow where the fewest that there were since a look are more than the fewest before it, twice in a
+    row: what comes and goes does not. Garbage is collected only where there are more, and where the time for
+    it is there; nothing is found to grow before that.
+
+    Args:
+        since: the step in which the loop became steady.
+        live: counts live objects, with garbage.
+        allowance: of time for collecting it.
+    """
+
+    def __init__(self, since: int, live: Callable[[], LiveObjects], allowance: Allowance) -> None:
+        self.since = since
+        self._live = live
+        self._allowance = allowance
+        self._base = self._last = live()
+        self._fewest: LiveObjects | None = None  # since the last look
+        self._next = since + FIRST_LOOK
+        self._cost_ns = COLLECTION_NS
+        self._grew_before = False
+        self._grown = LiveObjects(0, 0)
+
+    def look(self, step: int) -> str:
+        """Say what grew, garbage being collected; empty where nothing did, or where it is no time to look."""
+        fewest = self._fewest = _fewer(self._live(), self._fewest)
+        if step < self._next:
+            return ""
+        if not _is_more(fewest, self._last):
+            self._begin_window(step, fewest, grew=False)
+            return ""
+        if not self._allowance.affords(self._cost_ns):
+            return ""
+        self._cost_ns = self._allowance.spend(gc.collect)
+        live, again = self._live(), self._grew_before
+        grew = _is_more(live, self._last)
+        self._begin_window(step, _fewer(live, fewest), grew)
+        if not (grew and again):
+            return ""
+        self._grown = _gained(live, self._base)
+        return f"live objects grow: {growth_text(self._grown)} since step {self.since}"
+
+    def _begin_window(self, step: int, fewest: LiveObjects, grew: bool) -> None:
+        self._last, self._fewest, self._grew_before = fewest, None, grew
+        self._next = self.since + 2 * (step - self.since)
+
+    def so_far(self, step: int) -> str:
+        """Say for a summary what grew; empty where nothing did."""
+        if any(self._grown):
+            return f"live objects grew: {growth_text(self._grown)} since step {self.since}"
+        more = _gained(self._live(), self._base)
+        if self._fewest is None or not _is_more(self._fewest, self._base) or max(more) < step - self.since:
+            return ""  # not even one in each step
+        return f"live objects: {growth_text(more)} since step {self.since}, garbage among them"
+
+
+def _fewer(live: LiveObjects, other: LiveObjects | None) -> LiveObjects:
+    return live if other is None else LiveObjects(*map(min, live, other))
+
+
+def _is_more(live: LiveObjects, other: LiveObjects) -> bool:
+    return any(map(gt, live, other))
+
+
+def _gained(live: LiveObjects, base: LiveObjects) -> LiveObjects:
+    return LiveObjects(*(max(now - before, 0) for now, before in zip(live, base, strict=True)))
+
+
+def growth_text(grown: LiveObjects) -> str:
+    """Say how many objects were gained.
+
+    Example:
+        >>> growth_text(LiveObjects(1200, 0)), growth_text(LiveObjects(2, 1))
+        ('+1,200 sharding specs', '+2 sharding specs, +1 DTensors')
+    """
+    named = (("sharding specs", grown.specs), ("DTensors", grown.dtensors))
+    return ", ".join(f"+{count:,} {name}" for name, count in named if count)
+
+
+class LoopBudget:
+    """A budget that is being taken.
+
+    Args:
+        steps: that are measured undisturbed, and as many of each other level.
+        first: number of the first step that it takes.
+    """
+
+    def __init__(self, steps: int, first: int) -> None:
+        self._taking = take_budget(steps, f"steps from {first:,} on", _following)
+        self._first = self._next = first
+        self._is_in_step = False
+
+    def begin_step(self) -> Budget | None:
+        """Be told that a step begins; return the budget where it needs no more of them."""
+        self._is_in_step = True
+        try:
+            next(self._taking)
+        except StopIteration as done:
+            budget: Budget = done.value
+            return replace(budget, name=f"steps {self._first:,} to {self._next - 1:,}")
+        return None
+
+    def end_step(self) -> None:
+        """Be told that a step has ended; the first began before this was asked for."""
+        if self._is_in_step:
+            next(self._taking)
+            self._next += 1
+
+    def close(self) -> None:
+        """Leave it where it is, and take everything out."""
+        self._taking.close()
+
+
+def _following(log: PlaceLog) -> AbstractContextManager[None]:
+    """Follow the functions too that run already, such as the one that has the loop."""
+    return log.noting_inside(sys._getframe().f_back)
+
 
 MOST_WARMUP = 10  # steps, where it is not said how many
 NOTED = 3  # steps in which every op is noted

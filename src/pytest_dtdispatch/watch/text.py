@@ -1,0 +1,187 @@
+"""What a watched loop says: where its lines go, a line about a step, and the summary. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
+from pytest_dtdispatch.steps.events import Happened, by_cause
+from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
+
+Say = Callable[[str], object]
+
+
+class LineFile(Protocol):
+    """A file, or what is like one to ``print``."""
+
+    def write(self, text: str, /) -> object:
+        """Write a text."""
+
+    def flush(self) -> object:
+        """Let what was written be seen."""
+
+
+def sayer(to: Say | LineFile | None) -> Say:
+    """Say where lines go that a user wants there."""
+    if to is None:
+        return say_on_first_rank
+    if callable(to):
+        return to
+    if callable(getattr(to, "write", None)):
+        return lambda line: print(line, file=to, flush=True)
+    raise WatchError(f"StepWatch(print={shown(to)}): neither a function nor a file")
+
+
+def say_on_first_rank(text: str) -> None:
+    """Write to standard error, on the first of all ranks alone."""
+    if is_first_rank():
+        print(text, file=sys.stderr, flush=True)
+
+
+def is_first_rank() -> bool:
+    """Ask the process group, if there is one of real ranks, whether this is its first; else a launcher."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake":
+        return bool(dist.get_rank() == 0)
+    return read_world(os.environ).is_first
+
+
+MOST_LISTED = 3
+LEAST_TIMES = 5  # steady steps, before it is said what they take
+
+
+def warmup_line(step: LoopStep) -> str:
+    """Say of a step of the warm-up how much missed."""
+    return f"step {step.number}: warm-up: {step.counts.misses:,} of {step.counts.calls:,} calls missed"
+
+
+def steady_line(step: LoopStep) -> str:
+    """Say what a steady step consists of."""
+    return f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses"
+
+
+def transfers_text(counts: StepCounts) -> str:
+    """Say how many calls a step has, and how much it moves.
+
+    Example:
+        >>> transfers_text(StepCounts(hits=24, collectives=(("all_reduce", 1),)))
+        '24 calls, 1 collective'
+    """
+    numbers = (
+        ("call", counts.calls),
+        ("redistribution", counts.redistributes),
+        ("collective", counts.collective_calls),
+        ("wrap", len(counts.wraps)),
+        ("unwrap", len(counts.unwraps)),
+    )
+    return ", ".join(_number(count, name) for name, count in numbers if count or name == "call")
+
+
+def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
+    """Say what happened in a step that was not steady: what missed and why, and what it cost."""
+    missed = by_cause([step.counts.missed])
+    more = [f"and {_number(len(missed) - MOST_LISTED, 'more')}"] * (len(missed) > MOST_LISTED)
+    told = [f"{_number(step.counts.misses, 'miss')}: {'; '.join([*missed[:MOST_LISTED], *more])}"] * bool(
+        missed
+    )
+    entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
+    told += [f"cache entries: {entries}"] * bool(entries)
+    told += _took(step, steps.steady)
+    return f"step {step.number}: {'; '.join(told)}"
+
+
+def calls_text(counts: StepCounts) -> str:
+    """Say how many calls there were, and how many of them missed."""
+    return f"{_number(counts.calls, 'call')}, {_number(counts.misses, 'miss')}"
+
+
+def _took(step: LoopStep, steady: Total) -> list[str]:
+    if step.took_ns is None:
+        return []
+    took = f"took {ms(step.took_ns)} ms"
+    if steady.timed < LEAST_TIMES:
+        return [took]
+    least, most = steady.most_of_them_ns
+    return [f"{took}, steady steps {ms(least)} to {ms(most)} ms"]
+
+
+def ms(ns: float) -> str:
+    """Write a time in milliseconds with three digits.
+
+    Example:
+        >>> ms(1234567), ms(123456789)
+        ('1.23', '123')
+    """
+    value = ns / 1e6
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _number(count: int, name: str) -> str:
+    """Write a number with what it counts."""
+    plural = {"miss": "misses", "more": "more"}.get(name, f"{name}s")
+    return f"{count:,} {name if count == 1 else plural}"
+
+
+MOST_CAUSES, MOST_MOVED = 10, 3  # that are listed
+COLUMNS = (
+    Column("steps"),
+    Column("calls"),
+    Column("misses"),
+    Column("cache+"),
+    Column("ms"),
+    Column("p10-p90", "ms"),
+)
+
+
+def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:
+    """Lay out what a loop did."""
+    title = f"{name}: {len(steps):,} steps, {steps.disturbed.steps:,} disturbed"
+    rows = (("warm-up", steps.warmup), ("steady", steps.steady), ("disturbed", steps.disturbed))
+    lines = tuple(_line(label, total) for label, total in rows if total.steps)
+    blocks: list[Block] = [Table(COLUMNS, (Group(title, lines),), "steps that were", "", ("p10-p90",))]
+    blocks += [paragraph(note, tone, indent=1, hanging=1) for note, tone in _notes(steps, notes)]
+    return Document(tuple(blocks))
+
+
+def _line(label: str, total: Total) -> Line:
+    least, most = total.most_of_them_ns
+    calls = f"{total.least_calls:,}"
+    if total.most_calls > total.least_calls:
+        calls += f"-{total.most_calls:,}"
+    numbers = f"{total.steps:,}", calls, f"{total.misses:,}", f"{total.new_entries:,}"
+    times = (ms(total.median_ns), f"{ms(least)}-{ms(most)}") if total.timed else ("-", "-")
+    return Line(label, (*numbers, *times))
+
+
+def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]:
+    for cause in _listed(steps.causes, MOST_CAUSES):
+        yield f"missed {cause}", Tone.BAD
+    if (one := steps.looked_at) is not None:
+        state = "steady" if one.is_steady else "disturbed"
+        yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
+        for word, happened in _moved(one.counts):
+            for text in _listed(by_cause([happened]), MOST_MOVED):
+                yield f"{word} {text}", Tone.PLAIN
+    for note in filter(None, notes):
+        yield note, Tone.NOTICE
+
+
+def _moved(counts: StepCounts) -> Sequence[tuple[str, Sequence[Happened]]]:
+    return (
+        ("redistributed", counts.redistributions),
+        ("ran", counts.collective_runs),
+        ("wrapped", counts.wraps),
+        ("unwrapped", counts.unwraps),
+    )
+
+
+def _listed(texts: Sequence[str], most: int) -> list[str]:
+    more = len(texts) - most
+    return [*texts[:most], *[f"and {more:,} more"] * (more > 0)]
