@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.environment import require_torch
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.rank_process import rank_of, test_number
+from pytest_dtdispatch.plugin.ranks import rank_of, test_number
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

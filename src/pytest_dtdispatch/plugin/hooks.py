@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Count tests, and check markers in a worker of pytest-xdist, whose usage errors are lost before."""
     if "RANK" in os.environ:
-        from pytest_dtdispatch.plugin.rank_process import count_test
+        from pytest_dtdispatch.plugin.ranks import count_test
 
         count_test(item.config)
     if hasattr(item.config, "workerinput"):

@@ -14,7 +14,18 @@ from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.rank_process import AT, FOLDER, PLUGIN, STATUS, Log, Rank, rank_of, tail_of
+from pytest_dtdispatch.plugin.ranks import (
+    AT,
+    FOLDER,
+    PLUGIN,
+    STATUS,
+    TESTS_PLUGIN,
+    Log,
+    Rank,
+    RankSession,
+    rank_of,
+    tail_of,
+)
 from pytest_dtdispatch.plugin.relaunch import (
     measuring_settings,
     refuse_moved_rootdir,
@@ -72,10 +83,8 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         gate = LimitGate(config, session.results, session.why_not)
         config.pluginmanager.register(gate, LIMITS)
     if rank is not None and rank.exchange is not None:
-        from pytest_dtdispatch.plugin import rank_tests
-
-        ranks = rank_tests.RankSession(config, settings, rank, rank.exchange)
-        config.pluginmanager.register(ranks, rank_tests.PLUGIN)
+        ranks = RankSession(config, settings, rank, rank.exchange)
+        config.pluginmanager.register(ranks, TESTS_PLUGIN)
         if not rank.world.is_first:
             return
     if session is not None:

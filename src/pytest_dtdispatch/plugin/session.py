@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.gates import ExpectedGate, LimitGate, SavedRunGate
     from pytest_dtdispatch.plugin.outputs import Outputs
-    from pytest_dtdispatch.plugin.rank_tests import RankSession
+    from pytest_dtdispatch.plugin.ranks import RankSession
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.reported_run import ReportedRun
