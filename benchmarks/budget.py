@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import plain_twins
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
-from pytest_dtdispatch.budget.model import Budget, Spent
+from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.meshes.groups import fake_mesh
 from pytest_dtdispatch.suite import llama, models
 
@@ -253,7 +253,7 @@ def print_slowed(name: str, mesh: DeviceMesh, part: str, phase: str, module: str
     )
 
 
-def of_name(spent: list[Spent], name: str) -> float:
+def of_name(spent: list[CostShare], name: str) -> float:
     """Give the time of one of them."""
     return sum(each.ns for each in spent if each.name == name or (name and each.name.endswith(f"/{name}")))
 

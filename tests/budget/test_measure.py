@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch.budget.measure import BudgetedRegion, run_and_measure_budget
-from pytest_dtdispatch.budget.model import Budget, Spent
+from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
 
@@ -72,7 +72,7 @@ def line_of(text: str) -> str:
     return f"test_measure.py:{number}"
 
 
-def taken(spent: list[Spent], name: str) -> float:
+def taken(spent: list[CostShare], name: str) -> float:
     return sum(one.ns for one in spent if one.name.endswith(name))
 
 

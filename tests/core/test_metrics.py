@@ -26,7 +26,7 @@ from pytest_dtdispatch.core.metrics import (
 )
 from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
-from pytest_dtdispatch.steps.events import Asked, Miss, Redistribution
+from pytest_dtdispatch.steps.events import Miss, QueriedCache, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 
@@ -37,7 +37,7 @@ def run_results(test: str, *found: Finding | Measurement) -> tuple[MetricValue, 
     return tuple(results.metrics(KINDS))
 
 
-MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)
+MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", QueriedCache.NATIVE)
 MOVED = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
 
 

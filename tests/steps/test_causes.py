@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.steps.events import Asked, Miss, Redistribution, by_cause, ranged
+from pytest_dtdispatch.steps.events import Miss, QueriedCache, Redistribution, by_cause, ranged
 
 
 def grown(length: int, call: int = 0, op: str = "bmm") -> Miss:
     reason = f"shape of self [8,{length}], was [8,{length - 1}]"
-    return Miss(f"{op}(f32[8,{length}]S0)@4", reason, Asked.NATIVE, cause="shape of self", call=call)
+    return Miss(f"{op}(f32[8,{length}]S0)@4", reason, QueriedCache.NATIVE, cause="shape of self", call=call)
 
 
 def gathered(rows: int, op: str = "redistribute") -> Redistribution:

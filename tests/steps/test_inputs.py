@@ -20,7 +20,7 @@ from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.report.document import Tone, View
-from pytest_dtdispatch.steps.events import Asked, Miss
+from pytest_dtdispatch.steps.events import Miss, QueriedCache
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
 from pytest_dtdispatch.steps.table import FIRST_SHAPES, MOST_SHAPES, document, state_of
@@ -31,7 +31,7 @@ from tests.steps.test_measure import clear_as_a_program_does
 pytestmark = pytest.mark.torch
 
 Step = Callable[[Any], Any]
-MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "shape of self [9,8], was [8,8]", Asked.NATIVE)
+MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "shape of self [9,8], was [8,8]", QueriedCache.NATIVE)
 
 
 def count(step: Step, inputs: Iterable[Any], warmup: int = 0) -> Steps:

@@ -22,7 +22,7 @@ from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter, resident_bytes
-from pytest_dtdispatch.steps.events import Asked, by_cause
+from pytest_dtdispatch.steps.events import QueriedCache, by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
@@ -36,7 +36,7 @@ from tests.probes import DECOMPOSING, FSDP_WITHOUT_CUDA, needs, needs_rule, scal
 pytestmark = pytest.mark.torch
 
 HAS_NATIVE = ShardingCaches().has_native
-FIRST_ASKED, FIRST_CACHE = (Asked.NATIVE, "native") if HAS_NATIVE else (Asked.PYTHON, "python")
+FIRST_ASKED, FIRST_CACHE = (QueriedCache.NATIVE, "native") if HAS_NATIVE else (QueriedCache.PYTHON, "python")
 Make = Callable[..., DTensor]
 Step = Callable[[], Any]
 
@@ -183,7 +183,7 @@ def test_an_op_of_the_python_cache_misses_there(shard: Make) -> None:
 
     steps = count(step)
     assert [one.misses for one in steps.steps] == [1] * 5
-    assert {miss.asked for miss in steps.missed} == {Asked.PYTHON}
+    assert {miss.asked for miss in steps.missed} == {QueriedCache.PYTHON}
     assert (steps.steps[0].python_misses, steps.steps[0].native_misses) == (1, 0)
     assert steps.cache_growth["python"] == 5
 
@@ -216,7 +216,7 @@ def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
 
     steps = count(step, warmup=1, steps=2)
     asked = [miss.asked for miss in steps.steps[-1].missed]
-    assert asked == [FIRST_ASKED, Asked.NONE]
+    assert asked == [FIRST_ASKED, QueriedCache.NONE]
     assert steps.steps[-1].missed[1].reason.startswith("no cache was asked")
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from pytest_dtdispatch.core.metrics import Count
 from pytest_dtdispatch.core.places import CodePlace, Phase
-from pytest_dtdispatch.steps.events import Asked, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.events import Miss, QueriedCache, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
-MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", Asked.NATIVE)
+MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", QueriedCache.NATIVE)
 AT = CodePlace("/train.py", 3, "layers.0", Phase.FORWARD)
 WRAPPED = Wrapping("from_local", "f32[8,8]", ("S0",), AT)
 GATHER = Redistribution("mm.default", "f32[8,8]", ("S0", "R"), ("R", "R"), 256)

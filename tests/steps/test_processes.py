@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate
 
 from pytest_dtdispatch.core.places import Phase
 from pytest_dtdispatch.measuring.capture import watching_processes
-from pytest_dtdispatch.steps.events import Asked
+from pytest_dtdispatch.steps.events import QueriedCache
 from pytest_dtdispatch.steps.measure import ProcessCounts, counting_in_processes
 
 pytestmark = pytest.mark.torch
@@ -39,7 +39,7 @@ def test_what_a_spawned_process_counts_comes_back(shard: Callable[..., Any], tmp
         {"all_gather": 1},
     )
     [miss], [moved] = found.missed, found.redistributions
-    assert isinstance(miss.asked, Asked)
+    assert isinstance(miss.asked, QueriedCache)
     assert miss.place is not None
     assert moved.place is not None
     assert (miss.place.file, miss.place.phase, moved.place.line) == (

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.core.metrics import MOST_LISTED
 from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.report.document import MOST_NOTES, View
-from pytest_dtdispatch.steps.events import Asked, Collective, Miss, Redistribution, Wrapping
+from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.steps.table import LIMITS, document, judge, state_of
 from tests.rendered import lines_of
 
 TEST = "test_train.py::test_step"
-MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "shape of self [9,8], was [8,8]", Asked.NATIVE)
+MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "shape of self [9,8], was [8,8]", QueriedCache.NATIVE)
 GATHER = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
 WRAPPED = Wrapping("from_local", "f32[8,8]", ("S0",))
 STEADY = StepCounts(hits=12, collectives=(("all_reduce", 1),), host_memory_growth_bytes=0)
@@ -58,7 +58,9 @@ def test_misses_of_other_threads_are_told_apart() -> None:
 
 
 def test_a_long_list_of_misses_is_cut_unless_it_is_asked_for() -> None:
-    many = tuple(Miss(f"op{i}.default(f32[8]R)@4", "first call of this op", Asked.NATIVE) for i in range(9))
+    many = tuple(
+        Miss(f"op{i}.default(f32[8]R)@4", "first call of this op", QueriedCache.NATIVE) for i in range(9)
+    )
     steps = Steps("train", (), (StepCounts(missed=many), StepCounts()))
     assert text_of(steps).count("missed op") == MOST_NOTES
     assert "and 4 more; -v lists them" in text_of(steps)
@@ -159,7 +161,7 @@ def test_an_excess_lists_what_it_consists_of_up_to_a_length() -> None:
         f"redistributes=0, and step 1 has 2\n    {GATHER} (2x)\n"
         "collectives=1, and step 1 has 2\n    all_gather: 64 bytes\n    all_reduce: 8 bytes"
     )
-    different = (Miss(f"mm {i}", "another shape", Asked.NATIVE) for i in range(MOST_LISTED + 3))
+    different = (Miss(f"mm {i}", "another shape", QueriedCache.NATIVE) for i in range(MOST_LISTED + 3))
     assert complaint(judge(steps_of(StepCounts(missed=(*different,))), {"misses": 0})).endswith(
         "\n    and 3 more"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.steps.events import Asked, Miss
+from pytest_dtdispatch.steps.events import Miss, QueriedCache
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
 from pytest_dtdispatch.watch.text import disturbed_line, steady_line, warmup_line
@@ -12,7 +12,7 @@ from pytest_dtdispatch.watch.text import disturbed_line, steady_line, warmup_lin
 
 def miss(rows: int, cause: str = "shape of self") -> Miss:
     text = f"shape of self [{rows},8], was [4,8]"
-    return Miss(f"add.Tensor(f32[{rows},8]S0)@4", text, Asked.NATIVE, cause=cause)
+    return Miss(f"add.Tensor(f32[{rows},8]S0)@4", text, QueriedCache.NATIVE, cause=cause)
 
 
 def missing(number: int, *missed: Miss) -> LoopStep:

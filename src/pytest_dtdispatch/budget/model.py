@@ -38,7 +38,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Spent:
+class CostShare:
     """A part of a step, or what a phase, an op, a module or a line has of it.
 
     Args:
@@ -135,23 +135,23 @@ class Budget:
         taken_off, left = sum(cell.timing_ns for cell in of_part), sum(cell.ns for cell in of_part)
         return "modelled" if taken_off > MODELLED * (left + taken_off) else "timed"
 
-    def by_phase(self) -> list[Spent]:
+    def by_phase(self) -> list[CostShare]:
         """What each phase takes, the dearest first."""
         return self._by(lambda cell: str(cell.place.phase) if cell.place else "")
 
-    def by_op(self) -> list[Spent]:
+    def by_op(self) -> list[CostShare]:
         """What each op takes, the dearest first."""
         return self._by(lambda cell: cell.op)
 
-    def by_module(self) -> list[Spent]:
+    def by_module(self) -> list[CostShare]:
         """What each module takes without those inside of it, by fully qualified name, the dearest first."""
         return self._by(lambda cell: cell.place.module if cell.place else "")
 
-    def by_line(self) -> list[Spent]:
+    def by_line(self) -> list[CostShare]:
         """What each line of the program takes, as ``train.py:41``, the dearest first."""
         return self._by(lambda cell: cell.place.line_text if cell.place else "")
 
-    def _by(self, key: Callable[[Cell], str]) -> list[Spent]:
+    def _by(self, key: Callable[[Cell], str]) -> list[CostShare]:
         groups: dict[str, list[Cell]] = {}
         for cell in self.cells:
             groups.setdefault(key(cell), []).append(cell)
@@ -159,11 +159,11 @@ class Budget:
         return sorted(shares, key=lambda share: -share.ns)
 
 
-def _share(name: str, cells: Iterable[Cell]) -> Spent:
+def _share(name: str, cells: Iterable[Cell]) -> CostShare:
     cells = list(cells)
     parts = _summed((str(cell.part), cell.ns) for cell in cells)
     by_size = dict(sorted(parts.items(), key=lambda item: -item[1]))
-    return Spent(name, sum(cell.ns for cell in cells), sum(cell.calls for cell in cells), by_size)
+    return CostShare(name, sum(cell.ns for cell in cells), sum(cell.calls for cell in cells), by_size)
 
 
 def _summed(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_dtdispatch.budget.model import Budget, Spent
+from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.report.document import (
     BarPart,
     Block,
@@ -25,7 +25,7 @@ from pytest_dtdispatch.report.document import (
 DEAREST = 10
 UNKNOWN = "(not known)"
 # What is told of each: the title, the shares, and what those without a name are.
-BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[Spent]], str], ...] = (
+BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
     ("phase", Budget.by_phase, UNKNOWN),
     ("line", Budget.by_line, UNKNOWN),
     ("module", Budget.by_module, "(outside of modules)"),
@@ -113,7 +113,7 @@ def _how_taken(budget: Budget) -> str:
     )
 
 
-def _breakdown(title: str, shares: Sequence[Spent], nameless: str, budget: Budget, most: int) -> Table:
+def _breakdown(title: str, shares: Sequence[CostShare], nameless: str, budget: Budget, most: int) -> Table:
     lines = [
         Line(
             _short(share.name) or nameless,
@@ -149,11 +149,11 @@ def _percent(ns: float, budget: Budget) -> str:
     return f"{ns / budget.measured_ns:.1%}" if budget.measured_ns else "-"
 
 
-def _calls(spent: Spent) -> str:
+def _calls(spent: CostShare) -> str:
     return f"{spent.calls:,.3g}" if spent.calls else "-"
 
 
-def _mostly(spent: Spent) -> str:
+def _mostly(spent: CostShare) -> str:
     """Name the parts that make most of it; those of redistributions are one."""
     sums: Counter[str] = Counter()
     for part, ns in spent.parts.items():

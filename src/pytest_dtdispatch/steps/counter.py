@@ -33,7 +33,14 @@ from pytest_dtdispatch.measuring.call import (
 )
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.places import PlaceFinder
-from pytest_dtdispatch.steps.events import Asked, Collective, Miss, Redistribution, Wrapping, change_text
+from pytest_dtdispatch.steps.events import (
+    Collective,
+    Miss,
+    QueriedCache,
+    Redistribution,
+    Wrapping,
+    change_text,
+)
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPlace, Describer, Reason, Seen
 from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, watching_ops, watching_transfers
@@ -53,7 +60,7 @@ class ThreadState(threading.local):
     depth = 0  # propagations that are running: one may need others
     asking: Any = None  # times the outermost of them
     nested = 0
-    asked = Asked.NONE
+    asked = QueriedCache.NONE
     python_entries = 0
     clears = 0
 
@@ -93,7 +100,7 @@ class ThreadState(threading.local):
 STATM = Path("/proc/self/statm")
 
 
-class Held(NamedTuple):
+class LiveCounts(NamedTuple):
     """What there is at one moment; objects up to a constant: each holds a reference to its class."""
 
     entries: dict[str, int]
@@ -102,11 +109,11 @@ class Held(NamedTuple):
     host_memory_bytes: int | None
 
     @classmethod
-    def by(cls, caches: ShardingCaches) -> Held:
+    def by(cls, caches: ShardingCaches) -> LiveCounts:
         """Look what there is."""
         return cls(caches.entries(), sys.getrefcount(spec_type()), sys.getrefcount(DTensor), resident_bytes())
 
-    def memory_since(self, earlier: Held) -> int | None:
+    def memory_since(self, earlier: LiveCounts) -> int | None:
         """Say how many bytes of resident memory were gained; None where the system does not tell."""
         now, before = self.host_memory_bytes, earlier.host_memory_bytes
         return None if now is None or before is None else now - before
@@ -254,7 +261,7 @@ class _Propagated(NamedTuple):
     """A call that propagated."""
 
     schema: Any  # holds specs: it must not outlive the lap, at whose end live specs are counted
-    asked: Asked
+    asked: QueriedCache
     nested: int
     error: str
     at: CallPlace
@@ -290,7 +297,7 @@ class StepCounter:
             measuring = entered.enter_context(Measuring(self.what))
             self._put_in(measuring.held)
             self._open = entered.pop_all()
-        self._held = Held.by(self._caches)
+        self._held = LiveCounts.by(self._caches)
         self._begin()
         return self
 
@@ -318,7 +325,7 @@ class StepCounter:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
         counts = self._counted()
         gc.collect()
-        held, before = Held.by(self._caches), self._held
+        held, before = LiveCounts.by(self._caches), self._held
         self._held = held
         self._begin()
         return replace(
@@ -335,7 +342,7 @@ class StepCounter:
         propagated = [entry for entry in self._log if isinstance(entry, _Propagated)]
         self._check(native_misses, propagated)
         missed, moved = self._explained(), self._transfers
-        native_entries = sum(one.asked is Asked.NATIVE and not one.error for one in propagated)
+        native_entries = sum(one.asked is QueriedCache.NATIVE and not one.error for one in propagated)
         self._log.clear()
         return StepCounts(
             hits=native_hits + self._python_hits,
@@ -367,7 +374,7 @@ class StepCounter:
 
     def on_native_miss(self, slow_path: Function, *args: Any) -> Any:
         """Note which cache was asked; what propagates is told of inside."""
-        with patch.object(self._thread, "asked", Asked.NATIVE):
+        with patch.object(self._thread, "asked", QueriedCache.NATIVE):
             return slow_path(*args)
 
     def on_propagation(self, propagate: Function, schema: Any) -> Any:
@@ -381,7 +388,7 @@ class StepCounter:
         if before.currsize < self._thread.python_entries:
             self._thread.clears += 1
         try:
-            return self._asking(cache, schema, Asked.PYTHON, lambda: info().misses > before.misses)
+            return self._asking(cache, schema, QueriedCache.PYTHON, lambda: info().misses > before.misses)
         finally:
             self._thread.python_entries = info().currsize
 
@@ -408,7 +415,9 @@ class StepCounter:
         self._thread.cleared()
         clear()
 
-    def _asking(self, ask: Function, schema: Any, asked: Asked, has_propagated: Callable[[], bool]) -> Any:
+    def _asking(
+        self, ask: Function, schema: Any, asked: QueriedCache, has_propagated: Callable[[], bool]
+    ) -> Any:
         thread, error = self._thread, ""
         profiled = ProfilerRange("miss", partial(_signature_text, schema))
         if not thread.depth:
@@ -425,13 +434,13 @@ class StepCounter:
             if not thread.depth:
                 thread.asking = None  # it holds specs
             if has_propagated():
-                self._python_misses += asked is Asked.PYTHON
+                self._python_misses += asked is QueriedCache.PYTHON
                 self._note_propagation(schema, asked, error)
             elif not thread.depth:
                 self._python_hits += 1
                 thread.tell(self._lap)
 
-    def _note_propagation(self, schema: Any, asked: Asked, error: str) -> None:
+    def _note_propagation(self, schema: Any, asked: QueriedCache, error: str) -> None:
         thread = self._thread
         if thread.depth:
             thread.nested += 1
@@ -451,7 +460,7 @@ class StepCounter:
 
     def _check(self, native_misses: int, propagated: Sequence[_Propagated]) -> None:
         """Compare what was seen with torch's own counter, which belongs to this thread."""
-        seen = sum(one.asked is Asked.NATIVE and one.at.thread == self._home for one in propagated)
+        seen = sum(one.asked is QueriedCache.NATIVE and one.at.thread == self._home for one in propagated)
         if seen != native_misses:
             warnings.warn(
                 f"misses of the native cache: {seen} were seen, and torch counts {native_misses}: "
@@ -474,7 +483,7 @@ class StepCounter:
         called = self._describer.called(*call, one.at)
         if one.error:
             reason = Reason(f"propagation raised {one.error}, and that is not kept")
-        elif one.asked is Asked.NONE:
+        elif one.asked is QueriedCache.NONE:
             reason = Reason(
                 "no cache was asked: the program is being traced, or a mode makes torch pass them by"
             )

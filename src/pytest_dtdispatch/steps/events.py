@@ -13,7 +13,7 @@ from typing import Protocol
 from pytest_dtdispatch.core.places import CodePlace
 
 
-class Asked(str, Enum):
+class QueriedCache(str, Enum):
     """The cache that had no answer when an op propagated."""
 
     NATIVE = "native cache"
@@ -41,7 +41,7 @@ class Miss:
 
     signature: str
     reason: str
-    asked: Asked
+    asked: QueriedCache
     nested: int = 0
     cause: str = field(default="", compare=False)
     call: int = field(default=0, compare=False)
@@ -165,7 +165,7 @@ def _at(place: CodePlace | None) -> str:
 NUMBER = re.compile(r"(?<![\w.#])(?:\d{1,3}(?:,\d{3})+(?= bytes)|\d+)(?![\w.])")
 
 
-class Happened(Protocol):
+class StepEvent(Protocol):
     """What may happen in a step."""
 
     @property
@@ -173,7 +173,7 @@ class Happened(Protocol):
         """What it has in common with others of the same cause."""
 
 
-def by_cause(steps: Sequence[Iterable[Happened]]) -> list[str]:
+def by_cause(steps: Sequence[Iterable[StepEvent]]) -> list[str]:
     """List what happened in each of some steps, a line for each cause.
 
     Example:

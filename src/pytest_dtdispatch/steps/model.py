@@ -109,8 +109,8 @@ class Steps:
         inputs: the shape of each input, those of the warm-up first; empty where none were given.
 
     Example:
-        >>> from pytest_dtdispatch.steps.events import Asked
-        >>> miss = Miss("mm.default(f32[8,9]S0, f32[9,8]R)@4", "first call of this op", Asked.NATIVE)
+        >>> from pytest_dtdispatch.steps.events import QueriedCache
+        >>> miss = Miss("mm.default(f32[8,9]S0, f32[9,8]R)@4", "first call of this op", QueriedCache.NATIVE)
         >>> steps = Steps("train", (), (StepCounts(hits=3, missed=(miss,)), StepCounts(hits=4)))
         >>> steps.calls, steps.misses, steps.misses_per_step
         (8, 1, 0.5)

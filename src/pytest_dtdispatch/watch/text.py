@@ -11,7 +11,7 @@ from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
-from pytest_dtdispatch.steps.events import Happened, by_cause
+from pytest_dtdispatch.steps.events import StepEvent, by_cause
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 
@@ -173,7 +173,7 @@ def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]
         yield note, Tone.NOTICE
 
 
-def _moved(counts: StepCounts) -> Sequence[tuple[str, Sequence[Happened]]]:
+def _moved(counts: StepCounts) -> Sequence[tuple[str, Sequence[StepEvent]]]:
     return (
         ("redistributed", counts.redistributions),
         ("ran", counts.collective_runs),
