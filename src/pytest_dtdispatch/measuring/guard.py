@@ -65,7 +65,7 @@ class Measuring:
         return not self.thread.is_alive() or self.thread.ident not in sys._current_frames()
 
     def against(self, task: Any) -> str:
-        """Return what keeps the calling thread, and from measuring; empty if nothing."""
+        """Return what keeps the calling thread and its task from measuring; empty if nothing."""
         if not self.is_of_this_thread():
             return (
                 f"{self.what} in thread {self.thread.name!r}: two threads would measure each other, "
