@@ -270,7 +270,7 @@ class DtDispatch:
             >>> made = []
             >>> scaling = DtDispatch().scaling(lambda n: lambda: made.append(n), sizes=(2, 4))
             >>> made, scaling.points, scaling.miss.exponent
-            ([4, 2], (), 0)
+            ([4, 2], (), 0.0)
         """
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import check_callable

@@ -135,7 +135,8 @@ def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
 
     for size in reversed(sizes):
         callable_at(make, size)()
-    miss, hit = (Fit(state, 0, 0, 0, why_not="nothing is measured") for state in (State.MISS, State.HIT))
+    why_not = "nothing is measured"
+    miss, hit = (Fit(state, 0.0, 0.0, 0.0, why_not=why_not) for state in (State.MISS, State.HIT))
     return Scaling(name or own_name(make), (), miss, hit)
 
 
