@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtdispatch.budget.located import Moment, cells_of, pieces
-from pytest_dtdispatch.budget.model import Budget, Cell
+from pytest_dtdispatch.budget.model import Budget, Cell, Moment, cells_of, pieces
 from pytest_dtdispatch.budget.parts import Part, Slice
 from pytest_dtdispatch.budget.table import document
 from pytest_dtdispatch.core.places import CodePlace, Phase

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.budget.located import PlaceLog, cells_of, noting_ns
-from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.budget.located import PlaceLog
+from pytest_dtdispatch.budget.model import Budget, cells_of, noting_ns
 from pytest_dtdispatch.budget.parts import (
     LOOK_UP,
     PROPAGATION,

@@ -1,15 +1,16 @@
-"""A budget: the wall time of a step, and the parts that add up to it. Without torch."""
+"""A budget: the wall time of a step, the parts that add up to it, and its cells at places. Without torch."""
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
-from pytest_dtdispatch.budget.parts import Part
+from pytest_dtdispatch.budget.parts import Course, Part, same_course
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.places import CodePlace
+from pytest_dtdispatch.core.places import CodePlace, Phase
 
 NOISY = 0.15  # share of the step
 UNEXPLAINED = 0.1  # likewise
@@ -171,3 +172,140 @@ def _summed(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     for name, ns in pairs:
         sums[name] += ns  # type: ignore[assignment]
     return dict(sums)
+
+
+class Moment(NamedTuple):
+    """From when on the program is at a place.
+
+    Args:
+        noted_ns: when it came there, and noting that began.
+        at_ns: when that ended, and the program went on.
+        place: where it is.
+        in_engine: whether that is code of the user's which autograd's engine called, as a checkpoint does.
+    """
+
+    noted_ns: int
+    at_ns: int
+    place: CodePlace
+    in_engine: bool
+
+
+def pieces(moments: Sequence[Moment], begin_ns: int, end_ns: int) -> list[tuple[Moment, float]]:
+    """Cut a time where the program went from one place to the next; give the share that each has of it.
+
+    Time that noting took belongs to no place.
+
+    Example:
+        >>> here = Moment(0, 0, CodePlace("a.py", 1), False)
+        >>> there = Moment(30, 35, CodePlace("a.py", 2), False)
+        >>> [(moment.place.line, share) for moment, share in pieces([here, there], 20, 45)]
+        [(1, 0.5), (2, 0.5)]
+    """
+    first = max(bisect.bisect_right(moments, begin_ns, key=lambda moment: moment.noted_ns) - 1, 0)
+    last = max(bisect.bisect_left(moments, end_ns, key=lambda moment: moment.noted_ns), first + 1)
+    inside = moments[first:last]
+    if not inside:
+        return []
+    ends = [*(moment.noted_ns for moment in inside[1:]), end_ns]
+    lengths = [
+        max(0, min(end, end_ns) - max(moment.at_ns, begin_ns))
+        for moment, end in zip(inside, ends, strict=True)
+    ]
+    if not sum(lengths):
+        return [(moment, 1.0) for moment in inside[:1]]
+    shares = ((moment, length / sum(lengths)) for moment, length in zip(inside, lengths, strict=True))
+    return [(moment, share) for moment, share in shares if share]
+
+
+def noting_ns(moments: Sequence[Moment], begin_ns: int, end_ns: int) -> int:
+    """Add up the time of a span that was spent on noting.
+
+    Example:
+        >>> noting_ns([Moment(30, 35, CodePlace("a.py", 2), False)], 20, 32)
+        2
+    """
+    first = bisect.bisect_right(moments, begin_ns, key=lambda moment: moment.at_ns)
+    last = bisect.bisect_left(moments, end_ns, key=lambda moment: moment.noted_ns)
+    inside = moments[first:last]
+    return sum(min(each.at_ns, end_ns) - max(each.noted_ns, begin_ns) for each in inside)
+
+
+Shares = list[tuple["CodePlace | None", float]]  # of a slice, at places
+
+
+def cells_of(
+    courses: Sequence[Course], moments: Sequence[Moment], located: Sequence[Course]
+) -> tuple[Cell, ...]:
+    """Add up the slices of several steps by part, op and place, and divide by the number of steps.
+
+    Args:
+        courses: what each step consists of.
+        moments: where the program was while steps were located.
+        located: what each of those consists of, on the clock of the moments. A step of the same course gives
+            its places to the slices of others; of a step of another course no places are known.
+    """
+    ns: Counter[tuple[str, str, CodePlace | None]] = Counter()
+    timing: Counter[tuple[str, str, CodePlace | None]] = Counter()
+    calls: Counter[tuple[str, str, CodePlace | None]] = Counter()
+    places = _Places(moments, located)
+    for course in courses:
+        for one, shares in zip(course, places.of(course), strict=True):
+            for number, (place, share) in enumerate(shares):
+                key = str(one.part), one.op, place
+                ns[key] += (one.end_ns - one.begin_ns - one.timing_ns) * share  # type: ignore[assignment]
+                timing[key] += one.timing_ns * share  # type: ignore[assignment]
+                calls[key] += one.calls if number == 0 else 0
+    count = len(courses)
+    return tuple(
+        Cell(*key, spent / count, calls[key] / count, timing[key] / count) for key, spent in ns.items()
+    )
+
+
+class _Places:
+    """Where the slices of a step were spent, by located steps of the same course."""
+
+    def __init__(self, moments: Sequence[Moment], located: Sequence[Course]) -> None:
+        self._moments = moments
+        self._located = located
+        self._known: dict[int, list[Shares]] = {}
+
+    def of(self, course: Course) -> list[Shares]:
+        """Give the shares of places of each slice of a step."""
+        for number, one in enumerate(self._located):
+            if same_course(one, course):
+                if number not in self._known:
+                    self._known[number] = list(self._find(one))
+                return self._known[number]
+        return [[(None, 1.0)]] * len(course)
+
+    def _find(self, course: Course) -> Iterator[Shares]:
+        made: dict[int, CodePlace] = {}  # where nodes of autograd were made, by their number
+        backward: CodePlace | None = None
+        for one in course:
+            span = (one.since_ns,) * 2 if one.since_ns >= 0 else (one.begin_ns, one.end_ns)
+            found = pieces(self._moments, *span)
+            origin = made.get(one.running)
+            in_code = [
+                (_in_module(moment.place, origin), share)
+                for moment, share in found
+                if moment.in_engine == one.in_engine
+            ]
+            if in_code and one.made >= 0:
+                made[one.made] = in_code[-1][0]
+            if one.in_engine and not in_code:
+                backward = found[-1][0].place if found else backward
+                yield [(_in_backward(origin or backward), 1.0)]
+            else:
+                total = sum(share for _, share in in_code)
+                yield [(place, share / total) for place, share in in_code] or [(None, 1.0)]
+
+
+def _in_module(place: CodePlace, origin: CodePlace | None) -> CodePlace:
+    """Put what a node calls outside of modules, as a function of the user's, in the module that made it."""
+    return replace(place, module=origin.module) if origin and not place.module else place
+
+
+def _in_backward(place: CodePlace | None) -> CodePlace | None:
+    if place is None:
+        return None
+    return replace(place, phase=Phase.BACKWARD)
