@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.gates.expected_file import read_expected
+from pytest_dtdispatch.gates.expected import read_expected
 from pytest_dtdispatch.plugin.kinds import metric_names
 from tests.fuzz.inputs import TRIED, assert_one_line, odd_texts, of_commands, spoiled
 

@@ -24,8 +24,7 @@ from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, S
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.verdicts import Threshold, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.gates.expected import judge_results
-from pytest_dtdispatch.gates.expected_file import ExpectedRow, parse_expected, read_results
+from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results, parse_expected, read_results
 from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
 from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.report.reported_run import ReportedRun

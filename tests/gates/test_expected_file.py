@@ -13,8 +13,8 @@ from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.core.metrics import MetricValue, row_key
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.gates import expected_file as expected
-from pytest_dtdispatch.gates.expected_file import (
+from pytest_dtdispatch.gates import expected
+from pytest_dtdispatch.gates.expected import (
     ExpectedRow,
     checked_reason,
     parse_expected,

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict, not_judged
-from pytest_dtdispatch.gates.figure_ratios import MOST_SAMPLES
 from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
     MIN_SAMPLES,
+    MOST_SAMPLES,
     StateRow,
     environment_differences,
     judge_run,

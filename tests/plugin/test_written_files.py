@@ -10,7 +10,7 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.metrics import MetricValue
-from pytest_dtdispatch.gates.expected_file import read_results
+from pytest_dtdispatch.gates.expected import read_results
 from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.reported_run import ReportedRun

@@ -9,8 +9,7 @@ import pytest
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict, not_judged
-from pytest_dtdispatch.gates.expected import judge_results
-from pytest_dtdispatch.gates.expected_file import ExpectedRow
+from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results
 from pytest_dtdispatch.gates.saved_run import StateRow, judge_run
 from pytest_dtdispatch.report.judgements import judgement_document
 from tests.rendered import lines_of

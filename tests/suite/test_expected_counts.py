@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.gates.expected_file import read_expected
+from pytest_dtdispatch.gates.expected import read_expected
 from pytest_dtdispatch.plugin.kinds import metric_names
 from tests import pytorch_reader
 

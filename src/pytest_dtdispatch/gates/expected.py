@@ -1,38 +1,230 @@
-"""Judge results against expected ones, and take over what a run found.
+"""Results against expected ones: their files, the rule, and taking over what a run found.
 
-An improvement counts too, unless it is not to: one that nobody recorded hides the next loss.
+Files are as PyTorch's pr_time_benchmarks has them: CSV without a header. Its reader takes the first four
+fields of a line and leaves a fifth alone: there stands why a value was changed. A comment line would stop it.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.files import checked_target, read_text, write_whole
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, noise_text
-from pytest_dtdispatch.core.metrics import FEW_SAMPLES, MetricNames, MetricValue
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.metrics import (
+    FEW_SAMPLES,
+    LONGEST_NAME,
+    MetricNames,
+    MetricValue,
+    plain_name,
+    row_key,
+)
+from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, read_decimal
 from pytest_dtdispatch.core.world import ranks_text
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.gates.expected_file import (
-    ExpectedFile,
-    ExpectedRow,
-    checked_reason,
-    parse_expected,
-    read_expected,
-    read_margin,
-    read_results,
-)
 
+MOST_BYTES = 64 * 2**20  # some 300,000 rows
+LONGEST_LINE = 10_000
+LONGEST_REASON = 500
+MOST = 2**63  # a count of instructions that is larger is no count
+EXPECTED_FORM = "name,metric,expected,noise_margin"
+RESULTS_FORM = "name,metric,value[,signature]"
 DIGITS = 4
 REGRESSED = "find what made it grow, or update the expected file where the cost is wanted"
 IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
 GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
 NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
 UNEXPECTED = "the expected file has no such row: add one to gate it"
+
+
+@dataclass(frozen=True)
+class ExpectedRow:
+    """What one metric is expected to be.
+
+    Args:
+        name: as results have it.
+        metric: one of the known ones.
+        expected: a whole number of at least 0, in the metric's unit.
+        noise_margin: how far from it a result may be, either way, as a fraction of it: 0.1 is 10 %.
+        reason: why it was last changed; may be empty.
+        line: number of its line in the file, from 1; 0 where it is in none.
+    """
+
+    name: str
+    metric: str
+    expected: int
+    noise_margin: float
+    reason: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        """One line of the file."""
+        reason = [self.reason] if self.reason else []
+        return _csv_line([self.name, self.metric, str(self.expected), repr(self.noise_margin), *reason])
+
+
+@dataclass(frozen=True)
+class ExpectedFile:
+    """A file of expected results.
+
+    Args:
+        where: its path.
+        text: all of it.
+        rows: in the order of their lines.
+    """
+
+    where: str
+    text: str
+    rows: tuple[ExpectedRow, ...]
+
+    def with_rows(self, rows: Iterable[ExpectedRow]) -> str:
+        """Write the text anew with other rows in some places."""
+        given = tuple(rows)
+        lines = self.text.split("\n")
+        end = "\r" if lines[0].endswith("\r") else ""
+        for row in given:
+            if row.line:
+                lines[row.line - 1] = f"{row}{end}"
+        if lines[-1] == "":
+            lines.pop()
+        lines += [f"{row}{end}" for row in given if not row.line]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def read_expected(path: Path, metrics: MetricNames) -> ExpectedFile:
+    """Read a file of expected results."""
+    return parse_expected(_text(path), str(path), metrics)
+
+
+def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
+    """Read the text of a file of expected results.
+
+    Blank lines, and comment lines that begin with ``#``, are kept and mean nothing.
+    """
+    rows = []
+    form = f"{EXPECTED_FORM}[,reason]"
+    for line, (name, metric, value, margin, *reason) in _rows(text, where, form, (4, 5), metrics):
+        expected = _whole(value, "expected", f"{where}:{line}")
+        noise_margin = read_margin(margin, f"{where}:{line}: noise_margin")
+        rows.append(ExpectedRow(name, metric, expected, noise_margin, plain_name("".join(reason)), line))
+    return ExpectedFile(where, text, tuple(rows))
+
+
+def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
+    """Read a file of results."""
+    rows = _rows(_text(path), str(path), RESULTS_FORM, (3, 4), metrics)
+    results = []
+    for line, (name, metric, value, *signature) in rows:
+        if signature and not name.endswith(f"::{cut_name(signature[0])}"):
+            raise ValueError(f"{path}:{line}: 4 fields, and a row is {RESULTS_FORM} of that name")
+        number = _whole(value, "value", f"{path}:{line}")
+        results.append(MetricValue(name, metric, number, signature="".join(signature)))
+    return tuple(results)
+
+
+def results_text(results: Iterable[MetricValue]) -> str:
+    """Write a line for each result, and no blank one, at which PyTorch's reader stops.
+
+    A signature that its name has cut is the last field, unless a line with it is too long to be read.
+    """
+    return "".join(f"{_result_line(result)}\n" for result in results)
+
+
+def checked_reason(text: str) -> str:
+    """Check a reason for a change, and make it one line."""
+    reason = plain_name(text)
+    if not 0 < len(reason) <= LONGEST_REASON:
+        raise ValueError(f"a reason has 1 to {LONGEST_REASON} characters, not {len(reason)}")
+    return reason
+
+
+def read_margin(text: str, what: str) -> float:
+    """Read a margin of noise; what it is stands in the error."""
+    try:
+        margin = read_decimal(text)
+    except ValueError:
+        margin = math.nan
+    if not 0 <= margin <= 1:
+        meant = f"; {margin:g} % is {margin / 100:g}" if 1 < margin <= 100 else ""
+        raise ValueError(f"{what} {_shown(text)} is not a fraction from 0 to 1{meant}")
+    return margin
+
+
+def _text(path: Path) -> str:
+    too_large = f"{path}: it has more than {MOST_BYTES // 2**20} MiB, and is no file of rows"
+    try:
+        text = read_text(path, MOST_BYTES, too_large)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: this is no text in UTF-8") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(f"{path}:{line}: this is no text: it has a zero byte")
+    return text
+
+
+def _rows(
+    text: str, where: str, form: str, lengths: tuple[int, ...], metrics: MetricNames
+) -> Iterator[tuple[int, list[str]]]:
+    """Split rows into fields, each with the number of its line; no two are of one metric of one name."""
+    seen = set()
+    for line, content in enumerate(text.split("\n"), start=1):
+        place = f"{where}:{line}"
+        if len(content) > LONGEST_LINE:
+            raise ValueError(f"{place}: a line of more than {LONGEST_LINE:,} characters")
+        if not content.strip() or content.lstrip().startswith("#"):
+            continue
+        try:
+            fields = next(csv.reader([content.removesuffix("\r")], strict=True))
+        except csv.Error as error:
+            raise ValueError(f"{place}: {error}; a row is one line, quoted as CSV") from None
+        if len(fields) not in lengths:
+            number = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+            raise ValueError(f"{place}: {number}, and a row is {form}; quote a name that has commas")
+        name, metric, *others = row_key(fields[0]), *map(str.strip, fields[1:])
+        if not name:
+            raise ValueError(f"{place}: the name is empty")
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"{place}: a name of more than {LONGEST_NAME:,} characters")
+        if metric not in metrics:
+            raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
+        if (name, metric) in seen:
+            raise ValueError(f"{place}: a second row of {metric} of {_shown(name)}")
+        seen.add((name, metric))
+        yield line, [name, metric, *others]
+
+
+def _whole(text: str, column: str, place: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    if not 0 <= value < MOST:
+        raise ValueError(f"{place}: {column} {_shown(text)} is not a whole number from 0 to 2**63-1")
+    return value
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _result_line(result: MetricValue) -> str:
+    fields = [result.name, result.metric, str(result.value)]
+    whole = _csv_line([*fields, result.signature])
+    return whole if result.signature and len(whole) <= LONGEST_LINE else _csv_line(fields)
+
+
+def _csv_line(fields: list[str]) -> str:
+    """Join fields; a first one that would read as a comment is quoted."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="").writerow(fields)
+    line = buffer.getvalue()
+    return f'"{fields[0]}"{line[len(fields[0]) :]}' if line.startswith("#") else line
 
 
 @dataclass(frozen=True)

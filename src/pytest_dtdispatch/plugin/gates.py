@@ -17,8 +17,7 @@ from pytest_dtdispatch.core.results import TestResults, number_name
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, not_judged
 from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import GateError, RanksError
-from pytest_dtdispatch.gates.expected import judge_results
-from pytest_dtdispatch.gates.expected_file import ExpectedFile, read_expected
+from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_expected
 from pytest_dtdispatch.gates.limits import complaint, over, unjudged
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.endings import GATE_FAILED

@@ -28,7 +28,7 @@ from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.shown import many, printable
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.gates.expected_file import results_text
+from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.page import html_page, require_jinja
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.summary import summary
