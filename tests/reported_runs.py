@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.measurement import (
     Share,
     State,
 )
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun

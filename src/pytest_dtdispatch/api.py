@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import NOT_MEASURED, Compared, Equal, Variants, check_variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
-from pytest_dtdispatch.core.callables import step_name
 from pytest_dtdispatch.core.parsing import read_given, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
+from pytest_dtdispatch.core.text import step_name
 from pytest_dtdispatch.errors import CaptureError, ScalingError
 from pytest_dtdispatch.scaling import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import Steps

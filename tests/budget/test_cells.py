@@ -9,7 +9,7 @@ import pytest
 from pytest_dtdispatch.budget.model import Budget, Cell, Moment, cells_of, pieces
 from pytest_dtdispatch.budget.parts import Part, Slice
 from pytest_dtdispatch.budget.table import document
-from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.report.terminal import plain_text
 

@@ -14,7 +14,7 @@ from pytest_dtdispatch.compiled.model import (
     Recompile,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement
-from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.core.results import Count
 
 BREAK = GraphBreak("print", "t.py:3")
 AGAIN = Recompile("f", "t.py:1", "size mismatch")

@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction, GraphBreak, Recompile
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import (
+from pytest_dtdispatch.core.results import (
     FEW_SAMPLES,
     MOST_LISTED,
     Count,
+    Finding,
     MetricValue,
+    NamedCall,
+    TestResults,
     listed,
     plain_name,
     repeated,
     row_key,
 )
-from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.events import Miss, QueriedCache, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps

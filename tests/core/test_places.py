@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace, Phase
 
 
 def test_a_file_below_the_current_directory_is_written_from_there(

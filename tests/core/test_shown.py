@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.core.shown import printable, shown
+from pytest_dtdispatch.core.text import printable, shown
 
 
 @pytest.mark.parametrize(

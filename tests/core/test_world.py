@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.core.world import World, read_world, why_no_world
+from pytest_dtdispatch.core.environment import World, read_world, why_no_world
 
 TORCHRUN = {
     "RANK": "3",

@@ -21,7 +21,7 @@ from pytest_dtdispatch.ab.run import BASE, HEAD, Run
 from pytest_dtdispatch.ab.run import judge_run as judge_ab_run
 from pytest_dtdispatch.ab.run import read_run as read_ab_run
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Threshold, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results, parse_expected, read_results

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.parsing import READERS
-from pytest_dtdispatch.core.shown import MOST_SHOWN, shown
+from pytest_dtdispatch.core.text import MOST_SHOWN, shown
 from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 from tests.fuzz.inputs import TRIED, assert_one_line, fuzzed, odd_texts, odd_values, spoiled
 

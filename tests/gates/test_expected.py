@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.gates.expected import ExpectedRow, corrections, judge_results, read_expected, shortened
 from pytest_dtdispatch.plugin.kinds import metric_names

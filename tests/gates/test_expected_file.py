@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue, row_key
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.results import MetricValue, TestResults, row_key
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.gates import expected
 from pytest_dtdispatch.gates.expected import (

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.measuring.places import PlaceFinder
 
 pytestmark = pytest.mark.torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_dtdispatch.core.world import World
+from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.errors import DevicesError, MeshError
 from pytest_dtdispatch.meshes import place
 from pytest_dtdispatch.meshes.place import Place, choose_place

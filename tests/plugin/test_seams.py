@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.core.measurement import UNITS
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.report.saved_run import read_run

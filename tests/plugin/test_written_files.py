@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.gates.expected import read_results
 from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS

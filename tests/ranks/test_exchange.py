@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
-from pytest_dtdispatch.core.world import World
+from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.ranks import exchange as exchange_module
 from pytest_dtdispatch.ranks.exchange import PREFIX, Exchange, Lockstep, LostRanksError

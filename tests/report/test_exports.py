@@ -10,8 +10,8 @@ import pytest
 
 from pytest_dtdispatch.core.files import form_of
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State, Unit
-from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.parsing import Export
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.exports import FORMATS, export_saved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.report.history import history_document
 from pytest_dtdispatch.report.reported_run import ReportedRun
 from tests.rendered import lines_of

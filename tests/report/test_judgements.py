@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict, not_judged
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results
 from pytest_dtdispatch.gates.saved_run import StateRow, judge_run

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.core import saved_file
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
 from pytest_dtdispatch.report.document import BarPart, Document, Folded, Span, StackedBar, Tone, one_line
 from pytest_dtdispatch.report.page import html_page

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dtdispatch.core.files import SUMMARY, form_of
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.steps.events import Miss, QueriedCache, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 

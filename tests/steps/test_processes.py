@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.tensor import Replicate
 
-from pytest_dtdispatch.core.places import Phase
+from pytest_dtdispatch.core.events import Phase
 from pytest_dtdispatch.measuring.capture import watching_processes
 from pytest_dtdispatch.steps.events import QueriedCache
 from pytest_dtdispatch.steps.measure import ProcessCounts, counting_in_processes

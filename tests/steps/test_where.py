@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.core.places import CodePlace
+from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.steps.events import Miss, by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.shown import many
+from pytest_dtdispatch.core.text import many
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
     hochberg,

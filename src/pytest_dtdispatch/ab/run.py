@@ -45,7 +45,7 @@ from pytest_dtdispatch.core.ab_answer import GO_ON, Answer, AnswerKind
 from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_whole
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.progress import tell
-from pytest_dtdispatch.core.shown import brief
+from pytest_dtdispatch.core.text import brief
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress

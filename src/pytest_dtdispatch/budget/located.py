@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_dtdispatch.budget.model import Moment
-from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.measuring.places import FrameOwner, Frames, ModuleNames
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.parts import Course, Part, same_course
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.places import CodePlace, Phase
 
 NOISY = 0.15  # share of the step
 UNEXPLAINED = 0.1  # likewise

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.compare.model import Variants
-from pytest_dtdispatch.core.shown import printable, shown
+from pytest_dtdispatch.core.text import printable, shown
 from pytest_dtdispatch.errors import CompareError, UnequalError
 from pytest_dtdispatch.measuring.call import dtype_text, shape_text
 from pytest_dtdispatch.measuring.replay import RandomState

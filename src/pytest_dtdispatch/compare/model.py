@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.metrics import row_key
-from pytest_dtdispatch.core.shown import printable, shown
+from pytest_dtdispatch.core.results import row_key
+from pytest_dtdispatch.core.text import printable, shown
 from pytest_dtdispatch.errors import CompareError, GateError
 from pytest_dtdispatch.stats.medians import paired_ratio
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.results import Count
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 

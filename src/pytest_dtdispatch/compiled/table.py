@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.metrics import repeated
+from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count, unjudged
 from pytest_dtdispatch.report.document import (

@@ -1,8 +1,64 @@
-"""What ran while a profiler did, as plain data. Without torch."""
+"""What happened in a step, and where: file and line, module, phase."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
+
+
+class Phase(str, Enum):
+    """What a step of training does at a moment."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    CLIPPING = "clipping"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class CodePlace:
+    """A line of the user's program, the module that runs, and the phase of the step.
+
+    Args:
+        file: of the nearest line that is neither torch's nor this plugin's; empty where there is none.
+        line: its number.
+        module: by its fully qualified name, the outermost one by its class; empty outside of modules.
+        phase: of the step.
+
+    Example:
+        >>> str(CodePlace("train.py", 41, "layers.0.attention.wq", Phase.BACKWARD))
+        'train.py:41 in layers.0.attention.wq (backward)'
+        >>> str(CodePlace("train.py", 7, "", Phase.OPTIMIZER))
+        'train.py:7 (optimizer)'
+    """
+
+    file: str = ""
+    line: int = 0
+    module: str = ""
+    phase: Phase = Phase.OTHER
+
+    @property
+    def line_text(self) -> str:
+        """The line, as ``train.py:41``; empty where there is none."""
+        return f"{self.short_file}:{self.line}" if self.file else ""
+
+    def __str__(self) -> str:
+        at = self.line_text or "nowhere in the program"
+        return f"{at}{f' in {self.module}' if self.module else ''} ({self.phase})"
+
+    @property
+    def short_file(self) -> str:
+        """The path from the current directory, where the file lies below it; else the whole path."""
+        try:
+            relative = os.path.relpath(self.file)
+        except (OSError, ValueError):  # there is no current directory, or the file is on another drive
+            return self.file
+        return self.file if relative.startswith(os.pardir) else relative
 
 
 class Event(NamedTuple):

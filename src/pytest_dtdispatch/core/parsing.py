@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import read_decimal, read_thresholds
 from pytest_dtdispatch.errors import DtDispatchError
 

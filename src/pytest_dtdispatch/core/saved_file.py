@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.files import read_text
-from pytest_dtdispatch.core.shown import brief
+from pytest_dtdispatch.core.text import brief
 
 MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
 MOST_HELD_BYTES = 8 * MOST_BYTES

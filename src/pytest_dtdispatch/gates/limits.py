@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_dtdispatch.core.metrics import listed
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.results import listed
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 
 FAILING = (Verdict.REGRESSED, Verdict.MISSING, Verdict.DISABLED)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import CaptureError, ScalingError
 
 _lock = threading.RLock()

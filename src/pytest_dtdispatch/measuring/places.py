@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from pytest_dtdispatch.core.places import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.torchapi.hooks import (
     engine_code,
     handed_to,

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples
-from pytest_dtdispatch.core.metrics import repeated
+from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import place_text
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.call import (

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.core.parsing import read_choice, read_mesh, read_names
-from pytest_dtdispatch.core.shown import shown
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.world import World
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import MeshError, RanksError, first_said
 from pytest_dtdispatch.meshes.place import REAL, Place, choose_place, group_backend
 from pytest_dtdispatch.ranks.exchange import Exchange, join

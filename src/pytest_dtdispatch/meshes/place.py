@@ -9,9 +9,8 @@ from math import prod
 import torch
 import torch.distributed as dist
 
-from pytest_dtdispatch.core.environment import Environment
+from pytest_dtdispatch.core.environment import Environment, World, read_world
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.world import World, read_world
 from pytest_dtdispatch.errors import DevicesError, MeshError
 from pytest_dtdispatch.torchapi.groups import has_local_mode
 from pytest_dtdispatch.torchapi.missing_api import cuda_driver_version, torch_build

@@ -17,9 +17,8 @@ import pytest
 from pytest_dtdispatch.core.ab_answer import GO_ON, KIND, OUTPUT, PASSES, Answer, AnswerKind, RowSample
 from pytest_dtdispatch.core.files import write_whole
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.metrics import MOST_LISTED, Count, row_key
 from pytest_dtdispatch.core.plain_data import encode
-from pytest_dtdispatch.core.results import TestResults, state_name
+from pytest_dtdispatch.core.results import MOST_LISTED, Count, TestResults, row_key, state_name
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
-from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import METRICS
 from pytest_dtdispatch.report.saved_run import KEY, encode_run

@@ -12,7 +12,7 @@ from _pytest import terminal
 
 from pytest_dtdispatch.core.environment import NO_TORCH, has_torch
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.core.shown import many
+from pytest_dtdispatch.core.text import many
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.resolve import row_nodeid, test_settings

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import require_torch
-from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.core.environment import read_world, require_torch
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.ranks import rank_of, test_number

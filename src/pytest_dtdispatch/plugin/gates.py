@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_dtdispatch.core.metrics import MetricValue, row_key
-from pytest_dtdispatch.core.results import TestResults, number_name
+from pytest_dtdispatch.core.environment import read_world
+from pytest_dtdispatch.core.results import MetricValue, TestResults, number_name, row_key
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, not_judged
-from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_expected
 from pytest_dtdispatch.gates.limits import complaint, over, unjudged

@@ -13,7 +13,7 @@ from _pytest.junitxml import xml_key
 
 from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.parsing import Export
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.endings import FILE_LOST
 from pytest_dtdispatch.plugin.plugin_object import PluginObject

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.metrics import MetricValue
+from pytest_dtdispatch.core.environment import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
 from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict
-from pytest_dtdispatch.core.world import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.kinds import KINDS

@@ -13,11 +13,10 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
-from pytest_dtdispatch.core.callables import own_name, step_name
 from pytest_dtdispatch.core.files import TRACE_EXPORT
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.metrics import row_key
-from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Unseen, number_name
+from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Unseen, number_name, row_key
+from pytest_dtdispatch.core.text import own_name, step_name
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.gates.limits import complaint, unjudged

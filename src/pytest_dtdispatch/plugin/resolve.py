@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.core.environment import read_world, why_no_world
 from pytest_dtdispatch.core.parsing import READERS, Export, read_choice
-from pytest_dtdispatch.core.shown import shown
-from pytest_dtdispatch.core.world import read_world, why_no_world
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin.settings import (
     FEW,

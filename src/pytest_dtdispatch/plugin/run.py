@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.parsing import ON
-from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.ranks import (

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import load_text, require_torch
-from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
 from pytest_dtdispatch.core.progress import NOTHING, tell, told_to
-from pytest_dtdispatch.core.results import Unseen
+from pytest_dtdispatch.core.results import Count, Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.world import read_world
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.endings import (

@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, rendezvous  # type: ignore[attr-defined]
 
-from pytest_dtdispatch.core.world import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
+from pytest_dtdispatch.core.environment import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
 from pytest_dtdispatch.errors import RanksError, first_said
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere

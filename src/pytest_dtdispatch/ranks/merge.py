@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pytest_dtdispatch.core.environment import group_ranks, ranks_text
 from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
-from pytest_dtdispatch.core.metrics import MetricValue
 from pytest_dtdispatch.core.plain_data import decode
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict
-from pytest_dtdispatch.core.world import group_ranks, ranks_text
 from pytest_dtdispatch.gates.limits import over
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"

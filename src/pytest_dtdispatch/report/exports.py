@@ -25,8 +25,8 @@ from pytest_dtdispatch.core.files import (
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Samples
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.results import state_name
-from pytest_dtdispatch.core.shown import many, printable
 from pytest_dtdispatch.core.signatures import shorten
+from pytest_dtdispatch.core.text import many, printable
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.page import html_page, require_jinja

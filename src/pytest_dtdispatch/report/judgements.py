@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from pytest_dtdispatch.core.shown import many
 from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.text import many
 from pytest_dtdispatch.core.verdicts import Drift, Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import NOISY, TIME, Contains, Measurement, State
 from pytest_dtdispatch.core.results import InPlace, TestResults, Unseen, has_figure
-from pytest_dtdispatch.core.shown import many
+from pytest_dtdispatch.core.text import many
 from pytest_dtdispatch.report.document import (
     Document,
     Line,

@@ -15,8 +15,8 @@ from typing import Any
 from pytest_dtdispatch.core.files import REPORT_TITLE
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import number_name, state_name
-from pytest_dtdispatch.core.shown import many, printable
 from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.text import many, printable
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (

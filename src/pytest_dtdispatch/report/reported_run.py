@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
-from pytest_dtdispatch.core.metrics import MetricValue, row_key
-from pytest_dtdispatch.core.results import OWN_TABLES, row_metrics
+from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_key, row_metrics
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold
 from pytest_dtdispatch.report.document import Document, View
 

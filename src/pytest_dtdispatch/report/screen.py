@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
 from pytest_dtdispatch.core.progress import NOTHING, told_to
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import Text, document_lines, page_width, text_of
 

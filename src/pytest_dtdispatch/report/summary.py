@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_dtdispatch.core.files import SUMMARY_TITLE
-from pytest_dtdispatch.core.metrics import row_key
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,

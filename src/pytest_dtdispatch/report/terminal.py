@@ -13,8 +13,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import digest_name, fit_name, shorten
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.places import CodePlace
+from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.measuring.call import (
     OpCall,

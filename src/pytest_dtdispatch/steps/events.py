@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import groupby, takewhile
 from typing import Protocol
 
-from pytest_dtdispatch.core.places import CodePlace
+from pytest_dtdispatch.core.events import CodePlace
 
 
 class QueriedCache(str, Enum):

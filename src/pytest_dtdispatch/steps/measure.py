@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.shown import printable
 from pytest_dtdispatch.core.signatures import place_text, shorten
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.measuring.call import shape_text, tensor_text
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from pytest_dtdispatch.core.callables import step_name
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.metrics import Count
-from pytest_dtdispatch.core.shown import shown
+from pytest_dtdispatch.core.results import Count
+from pytest_dtdispatch.core.text import shown, step_name
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.steps.events import Collective, Miss, Redistribution, Wrapping, by_cause
 

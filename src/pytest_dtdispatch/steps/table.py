@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.core.results import number_name
-from pytest_dtdispatch.core.shown import many
+from pytest_dtdispatch.core.text import many
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View

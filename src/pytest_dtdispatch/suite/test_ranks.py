@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.api import DtDispatch
-from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.llama import Sizes, llama, split, training_step

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pytest_dtdispatch.core.metrics import Count
+from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.steps.events import NUMBER, Miss, ranged
 from pytest_dtdispatch.steps.model import StepCounts
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from pytest_dtdispatch.core.shown import printable
+from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.watch.step_watch import StepWatch
 from pytest_dtdispatch.watch.text import calls_text, is_first_rank, say_on_first_rank

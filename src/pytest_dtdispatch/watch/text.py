@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from pytest_dtdispatch.core.shown import shown
-from pytest_dtdispatch.core.world import read_world
+from pytest_dtdispatch.core.environment import read_world
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.steps.events import StepEvent, by_cause

@@ -1,6 +1,9 @@
-"""What is shown of texts and values that others made: one line, with nothing in it that moves a cursor."""
+"""Texts: what is shown of values and of names that anybody may have given."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 MOST_SHOWN = 120
 LONGEST_ERROR = 400
@@ -54,3 +57,14 @@ def brief(error: object) -> str:
     """
     text, half = str(error), LONGEST_ERROR // 2
     return text if len(text) <= LONGEST_ERROR else f"{text[: half - 3]}...{text[-half:]}"
+
+
+def own_name(fn: Callable[..., Any]) -> str:
+    """Name a callable; what has no name of its own is named in angle brackets."""
+    return str(getattr(fn, "__name__", "<unnamed>"))
+
+
+def step_name(step_fn: Callable[[], object]) -> str:
+    """Name a step: a lambda is a ``step``."""
+    name = own_name(step_fn)
+    return "step" if name.startswith("<") else name
