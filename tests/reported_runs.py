@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.measurement import (
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
-from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
 
 MISSES, HITS = (900_000, 910_000, 905_000, 990_000, 902_000), (6_900, 7_100, 7_000, 7_050, 6_950, 9_000)
 ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"

@@ -85,7 +85,7 @@ def _update_expected(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.report.exports import export_saved
     from pytest_dtdispatch.report.history import history_document
-    from pytest_dtdispatch.report.saved_run import read_run
+    from pytest_dtdispatch.report.run import read_run
 
     exports = [export for each in options.exports or () for export in each]
     if exports and len(options.saved) > 1:

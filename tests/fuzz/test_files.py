@@ -27,8 +27,7 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results, parse_expected, read_results
 from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
 from pytest_dtdispatch.plugin.kinds import metric_names
-from pytest_dtdispatch.report.reported_run import ReportedRun
-from pytest_dtdispatch.report.saved_run import KEY, decode_run, encode_run
+from pytest_dtdispatch.report.run import KEY, ReportedRun, decode_run, encode_run
 from tests.fuzz.inputs import TRIED, assert_one_line, changed, fuzzed, odd_texts, spoiled
 
 METRICS = metric_names()

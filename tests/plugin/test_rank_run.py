@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.report.saved_run import read_run
+from pytest_dtdispatch.report.run import read_run
 from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.plugin_runs import measure
 from tests.probes import has_rule

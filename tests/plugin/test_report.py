@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.report.page import html_page
-from pytest_dtdispatch.report.saved_run import read_run
+from pytest_dtdispatch.report.run import read_run
 from tests.plugin_runs import IMPORTS, assert_says_once, measure, run
 
 pytestmark = pytest.mark.torch

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.report.saved_run import read_run
+from pytest_dtdispatch.report.run import read_run
 from tests.plugin_runs import IMPORTS, assert_says_once, benchmarks_of, measure, run, text_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -13,8 +13,7 @@ from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.gates.expected import read_results
 from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
-from pytest_dtdispatch.report.reported_run import ReportedRun
-from pytest_dtdispatch.report.saved_run import KEY, encode_run
+from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run
 from tests.plugin_runs import IMPORTS, measure, text_of
 
 pytestmark = pytest.mark.torch

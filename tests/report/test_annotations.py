@@ -6,7 +6,7 @@ import re
 
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document
-from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
 from pytest_dtdispatch.report.summary import MOST_SHOWN, CodeLine, error_commands
 from tests.reported_runs import HOSTILE, hostile_run
 

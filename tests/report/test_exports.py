@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.exports import FORMATS, export_saved
-from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.run import ReportedRun
 from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
 
 TRACE = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "step 1", "ts": 0, "dur": 1}]}'

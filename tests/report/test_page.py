@@ -36,7 +36,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.page import html_page
-from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedDocument, ReportedGate, ReportedRun
 from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profiled_run, row, run_of
 
 VOID = {"meta", "link", "input"}

@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.core import saved_file
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.report import run as saved_file
 from pytest_dtdispatch.report.document import BarPart, Document, Folded, Span, StackedBar, Tone, one_line
 from pytest_dtdispatch.report.page import html_page
-from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
-from pytest_dtdispatch.report.saved_run import (
+from pytest_dtdispatch.report.run import (
     KEY,
     NOTHING,
     OTHER_VERSION,
     VERSION,
+    ReportedDocument,
+    ReportedGate,
+    ReportedRun,
     decode_run,
     encode_run,
     read_run,

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
-from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedDocument, ReportedGate, ReportedRun
 from pytest_dtdispatch.report.summary import MOST_BYTES, MOST_ROWS, stopped_summary, summary
 from tests.reported_runs import ADD, hostile_run, row, run_of
 

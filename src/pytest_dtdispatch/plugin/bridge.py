@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import METRICS
-from pytest_dtdispatch.report.saved_run import KEY, encode_run
+from pytest_dtdispatch.report.run import KEY, encode_run
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults

@@ -20,7 +20,7 @@ from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.report.reported_run import ReportedGate
+    from pytest_dtdispatch.report.run import ReportedGate
 
 GATE_FAILED, FILE_LOST, NOT_MEASURED = "gate failed", "file not written", "not measured"
 # How files and tests end that measure nothing, by the names of pytest's terminal.

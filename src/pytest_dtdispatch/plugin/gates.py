@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.core.verdicts import Judgement, Threshold
     from pytest_dtdispatch.gates.saved_run import StateRow
     from pytest_dtdispatch.plugin.settings import Settings
-    from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
+    from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
 
 WHERE = "limits"
 XFAIL = "its test is marked to fail (xfail)"
@@ -73,7 +73,7 @@ class Gate(PluginObject):
 
     def reported(self) -> ReportedGate | None:
         """Give what was judged; None where nothing was asked for."""
-        from pytest_dtdispatch.report.reported_run import ReportedGate
+        from pytest_dtdispatch.report.run import ReportedGate
 
         if not self.judgements:
             return None
@@ -282,7 +282,7 @@ class SavedRunGate(Gate):
     def _read(self) -> None:
         from pytest_dtdispatch.gates.saved_run import state_rows
         from pytest_dtdispatch.plugin.bridge import saved_run
-        from pytest_dtdispatch.report.saved_run import read_run
+        from pytest_dtdispatch.report.run import read_run
 
         named = self._config.getoption("benchmark_compare")
         asked = "--benchmark-compare" if named is True else f"--benchmark-compare={named}"

@@ -19,7 +19,7 @@ from pytest_dtdispatch.plugin.endings import FILE_LOST
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
-from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import (
     MOST_BYTES,
     CodeLine,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.launch import RankEnd
-    from pytest_dtdispatch.report.reported_run import ReportedRun
+    from pytest_dtdispatch.report.run import ReportedRun
 
 
 def begin(config: pytest.Config) -> None:

@@ -30,7 +30,7 @@ from pytest_dtdispatch.plugin.open_capture import told_of
 from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
-from pytest_dtdispatch.report.reported_run import ReportedDocument, ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedDocument, ReportedGate, ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
 from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.ranks import RankSession
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
-    from pytest_dtdispatch.report.reported_run import ReportedRun
+    from pytest_dtdispatch.report.run import ReportedRun
 
 LIMITS, SAVED_RUN, EXPECTED = "dtdispatch-limits", "dtdispatch-saved-run", "dtdispatch-expected"
 GATES = (LIMITS, SAVED_RUN, EXPECTED)

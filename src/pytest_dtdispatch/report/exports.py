@@ -30,7 +30,7 @@ from pytest_dtdispatch.core.text import many, printable
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.page import html_page, require_jinja
-from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import summary
 from pytest_dtdispatch.stats.medians import bounds
 

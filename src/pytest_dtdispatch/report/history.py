@@ -16,7 +16,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.reported_run import ReportedRun
+from pytest_dtdispatch.report.run import ReportedRun
 
 # What may differ between runs that compare.
 HARMLESS = {"pytest-dtdispatch", "commit"}

@@ -26,8 +26,8 @@ from pytest_dtdispatch.report.document import (
     plain,
 )
 from pytest_dtdispatch.report.judgements import TONES, verdict_counts
-from pytest_dtdispatch.report.reported_run import ReportedRun
 from pytest_dtdispatch.report.rows import profiles
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
 from pytest_dtdispatch.report.units import short_count, short_time
 

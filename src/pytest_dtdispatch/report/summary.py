@@ -26,8 +26,8 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.judgements import change_text, drift_lines, growth_percent, verdict_counts
 from pytest_dtdispatch.report.markdown import document_text
-from pytest_dtdispatch.report.reported_run import ReportedGate, ReportedRun
 from pytest_dtdispatch.report.rows import document as of_rows
+from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
 
 # Of the summary of one step: "Job summaries are isolated between steps and each step is restricted to a
 # maximum size of 1MiB", in GitHub's reference of workflow commands.

@@ -1,14 +1,65 @@
-"""A run as every written format takes it: one that has just ended, or one that was saved."""
+"""A run as every output takes it: encoded whole into the file that pytest-benchmark saves, and read again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
+from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
+from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_key, row_metrics
+from pytest_dtdispatch.core.text import brief
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold
 from pytest_dtdispatch.report.document import Document, View
+
+MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
+MOST_HELD_BYTES = 8 * MOST_BYTES
+# What a list, a mapping, and a value behind another one take, read and copied.
+HELD_BYTES = {"[": 64, "{": 200, ",": 80}
+
+T = TypeVar("T")
+KEY = "dtdispatch"  # of the run in the file
+VERSION = 1
+NOTHING = "nothing in it was measured with --dtdispatch"
+OTHER_VERSION = "another version of pytest-dtdispatch saved it: save it anew with this one"
+
+
+def read_saved(path: Path, read: Callable[[Any], T], what: str = "saved run") -> T:
+    """Read a saved run by what reads its members.
+
+    Args:
+        path: of the file.
+        read: makes a value of the members; a ValueError says what is wrong with them.
+        what: what the file should be.
+
+    Raises:
+        ValueError: in one line, which file it is and what is wrong with it.
+    """
+    try:
+        too_large = f"it has more than {MOST_BYTES // 2**20} MiB"
+        return read(members_of(read_text(path, MOST_BYTES, too_large)))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no {what}: it is no text") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no {what}: {brief(error)}") from None
+
+
+def members_of(text: str) -> Any:
+    """Read JSON from anywhere, unless its values would take far more memory than its text."""
+    if sum(text.count(sign) * size for sign, size in HELD_BYTES.items()) > MOST_HELD_BYTES:
+        raise ValueError(f"its values would take more than {MOST_HELD_BYTES // 2**20} MiB of memory")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}: {error.msg}") from None
 
 
 @dataclass(frozen=True)
@@ -119,3 +170,42 @@ class ReportedRun:
             found += (number for number in self.numbers if number.name.startswith(f"{row_key(test)}::"))
         known = set(found)
         return (*found, *(number for number in self.numbers if number not in known))
+
+
+def encode_run(run: ReportedRun) -> dict[str, Any]:
+    """Make plain data of all that is reported of a run."""
+    return {"version": VERSION, "run": encode(replace(run, traces=()))}  # a trace is a file of its own
+
+
+def read_run(path: Path) -> ReportedRun:
+    """Read a saved run.
+
+    Args:
+        path: of what ``--benchmark-json``, ``--benchmark-save`` or ``--benchmark-autosave`` wrote.
+
+    Raises:
+        ValueError: in one line, which file it is and what is wrong with it.
+    """
+    return replace(read_saved(path, decode_run), where=str(path))
+
+
+def decode_run(members: Any) -> ReportedRun:
+    """Read the members of such a file, which may come from anywhere.
+
+    Raises:
+        ValueError: in a few words, what is wrong with them.
+    """
+    plain = members.get(KEY) if isinstance(members, dict) and "benchmarks" in members else None
+    if plain is None:
+        raise ValueError(NOTHING)
+    if not isinstance(plain, dict) or plain.get("version") != VERSION:
+        raise ValueError(OTHER_VERSION)
+    try:
+        run: ReportedRun = decode(ReportedRun, plain.get("run"))
+    except RecursionError:
+        raise ValueError(f"its {KEY} is nested too deeply") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"its {KEY} has {error}") from None
+    if not run:
+        raise ValueError(NOTHING)
+    return run
