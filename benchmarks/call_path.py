@@ -39,7 +39,7 @@ HANDED_OUT = (*VERDICT, "Measurement", "Samples", "Book", "TestResults")
 # What is followed, from the first call of a function of this name on; at once where it is empty.
 OP_FROM = (("__torch_dispatch__", OP),)
 VERDICT_FROM = (("", VERDICT), ("_publish", HANDED_OUT), ("judge_run", (*VERDICT, "Text")))
-BESIDE = ("bridge", "plugin/bridge")
+BESIDE = ("pytest_benchmark", "plugin/pytest_benchmark")
 Stages = Sequence[tuple[str, Sequence[str]]]
 FREE_ROOMS = ("torchapi", "core")  # may be come back to
 LOOKED_AT = 4  # of a list, a tuple or a dictionary: what else is in it is alike

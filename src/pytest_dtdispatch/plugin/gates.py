@@ -18,10 +18,9 @@ from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, not_
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_expected
 from pytest_dtdispatch.gates.limits import complaint, over, unjudged
-from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.endings import GATE_FAILED
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
-from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.plugin.resolve import (
     limits_given,
     marker_values,
@@ -281,7 +280,7 @@ class SavedRunGate(Gate):
 
     def _read(self) -> None:
         from pytest_dtdispatch.gates.saved_run import state_rows
-        from pytest_dtdispatch.plugin.bridge import saved_run
+        from pytest_dtdispatch.plugin.pytest_benchmark import saved_run
         from pytest_dtdispatch.report.run import read_run
 
         named = self._config.getoption("benchmark_compare")

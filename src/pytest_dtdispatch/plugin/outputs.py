@@ -15,8 +15,8 @@ from pytest_dtdispatch.core.files import checked_target, write_whole
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.text import printable
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin import PluginObject
 from pytest_dtdispatch.plugin.endings import FILE_LOST
-from pytest_dtdispatch.plugin.plugin_object import PluginObject
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
 from pytest_dtdispatch.report.run import ReportedRun

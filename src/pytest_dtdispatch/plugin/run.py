@@ -68,7 +68,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     settings = resolve.run_settings(config)
     resolve.refuse_idle_flags(config, settings)
     if config.pluginmanager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
-        from pytest_dtdispatch.plugin.bridge import Bridge
+        from pytest_dtdispatch.plugin.pytest_benchmark import Bridge
 
         config.pluginmanager.register(Bridge(config, settings), "dtdispatch-bridge")
     rank = rank_of(config)

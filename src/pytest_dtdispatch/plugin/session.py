@@ -17,7 +17,7 @@ from pytest_dtdispatch.core.progress import NOTHING, tell, told_to
 from pytest_dtdispatch.core.results import Count, Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
-from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.endings import (
     Unmeasured,
     add_failures,
@@ -26,8 +26,7 @@ from pytest_dtdispatch.plugin.endings import (
     why_nothing,
 )
 from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents, legends, numbers
-from pytest_dtdispatch.plugin.open_capture import told_of
-from pytest_dtdispatch.plugin.plugin_object import PluginObject
+from pytest_dtdispatch.plugin.recorder import told_of
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
 from pytest_dtdispatch.report.run import ReportedDocument, ReportedGate, ReportedRun
