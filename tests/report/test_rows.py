@@ -20,9 +20,9 @@ from pytest_dtdispatch.core.measurement import (
     Share,
     State,
 )
+from pytest_dtdispatch.core.text import Scale, column_scale
 from pytest_dtdispatch.report.document import Tone, View
 from pytest_dtdispatch.report.rows import document
-from pytest_dtdispatch.report.units import Scale, column_scale
 from tests.rendered import line_of, lines_of, table_of, titles_of
 
 

@@ -18,6 +18,7 @@ from pytest_dtdispatch.ab.rule import (
     state_of,
 )
 from pytest_dtdispatch.ab.run import Found, Pair, Run
+from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -34,7 +35,6 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.judgements import verdict_counts
-from pytest_dtdispatch.report.units import MICROSECONDS
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
 STATUS = (  # the first that a row has is that of the run

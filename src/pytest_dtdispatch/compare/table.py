@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.compare.model import METRICS, CallCounts, ComparedVariant, RatioOutcome
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.report.rows import SCATTER, scatter_text
-from pytest_dtdispatch.report.units import MICROSECONDS
 
 LEGEND = (
     "Compared: variants in turn; two are told apart where the whole interval of their ratio (99.9 %, over "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import repeated
+from pytest_dtdispatch.core.text import MICROSECONDS, Scale
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count, unjudged
 from pytest_dtdispatch.report.document import (
@@ -21,7 +22,6 @@ from pytest_dtdispatch.report.document import (
     View,
 )
 from pytest_dtdispatch.report.notes import mark, proved, title_of
-from pytest_dtdispatch.report.units import MICROSECONDS, Scale
 
 LIMITS = ("recompiles", "graph_breaks")  # each names what it limits
 NOT_COUNTED = "?"

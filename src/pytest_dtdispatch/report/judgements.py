@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import many
+from pytest_dtdispatch.core.text import column_scale, many
 from pytest_dtdispatch.core.verdicts import Drift, Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -20,7 +20,6 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.units import column_scale
 
 TONES = {
     Verdict.PASSED: Tone.GOOD,

@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.files import REPORT_TITLE
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import number_name, state_name
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import many, printable
+from pytest_dtdispatch.core.text import many, printable, short_count, short_time
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
@@ -29,7 +29,6 @@ from pytest_dtdispatch.report.judgements import TONES, verdict_counts
 from pytest_dtdispatch.report.rows import profiles
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
-from pytest_dtdispatch.report.units import short_count, short_time
 
 NO_JINJA = "an HTML report needs jinja2: pip install pytest-dtdispatch[report]"
 NO_ROWS = "No signature or call was measured."

@@ -17,6 +17,7 @@ from pytest_dtdispatch.core.measurement import (
     refused_of,
 )
 from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.core.text import MICROSECONDS, MILLISECONDS, Scale
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -31,15 +32,18 @@ from pytest_dtdispatch.report.document import (
     one_line,
 )
 from pytest_dtdispatch.report.notes import mark, proved, title_of
-from pytest_dtdispatch.report.units import MICROSECONDS, MILLISECONDS, Scale
 
 ENOUGH = 0.95  # of what all rows cost: those that make it are shown
 FEW = 5  # rows, which are all shown
 NOTHING = "nothing was timed: no op on DTensors ran in the region"
 PROFILED = "Python, with the machine code that it calls"
 SCATTER = "+-%"
-SCALES = {State.COLD: MILLISECONDS, State.MISS: MILLISECONDS, State.HIT: MICROSECONDS}
-SamplesOf = Callable[[Measurement], Samples | None]
+SCALES = {
+    State.COLD: MILLISECONDS,
+    State.MISS: MILLISECONDS,
+    State.HIT: MICROSECONDS,
+    State.LOCAL: MICROSECONDS,
+}
 MEANINGS = {
     "calls": "how often the program made the call",
     "share": "of what all rows of the region cost: calls x overhead, or x hit where there is no local",
@@ -100,119 +104,101 @@ class RowTable:
     brief: Mapping[str, str]
 
 
-def steady(row: Measurement) -> Samples | None:
-    """Return the samples of later calls: hits, else calls of an op that never propagates."""
-    return row.steady
-
-
-def of_state(state: State) -> SamplesOf:
-    """Return what picks the samples of a state; a hit is any later call."""
-    return steady if state is State.HIT else lambda row: row.of(state)
-
-
 def scatter_text(samples: Samples | None) -> str:
     """Format how far samples scatter, in percent; a dash where that is not known."""
     return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
 
 
-def recorded(row: Measurement) -> str:
-    """Format how many samples there are: misses + hits."""
-    return "+".join(str(each.count if each else 0) for each in (row.of(State.MISS), row.steady))
+def _of_state(state: State, text: Callable[[Samples], str]) -> Callable[[Measurement], str]:
+    """Return what formats the samples of a state of a row; a hit is any later call."""
+
+    def cell(row: Measurement) -> str:
+        samples = row.steady if state is State.HIT else row.of(state)
+        return text(samples) if samples else "-"
+
+    return cell
 
 
-def _ratio(row: Measurement) -> str:
+def _ratio_text(row: Measurement) -> str:
     ratio = row.miss_over_hit
-    return "-" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
+    return f"{ratio:,.0f}" if ratio is not None and ratio >= 10 else _exact_ratio_text(row)
 
 
-def _exact_ratio(row: Measurement) -> str:
+def _exact_ratio_text(row: Measurement) -> str:
     return "-" if row.miss_over_hit is None else f"{row.miss_over_hit:,.1f}"
 
 
-def _count_text(count: float | None) -> str:
-    return "-" if count is None else f"{count:,}"
+def _sample_counts(row: Measurement) -> str:
+    return "+".join(str(each.count if each else 0) for each in (row.of(State.MISS), row.steady))
 
 
-def _times() -> Iterator[RowColumn]:
-    def figure(samples: SamplesOf, scale: Scale) -> Callable[[Measurement], str]:
-        return lambda row: scale.text(each.figure if (each := samples(row)) else None)
-
-    for state, scale in SCALES.items():
-        samples = of_state(state)
-        yield RowColumn(state, figure(samples, scale), scale.name, is_cold=state is State.COLD)
-        if state is not State.COLD:
-            yield RowColumn(SCATTER, lambda row, samples=samples: scatter_text(samples(row)))  # type: ignore[misc]
-    us = MICROSECONDS
-    yield RowColumn("local", lambda row: us.text(row.figure(State.LOCAL)), us.name)
-    yield RowColumn("overhead", lambda row: us.text(row.overhead_ns), us.name)
-    yield RowColumn("miss/hit", _ratio)
-    yield RowColumn("samples", recorded)
+def _times_of(state: State, scale: Scale) -> Iterator[RowColumn]:
+    is_cold = state is State.COLD
+    yield RowColumn(state, _of_state(state, lambda samples: scale.text(samples.figure)), scale.name, is_cold)
+    if state in (State.MISS, State.HIT):
+        yield RowColumn(SCATTER, _of_state(state, scatter_text))
 
 
-def _counts() -> Iterator[RowColumn]:
-    def figure(samples: SamplesOf) -> Callable[[Measurement], str]:
-        return lambda row: _count_text(each.figure if (each := samples(row)) else None)
-
-    def more(samples: SamplesOf) -> Callable[[Measurement], str]:
-        return lambda row: _count_text(each.span if (each := samples(row)) else None)
-
-    for state in (State.COLD, State.MISS, State.HIT):
-        yield RowColumn(state, figure(of_state(state)), is_cold=state is State.COLD)
-        if state is not State.COLD:
-            yield RowColumn(f"{state}+", more(of_state(state)))
-    yield RowColumn("local", figure(of_state(State.LOCAL)))
-    yield RowColumn("miss/hit", _exact_ratio)
-    yield RowColumn("samples", recorded)
+def _counts_of(state: State) -> Iterator[RowColumn]:
+    yield RowColumn(
+        state, _of_state(state, lambda samples: f"{samples.figure:,}"), is_cold=state is State.COLD
+    )
+    if state in (State.MISS, State.HIT):
+        yield RowColumn(f"{state}+", _of_state(state, lambda samples: f"{samples.span:,}"))
 
 
-def _ranks() -> Iterator[RowColumn]:
-    def middle(samples: SamplesOf, scale: Scale) -> Callable[[Measurement], str]:
-        return lambda row: scale.text(each.middle_ns if (each := samples(row)) else None)
+def _ranks_of(state: State, scale: Scale) -> Iterator[RowColumn]:
+    def slowest(samples: Samples) -> str:
+        rank, ns = samples.slowest if samples.by_rank else (None, None)
+        return "-" if rank is None else f"{scale.text(ns)} r{rank}"
 
-    def slowest(samples: SamplesOf, scale: Scale) -> Callable[[Measurement], str]:
-        def text(row: Measurement) -> str:
-            each = samples(row)
-            if each is None or not each.by_rank:
-                return "-"
-            rank, ns = each.slowest
-            return f"{scale.text(ns)} r{rank}"
+    def spread(samples: Samples) -> str:
+        return f"{samples.spread:.0%}" if samples.by_rank else "-"
 
-        return text
-
-    def spread(samples: SamplesOf) -> Callable[[Measurement], str]:
-        return lambda row: f"{each.spread:.0%}" if (each := samples(row)) and each.by_rank else "-"
-
-    def overhead(row: Measurement) -> str:
-        hit, local = row.steady, row.of(State.LOCAL)
-        return MICROSECONDS.text(hit.middle_ns - local.middle_ns if hit and local else None)
-
-    for state, scale in SCALES.items():
-        samples, is_cold = of_state(state), state is State.COLD
-        yield RowColumn(state, middle(samples, scale), scale.name, is_cold)
-        yield RowColumn("slowest", slowest(samples, scale), is_cold=is_cold)
-        yield RowColumn("spread", spread(samples), is_cold=is_cold)
-    yield RowColumn("local", middle(of_state(State.LOCAL), MICROSECONDS), MICROSECONDS.name)
-    yield RowColumn("overhead", overhead, MICROSECONDS.name)
-    yield RowColumn("samples", recorded)
+    is_cold = state is State.COLD
+    middle = _of_state(state, lambda samples: scale.text(samples.middle_ns))
+    yield RowColumn(state, middle, scale.name, is_cold)
+    if state is not State.LOCAL:
+        yield RowColumn("slowest", _of_state(state, slowest), is_cold=is_cold)
+        yield RowColumn("spread", _of_state(state, spread), is_cold=is_cold)
 
 
+def _rank_overhead(row: Measurement) -> str:
+    hit, local = row.steady, row.of(State.LOCAL)
+    return MICROSECONDS.text(hit.middle_ns - local.middle_ns if hit and local else None)
+
+
+SAMPLES = RowColumn("samples", _sample_counts)
 MORE, MORE_BRIEF = "how many more the greatest count has", "what the greatest count has more"
 TIMES = RowTable(
-    tuple(_times()),
+    (
+        *(column for state, scale in SCALES.items() for column in _times_of(state, scale)),
+        RowColumn("overhead", lambda row: MICROSECONDS.text(row.overhead_ns), MICROSECONDS.name),
+        RowColumn("miss/hit", _ratio_text),
+        SAMPLES,
+    ),
     "Quietest blocks: of seven blocks of neighbouring samples the lowest median.",
     ("rounds", "samples", "total", "miss/hit", "local", "calls", "overhead"),
     MEANINGS,
     BRIEF,
 )
 COUNTS = RowTable(
-    tuple(_counts()),
+    (
+        *(column for state in SCALES for column in _counts_of(state)),
+        RowColumn("miss/hit", _exact_ratio_text),
+        SAMPLES,
+    ),
     "{unit}: the least of the calls that were counted.",
     ("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls"),
     {**MEANINGS, "miss+": MORE, "hit+": MORE},
     {**BRIEF, "miss+": MORE_BRIEF, "hit+": MORE_BRIEF},
 )
 RANKS = RowTable(
-    tuple(_ranks()),
+    (
+        *(column for state, scale in SCALES.items() for column in _ranks_of(state, scale)),
+        RowColumn("overhead", _rank_overhead, MICROSECONDS.name),
+        SAMPLES,
+    ),
     "A figure is the median over ranks of the median of each.",
     ("rounds", "samples", "local", "total", "overhead", "calls", "spread", "slowest"),
     {
@@ -372,14 +358,13 @@ def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> 
     ]
     if not rows:
         return Document((one_line(NOTHING),))
-    columns = [column for column in TIMES.columns if column.title in ("miss", "hit", SCATTER)]
-    lines = tuple(
-        line_of(row, (str(row.calls), *(column.text(row) for column in columns)), View()) for row in rows
-    )
-    heads = (Column("calls"), *(Column(column.title, column.unit) for column in columns))
-    group = Group(f"{title} ({Contains.DISPATCH})", lines)
-    table = Table(heads, (group,), proof_title=title_of(lines))
     meanings = {name: MEANINGS[name] for name in ("miss", "hit", SCATTER)}
+    columns = [RowColumn("calls", lambda row: str(row.calls))]
+    columns += [column for column in TIMES.columns if column.title in meanings]
+    lines = tuple(line_of(row, [column.text(row) for column in columns], View()) for row in rows)
+    group = Group(f"{title} ({Contains.DISPATCH})", lines)
+    heads = tuple(Column(column.title, column.unit) for column in columns)
+    table = Table(heads, (group,), proof_title=title_of(lines))
     return Document((table, *proved(rows)), TIMES.legend, meanings)
 
 
