@@ -40,265 +40,95 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 INFINITY, NAN = float("inf"), float("nan")
 
 
-@pytest.mark.parametrize(("value", "count"), [("1", 1), ("20", 20), (" 7 ", 7), (1, 1), (1000, 1000)])
-def test_a_count_is_a_whole_number_of_at_least_one(value: Any, count: int) -> None:
-    assert read_count(value) == count
+COUNT = "a whole number of at least 1"
+MESH = "a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
+SECONDS = "a number of seconds above 0"
+MOST_SECONDS = f"{SECONDS}, and at most 1,000,000,000"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "0",
-        "-1",
-        "x",
-        "",
-        "1.5",
-        "1e3",
-        "inf",
-        "1_0",
-        "\uff13",
-        "\u0663",
-        0,
-        -1,
-        2.0,
-        1.5,
-        INFINITY,
-        NAN,
-        True,
-        None,
-        [1],
-    ],
-)
-def test_anything_else_is_no_count(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^a whole number of at least 1$"):
-        read_count(value)
+def read_word_of(value: Any) -> str:
+    return read_choice(value, ("auto", "fake"))
 
 
-def test_a_number_that_is_not_whole_is_no_count_whatever_its_type() -> None:
-    class Rounded:
-        def __int__(self) -> int:
-            return 2
-
-    for value in (numpy.float32(2.7), numpy.float64(2), Decimal("2.7"), Rounded(), b"2"):
-        with pytest.raises(ValueError, match=r"^a whole number of at least 1$"):
-            read_count(value)
-    assert read_count(numpy.int64(2)) == 2
-
-
-@pytest.mark.parametrize(("value", "ranks"), [("1", 1), ("2", 2), ("1024", 1024)])
-def test_ranks_are_a_count_with_a_limit(value: str, ranks: int) -> None:
-    assert read_ranks(value) == ranks
-
-
-@pytest.mark.parametrize("value", ["0", "x", "1025", "50000000", "9" * 5000])
-def test_more_ranks_than_a_machine_runs_are_refused_and_the_limit_is_named(value: str) -> None:
-    with pytest.raises(ValueError, match=r"^a whole number from 1 to 1,024$"):
-        read_ranks(value)
-
-
-@pytest.mark.parametrize(("value", "rounds"), [("auto", "auto"), ("20", 20), (7, 7)])
-def test_rounds_are_a_count_or_auto(value: Any, rounds: int | str) -> None:
-    assert read_rounds(value) == rounds
-
-
-@pytest.mark.parametrize("value", ["AUTO", "automatic", " auto", "0", "", 0, 1.5, True, None, ["auto"]])
-def test_anything_else_is_no_number_of_rounds(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^a whole number of at least 1, or auto$"):
-        read_rounds(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"), [("1", 1.0), ("0.2", 0.2), ("1e-3", 1e-3), (2, 2.0), (0.5, 0.5)]
-)
-def test_seconds_are_a_number_above_zero(value: Any, seconds: float) -> None:
-    assert read_seconds(value) == seconds
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "0",
-        "-1",
-        "x",
-        "",
-        "nan",
-        "inf",
-        "1e400",
-        "1s",
-        "3_0",
-        "\uff13",
-        "\u0663",
-        0,
-        -0.5,
-        NAN,
-        INFINITY,
-        True,
-        None,
-        (1,),
-        pytest.param(10**400, id="1e400"),
-    ],
-)
-def test_anything_else_is_no_number_of_seconds(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^a number of seconds above 0$"):
-        read_seconds(value)
-
-
-@pytest.mark.parametrize("value", ["1e300", "1000000001", 1e10])
-def test_seconds_that_no_clock_can_wait_for_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^a number of seconds above 0, and at most 1,000,000,000$"):
-        read_seconds(value)
-
-
-def test_an_array_is_no_word_and_no_path_has_a_zero_byte() -> None:
-    with pytest.raises(ValueError, match=r"^one of auto, cpu$"):
-        read_choice(numpy.array([1, 2]), ("auto", "cpu"))
-    with pytest.raises(ValueError, match=r"^the path of a file$"):
-        read_file("a\0b.csv")
-
-
-@pytest.mark.parametrize(("value", "limit"), [(1, 1.0), (1.3, 1.3), (1e-3, 1e-3)])
-def test_a_limit_is_a_number_above_zero(value: Any, limit: float) -> None:
-    assert read_limit(value) == limit
-
-
-@pytest.mark.parametrize(
-    "value",
-    [0, -0.5, "1.3", "x", NAN, INFINITY, True, None, (1,), pytest.param(10**400, id="1e400")],
-)
-def test_anything_else_is_no_limit(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^a number above 0$"):
-        read_limit(value)
-
-
-@pytest.mark.parametrize("value", [(4, 16, 8), [16, 8, 4], {4, 8, 16}, range(4, 17, 4)])
-def test_sizes_are_whole_numbers_that_differ_and_come_back_rising(value: Any) -> None:
-    assert read_sizes(value) == tuple(sorted(value))
-    assert read_sizes(iter(value)) == tuple(sorted(value))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [(), (8,), (8, 8), (8, 0), (8, -1), (8, 16.0), (8, "16"), (8, True), (8, None), 8, None, "8,16", "816"],
-)
-def test_anything_else_is_no_sizes(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^two or more whole numbers of at least 1 that differ$"):
-        read_sizes(value)
-
-
-@pytest.mark.parametrize("word", ["1", "true", "yes", "on", "TRUE", "On", True])
-def test_a_switch_is_on(word: Any) -> None:
-    assert read_switch(word) is True
-
-
-@pytest.mark.parametrize("word", ["0", "false", "no", "off", "False", "OFF", False])
-def test_a_switch_is_off(word: Any) -> None:
-    assert read_switch(word) is False
-
-
-@pytest.mark.parametrize("value", ["", "maybe", "2", 1, 0, None, ["true"]])
-def test_anything_else_is_no_switch(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^true or false$"):
-        read_switch(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "shape"),
-    [
+# Each reader, what it reads and makes of it, and what it says of anything else.
+READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
+    read_count: (("1", 1), ("20", 20), (" 7 ", 7), (1, 1), (1000, 1000), (numpy.int64(2), 2)),
+    read_ranks: (("1", 1), ("2", 2), ("1024", 1024)),
+    read_rounds: (("auto", "auto"), ("20", 20), (7, 7)),
+    read_seconds: (("1", 1.0), ("0.2", 0.2), ("1e-3", 1e-3), (2, 2.0), (0.5, 0.5)),
+    read_limit: ((1, 1.0), (1.3, 1.3), (1e-3, 1e-3)),
+    read_sizes: (
+        ((4, 16, 8), (4, 8, 16)),
+        ({8, 4}, (4, 8)),
+        (iter([16, 8]), (8, 16)),
+        (range(4, 17, 4), (4, 8, 12, 16)),
+    ),
+    read_switch: (
+        *((word, True) for word in ("1", "true", "yes", "on", "TRUE", "On", True)),
+        *((word, False) for word in ("0", "false", "no", "off", "False", "OFF", False)),
+    ),
+    read_mesh: (
         ("4", (4,)),
         ("2x4", (2, 4)),
         ("8x8x4", (8, 8, 4)),
         (4, (4,)),
-        ((2, 4), (2, 4)),
         ([2, 4], (2, 4)),
         (("2",), (2,)),
-    ],
+    ),
+    read_names: ((("dp", "tp"), ("dp", "tp")), (["dp", "tp"], ("dp", "tp"))),
+    read_globs: (("add*", ("add*",)), (("add*", "mm"), ("add*", "mm")), (["mm"], ("mm",)), ((), ())),
+    read_word_of: (("fake", "fake"),),
+    read_word: ((" aot_eager ", "aot_eager"),),
+}
+
+
+class Rounded:
+    def __int__(self) -> int:
+        return 2
+
+
+DIGITS = ("1_0", "\uff13", "\u0663")  # which int() takes
+NO_NUMBERS = (0, -1, INFINITY, NAN, True, None, [1])
+NO_COUNTS = ("0", "-1", "x", "", "1.5", "1e3", "inf", *DIGITS, 2.0, 1.5, *NO_NUMBERS, Rounded(), b"2")
+NUMBERS_OF_OTHERS = (numpy.float32(2.7), numpy.float64(2), Decimal("2.7"))
+NO_SECONDS = ("0", -0.5, (1,), "-1", "x", "", "nan", "inf", "1e400", "1s", *DIGITS, *NO_NUMBERS, 10**400)
+NO_SIZES = (
+    (),
+    (8,),
+    (8, 8),
+    (8, 0),
+    (8, -1),
+    (8, 16.0),
+    (8, "16"),
+    (8, True),
+    (8, None),
+    8,
+    None,
+    "8,16",
+    "816",
 )
-def test_a_mesh_is_one_extent_or_several(value: Any, shape: tuple[int, ...]) -> None:
-    assert read_mesh(value) == shape
-
-
-@unhurried
-@given(st.lists(st.integers(1, 2**40), min_size=1, max_size=6))
-def test_a_mesh_is_read_as_it_is_written(extents: list[int]) -> None:
-    shape = tuple(extents)
-    assert read_mesh(mesh_text(shape)) == read_mesh(shape) == read_mesh(extents) == shape
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "2x",
-        "x4",
-        "0x4",
-        "2xx4",
-        "-1",
-        "2X4",
-        "2,4",
-        "",
-        "x",
-        0,
-        (),
-        [],
-        (2, 0),
-        (2, None),
-        ((2, 4),),
-        2.0,
-        True,
-        None,
-        (INFINITY,),
-        {2: 4},
-    ],
-)
-def test_anything_else_is_no_mesh(value: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"^a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4$"
-    ):
-        read_mesh(value)
-
-
-@pytest.mark.parametrize("value", [("dp", "tp"), ["dp", "tp"]])
-def test_names_are_a_tuple_of_texts(value: Any) -> None:
-    assert read_names(value) == ("dp", "tp")
-
-
-@pytest.mark.parametrize("value", ["dp", ("dp", ""), ("dp", 1), None, 3, {"dp"}])
-def test_anything_else_is_no_names(value: Any) -> None:
-    with pytest.raises(ValueError, match=r'^a tuple of names, such as \("dp", "tp"\)$'):
-        read_names(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "globs"), [("add*", ("add*",)), (("add*", "mm"), ("add*", "mm")), (["mm"], ("mm",)), ((), ())]
-)
-def test_globs_are_one_text_or_several(value: Any, globs: tuple[str, ...]) -> None:
-    assert read_globs(value) == globs
-
-
-@pytest.mark.parametrize("value", ["", [""], ("add*", 1), None, 3])
-def test_anything_else_is_no_globs(value: Any) -> None:
-    with pytest.raises(ValueError, match=r'^globs of op names, such as "add\*"$'):
-        read_globs(value)
-
-
-def test_a_choice_is_one_of_its_words() -> None:
-    assert read_choice("fake", ("auto", "fake")) == "fake"
-
-
-@pytest.mark.parametrize("value", ["", "Fake", "mpi", None, 1, ["fake"], ("auto", "fake")])
-def test_anything_else_is_no_choice_and_the_words_are_listed(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^one of auto, fake$"):
-        read_choice(value, ("auto", "fake"))
-
-
-JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(),
-    st.binary(),
-    st.lists(st.integers()),
-    st.tuples(),
+NO_MESH_TEXTS = ("2x", "x4", "0x4", "2xx4", "-1", "2X4", "2,4", "", "x")
+NO_MESHES: tuple[Any, ...] = (0, (), [], (2, 0), (2, None), ((2, 4),), 2.0, True, None, (INFINITY,), {2: 4})
+REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
+    (read_count, COUNT, (*NO_COUNTS, *NUMBERS_OF_OTHERS)),
+    (read_ranks, "a whole number from 1 to 1,024", ("0", "x", "1025", "50000000", "9" * 5000)),
+    (
+        *(read_rounds, f"{COUNT}, or auto"),
+        ("AUTO", "automatic", " auto", "0", "", 0, 1.5, True, None, ["auto"]),
+    ),
+    (read_seconds, SECONDS, NO_SECONDS),
+    (read_seconds, MOST_SECONDS, ("1e300", "1000000001", 1e10)),
+    (read_limit, "a number above 0", (0, -0.5, "1.3", "x", NAN, INFINITY, True, None, (1,), 10**400)),
+    (read_sizes, "two or more whole numbers of at least 1 that differ", NO_SIZES),
+    (read_switch, "true or false", ("", "maybe", "2", 1, 0, None, ["true"])),
+    (read_mesh, MESH, (*NO_MESH_TEXTS, *NO_MESHES)),
+    (read_names, 'a tuple of names, such as ("dp", "tp")', ("dp", ("dp", ""), ("dp", 1), None, 3, {"dp"})),
+    (read_globs, 'globs of op names, such as "add*"', ("", [""], ("add*", 1), None, 3)),
+    (
+        *(read_word_of, "one of auto, fake"),
+        ("", "Fake", "mpi", None, 1, ["fake"], ("auto", "fake"), numpy.array([1, 2])),
+    ),
+    (read_file, "the path of a file", ("a\0b.csv",)),
 )
 
 
@@ -310,25 +140,37 @@ def refusal(read: Callable[[Any], Any], value: Any) -> str:
     return ""
 
 
+@pytest.mark.parametrize("read", READ)
+def test_each_reader_takes_a_value_as_it_is_written_anywhere(read: Callable[[Any], Any]) -> None:
+    for value, expected in READ[read]:
+        made = read(value)
+        assert (made, type(made)) == (expected, type(expected)), value
+
+
+@pytest.mark.parametrize(("read", "says", "values"), REFUSED, ids=lambda part: getattr(part, "__name__", ""))
+def test_anything_else_is_refused_with_what_is_valid(
+    read: Callable[[Any], Any], says: str, values: tuple[Any, ...]
+) -> None:
+    for value in values:
+        assert refusal(read, value) == says, value
+
+
+@unhurried
+@given(st.lists(st.integers(1, 2**40), min_size=1, max_size=6))
+def test_a_mesh_is_read_as_it_is_written(extents: list[int]) -> None:
+    shape = tuple(extents)
+    assert read_mesh(mesh_text(shape)) == read_mesh(shape) == read_mesh(extents) == shape
+
+
+SIMPLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+JUNK = SIMPLE | st.lists(st.integers()) | st.tuples()
+
+
 @unhurried
 @given(JUNK)
 def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> None:
-    assert refusal(read_count, value) in ("", "a whole number of at least 1")
-    assert refusal(read_rounds, value) in ("", "a whole number of at least 1, or auto")
-    refused = refusal(read_seconds, value)
-    assert refused in (
-        "",
-        "a number of seconds above 0",
-        "a number of seconds above 0, and at most 1,000,000,000",
-    )
-    assert refusal(read_switch, value) in ("", "true or false")
-    assert refusal(read_mesh, value) in (
-        "",
-        "a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4",
-    )
-    assert refusal(read_names, value) in ("", 'a tuple of names, such as ("dp", "tp")')
-    assert refusal(read_globs, value) in ("", 'globs of op names, such as "add*"')
-    assert refusal(lambda given: read_choice(given, ("a",)), value) in ("", "one of a")
+    for read, _, _ in REFUSED[:-1]:
+        assert refusal(read, value) in ("", *(says for of, says, _ in REFUSED if of is read))
 
 
 # Thresholds
@@ -370,14 +212,8 @@ def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
         ("median", "not 'median'"),
         ("", "not ''"),
         ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
-        (
-            "warm=median:5%",
-            f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'warm'",
-        ),
-        (
-            "local=median:5%",
-            f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'local'",
-        ),
+        ("warm=median:5%", f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'warm'"),
+        ("local=median:5%", f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'local'"),
         ("hit=:5%", "not ''"),
         (["median:5%", "x"], "not 'x'"),
         (0.1, "thresholds, such as"),
@@ -391,7 +227,6 @@ def test_anything_else_is_no_threshold(value: Any, says: str) -> None:
 
 
 def test_a_name_is_text_that_shows() -> None:
-    assert read_word(" aot_eager ") == "aot_eager"
     for value in ("", "  ", 5, None):
         with pytest.raises(ValueError, match="a name"):
             read_word(value)
