@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents, legends, 
 from pytest_dtdispatch.plugin.recorder import told_of
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
-from pytest_dtdispatch.report.run import ReportedDocument, ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedDocument, ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
 from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
 
@@ -190,12 +190,31 @@ class Session(PluginObject):
 
     @functools.cached_property
     def reported(self) -> ReportedRun:
-        """Give what this run found, and what gates and ranks say of it, once for every file."""
-        rows = [row for results in self.results.values() for row in results.measurements()]
+        """What this run found, whole, and what gates and ranks say of it, once for every file."""
+        found, settings = self.results, self._settings
+        rows = [row for results in found.values() for row in results.measurements()]
         ranks = [self._ranks.document()] if self._ranks else []
-        notices = (caveats(self.results.values()), *ranks, noise(rows))
-        gates = tuple(said for gate in self._plugins(*GATES) if (said := gate.reported()) is not None)
-        return reported_run(self.results, self._settings, gates, notices, self._taken, self._thresholds)
+        notices = (caveats(found.values()), *ranks, noise(rows))
+        view = View(verbose=True)
+        # Where nothing was measured, it may be because there is no such place.
+        has_found = any(found.values())
+        return ReportedRun(
+            taken=self._taken,
+            environment=settings.environment_texts() if has_found else {},
+            build=settings.environment().as_dict() if has_found else {},
+            measured={test: results.measurements() for test, results in found.items() if results},
+            thresholds=self._thresholds,
+            documents=tuple(
+                ReportedDocument(kind, document)
+                for kind, document in documents(found, view).items()
+                if kind != MEASURED.name
+            ),
+            numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
+            gates=tuple(said for gate in self._plugins(*GATES) if (said := gate.reported()) is not None),
+            explained=Document(tuple(explained_lines(found, view))),
+            traces=tuple(trace for results in found.values() for trace in results.traces),
+            notices=Document(tuple(block for notice in notices for block in notice.blocks)),
+        )
 
     @property
     def _ranks(self) -> RankSession | None:
@@ -233,7 +252,9 @@ class Session(PluginObject):
         else:
             yield from (shown := documents(self.results, view).values())
             if verbosity >= 0:
-                yield legends(shown, self._summaries(), width, view)
+                ranks = [self._ranks.summary] if self._ranks else []
+                summaries = [self._settings.environment().summary, *self._meter_summary(), *ranks]
+                yield legends(shown, summaries, width, view)
             if unmatched:
                 yield Document((one_line(Span(unmatched, Tone.NOTICE)),))
         yield self._unmeasured.document()
@@ -251,11 +272,6 @@ class Session(PluginObject):
         sampler = SAMPLERS.get(self._settings.metric)
         counted = "" if sampler is None or sampler.unit.is_time else sampler.unit.name
         return View(self._config.get_verbosity() > 0, counted, self._ranks is not None)
-
-    def _summaries(self) -> list[str]:
-        """Say on what the figures stand."""
-        ranks = [self._ranks.summary] if self._ranks else []
-        return [self._settings.environment().summary, *self._meter_summary(), *ranks]
 
     def _nothing(self) -> str:
         """Say of tests that passed why none was measured."""
@@ -276,37 +292,6 @@ def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> No
         for piece in line:
             terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
         terminalreporter.write("\n")
-
-
-def reported_run(
-    found: Mapping[str, TestResults],
-    settings: Settings,
-    gates: tuple[ReportedGate, ...],
-    notices: tuple[Document, ...],
-    taken: str,
-    thresholds: Mapping[str, tuple[Threshold, ...]],
-) -> ReportedRun:
-    """Gather what was found in all tests, whole, and what gates and ranks said."""
-    view = View(verbose=True)
-    # Where nothing was measured, it may be because there is no such place.
-    has_found = any(found.values())
-    return ReportedRun(
-        taken=taken,
-        environment=settings.environment_texts() if has_found else {},
-        build=settings.environment().as_dict() if has_found else {},
-        measured={test: results.measurements() for test, results in found.items() if results},
-        thresholds=thresholds,
-        documents=tuple(
-            ReportedDocument(kind, document)
-            for kind, document in documents(found, view).items()
-            if kind != MEASURED.name
-        ),
-        numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
-        gates=gates,
-        explained=Document(tuple(explained_lines(found, view))),
-        traces=tuple(trace for results in found.values() for trace in results.traces),
-        notices=Document(tuple(block for notice in notices for block in notice.blocks)),
-    )
 
 
 @contextmanager
@@ -343,12 +328,8 @@ class UnsupportedTorch:
         """Replace a traceback that ends where a name of torch was asked for in vain."""
         report = yield
         error = call.excinfo.value if call.excinfo is not None else None
-        if isinstance(error, Exception) and "torch" in sys.modules and (line := _lacking(error)):
-            report.longrepr = line
+        if isinstance(error, Exception) and "torch" in sys.modules:
+            from pytest_dtdispatch.torchapi.missing_api import what_torch_lacks
+
+            report.longrepr = what_torch_lacks(error) or report.longrepr
         return report
-
-
-def _lacking(error: Exception) -> str:
-    from pytest_dtdispatch.torchapi.missing_api import what_torch_lacks
-
-    return what_torch_lacks(error)
