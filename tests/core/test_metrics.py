@@ -72,10 +72,7 @@ def test_a_miss_of_few_samples_is_given_as_one_that_cannot_be_judged() -> None:
 def test_instructions_are_given_by_their_least() -> None:
     proved = (counts(State.MISS, 9_000, 7_000), counts(State.HIT, 60, 50))
     unpropagated = (counts(State.CALL, 31, 30),)
-    rows = [
-        Measurement(label, label, label, "4", Contains.END_TO_END, 1, Figures(2, samples))
-        for label, samples in (("mm", proved), ("is_same_size", unpropagated))
-    ]
+    rows = measured("mm", *proved), measured("is_same_size", *unpropagated)
     assert run_results("t.py::test", *rows) == (
         MetricValue("t.py::test::mm", "instruction_count", 50),
         MetricValue("t.py::test::mm", "instruction_count_miss", 7_000),
@@ -90,12 +87,8 @@ def compiled(counts: CompileCounts, *samples: Samples) -> CompiledFunction:
 
 
 def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_one() -> None:
-    both = (
-        counts(State.COMPILE_COLD, 90_000),
-        counts(State.CALL, 700, 600),
-    )
-    counted = compiled(CompileCounts(1, (), 22, ()), *both)
-    results = run_results("t", counted)
+    both = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
+    results = run_results("t", compiled(CompileCounts(1, (), 22, ()), *both))
     assert {result.metric: result.value for result in results} == {
         "instruction_count": 600,
         "compile_time_instruction_count": 89_400,
@@ -103,18 +96,14 @@ def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_
         "graph_breaks": 0,
         "recompiles": 0,
     }
-    alone = compiled(CompileCounts(), both[0])
-    assert run_results("t", alone) == ()
+    assert run_results("t", compiled(CompileCounts(), both[0])) == ()
 
 
 def test_lists_of_a_compile_are_given_by_their_lengths() -> None:
     counts = CompileCounts(3, (GraphBreak("print", "t.py:1"),) * 2, None, (Recompile("f", "t.py:1", "size"),))
     results = run_results("t", compiled(counts))
-    assert [(result.metric, result.value) for result in results] == [
-        ("graphs", 3),
-        ("graph_breaks", 2),
-        ("recompiles", 1),
-    ]
+    found = [(result.metric, result.value) for result in results]
+    assert found == [("graphs", 3), ("graph_breaks", 2), ("recompiles", 1)]
 
 
 def test_what_was_not_measured_has_no_result() -> None:
@@ -182,10 +171,7 @@ def test_counts_of_steps_can_be_copied_inside_of_other_objects() -> None:
         assert again["misses"].details == misses.details
 
 
-def test_nothing_is_listed_of_nothing() -> None:
-    assert repeated([]) == listed([]) == []
-
-
 def test_what_is_listed_is_indented_and_the_rest_is_counted() -> None:
+    assert repeated([]) == listed([]) == []
     assert listed(range(MOST_LISTED))[-1] == f"    {MOST_LISTED - 1}"
     assert listed(range(MOST_LISTED + 2))[MOST_LISTED:] == ["    and 2 more"]

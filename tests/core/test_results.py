@@ -13,7 +13,7 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, mesh_text, shorten
+from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, shorten
 from pytest_dtdispatch.steps.model import Steps
 
 # A busy machine is no failure.
@@ -22,11 +22,6 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 ADD = Signature("add.Tensor", ("f32[8]S0",), (2, 4), "cuda")
 LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (4,), "cpu")
 FIGURES = Figures(5, (Samples(State.HIT, (7,)),))
-
-
-def test_a_new_book_is_empty() -> None:
-    assert TestResults().measurements() == ()
-    assert TestResults().names_beside("measured") == set()
 
 
 def test_a_signature_is_counted_only_once_it_is_known() -> None:
@@ -148,11 +143,6 @@ SIGNATURES = st.builds(
 )
 def test_a_signature_is_written_as_op_arguments_and_place(signature: Signature, text: str) -> None:
     assert str(signature) == signature.full == text
-
-
-def test_a_mesh_is_written_as_the_flag_takes_it() -> None:
-    assert mesh_text((2, 4)) == "2x4"
-    assert mesh_text((256,)) == "256"
 
 
 @unhurried

@@ -75,16 +75,12 @@ def test_calls_that_were_not_asked_for_are_no_part_of_the_share() -> None:
 
 
 def test_of_instructions_there_is_no_share_of_time() -> None:
-    unit = Unit("instructions", is_time=False)
-    book = results(hits={}, once={"set_": (5_000,)})
-    book.enter(signature("add"), Figures(1, (Samples(State.HIT, (9_000,), unit=unit),)))
+    counted = Figures(1, (Samples(State.HIT, (9_000,), unit=Unit("instructions", is_time=False)),))
+    book, whole = results(hits={}, once={"set_": (5_000,)}), TestResults("t.py::test_a")
+    for each in (book, whole):
+        each.enter(signature("add"), counted)
     assert lines(book) == ["rows explain 1 of 2 calls that captures saw; without a figure: set_ (1x)"]
-
-
-def test_of_instructions_all_may_have_a_figure() -> None:
-    book, unit = TestResults("t.py::test_a"), Unit("instructions", is_time=False)
-    book.enter(signature("add"), Figures(1, (Samples(State.HIT, (9_000,), unit=unit),)))
-    assert lines(book) == ["rows explain 1 of 1 calls that captures saw"]
+    assert lines(whole) == ["rows explain 1 of 1 calls that captures saw"]
 
 
 def test_nothing_is_said_where_no_capture_saw_a_call() -> None:

@@ -33,13 +33,6 @@ def judged(factor: float, base: tuple[int, ...] = STEADY) -> Judgement:
     return judge_run([then], [now], lambda row: [THRESHOLD])
 
 
-def test_rows_that_passed_are_a_count_and_their_drift() -> None:
-    assert said_of(judged(1.0)) == [
-        "gate: passed against base.json: 1 passed",
-        "  drift of 1 passed row: median noise (-0.1 % to +0.1 %, medians of 99 % intervals)",
-    ]
-
-
 def test_the_drift_of_all_rows_that_passed_is_one_line() -> None:
     factors = {"grown": 1.06, "more": 1.04, "even_more": 1.05, "shrunk": 0.95, "lost": 1.5}
     then = [StateRow(f"t.py::test_{name}::hit", State.HIT, STEADY) for name in factors]
@@ -71,6 +64,11 @@ def test_a_row_that_did_not_has_its_figures_and_its_remedy() -> None:
     assert figures.startswith("    median:10% of all samples: 10.0 us -> 15.0 us, +50.0 %, 99 % interval +")
     assert figures.endswith("(20 and 20 samples)")
     assert remedy.strip()
+    assert all(len(line) <= 80 for line in said_of(judged(1.5), width=80))
+    assert said_of(judged(1.0)) == [
+        "gate: passed against base.json: 1 passed",
+        "  drift of 1 passed row: median noise (-0.1 % to +0.1 %, medians of 99 % intervals)",
+    ]
 
 
 def test_what_could_not_be_judged_says_why() -> None:
@@ -79,10 +77,6 @@ def test_what_could_not_be_judged_says_why() -> None:
         "  mismatched threads: 2 then, 4 now",
         "    save one",
     ]
-
-
-def test_lines_of_figures_fit_the_width() -> None:
-    assert all(len(line) <= 80 for line in said_of(judged(1.5), width=80))
 
 
 def test_no_thresholds_are_a_failure_that_says_so() -> None:
@@ -104,9 +98,6 @@ def test_what_passed_is_counted_with_its_drift_from_what_is_expected() -> None:
         "gate: passed against expected.csv: 2 passed",
         "  drift of 2 passed rows: median +10.0 %",
     ]
-
-
-def test_rows_that_are_as_expected_have_not_drifted() -> None:
     found = expected([ExpectedRow("a", "collectives", 0, 0)], [MetricValue("a", "collectives", 0)])
     assert found[1:] == ["  drift of 1 passed row: median +0.0 %"]
 
@@ -122,11 +113,7 @@ def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
 
 
 def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
-    rows = [
-        ExpectedRow("a", HIT, 1000, 0.3),
-        ExpectedRow(LONG, HIT, 1000, 0.3),
-        ExpectedRow("c", HIT, 0, 0.3),
-    ]
+    rows = [ExpectedRow(name, HIT, value, 0.3) for name, value in (("a", 1000), (LONG, 1000), ("c", 0))]
     results = [MetricValue("a", HIT, 1200), MetricValue(LONG, HIT, 123_456), MetricValue("c", HIT, 7)]
     assert expected(rows, results) == [
         "gate: failed against expected.csv: 1 passed, 2 regressed",
@@ -167,9 +154,3 @@ def test_nothing_compared_is_said(results: list[MetricValue]) -> None:
     found = expected([], results)
     assert found[0].startswith("gate: failed against expected.csv: ")
     assert found[-1].endswith(("no row was there to be judged", "no row could be judged, so the gate fails"))
-
-
-def test_why_nothing_was_measured_is_said() -> None:
-    head, why = said_of(not_judged(Verdict.DISABLED, "run with -n0"))
-    assert head.endswith(": 1 disabled")
-    assert why == "  disabled run with -n0"
