@@ -188,15 +188,14 @@ def run_and_measure_sizes(
 
 def merge(passes: Sequence[Figures]) -> Figures:
     """Put what several passes measured of one call together."""
-    by_state: dict[State, list[Samples]] = {}
-    for samples in (samples for figures in passes for samples in figures.samples):
-        by_state.setdefault(samples.state, []).append(samples)
+    every = [samples for figures in passes for samples in figures.samples]
+    by_state = {state: [each for each in every if each.state is state] for state in State}
     return Figures(
         sum(figures.rounds for figures in passes),
         tuple(
-            Samples(state, tuple(ns for each in every for ns in each.ns), refused_of(every), every[0].unit)
-            for state in State
-            if (every := by_state.get(state))
+            Samples(state, tuple(ns for each in of for ns in each.ns), refused_of(of), of[0].unit)
+            for state, of in by_state.items()
+            if of
         ),
         tuple(dict.fromkeys(note for figures in passes for note in figures.notes)),
         tuple(dict.fromkeys(remark for figures in passes for remark in figures.remarks)),
