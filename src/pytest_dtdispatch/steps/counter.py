@@ -177,9 +177,13 @@ class TransferWatch:
         outer_bytes, outer_place = running.collective_bytes, running.place
         running.collective_bytes, running.place = 0, place
         try:
-            with ProfilerRange("redistribution", partial(_change, source, target)):
+            with ProfilerRange(
+                "redistribution", lambda: change_text(_placements(source), _placements(target))
+            ):
                 result = redistribute(*args, **kwargs)
-            self.redistributions.append(self._redistribution(source, target, place))
+            op, handled = running.implied_by or "redistribute", running.collective_bytes
+            change = _tensor_text(source), _placements(source), _placements(target)
+            self.redistributions.append(Redistribution(op, *change, handled, place))
         finally:
             running.collective_bytes, running.place = outer_bytes, outer_place
         return result
@@ -212,31 +216,18 @@ class TransferWatch:
         finally:
             self._running.is_converting = False
         made = result if isinstance(result, tuple) else (result,)
-        self._note_conversion(converter, args if converter.what is Conversion.UNWRAP else made)
-        return result
-
-    def _note_conversion(self, converter: Converter, tensors: tuple[Any, ...]) -> None:
-        """List the DTensor that went in, or came out; in backward there may be none."""
+        tensors = args if converter.what is Conversion.UNWRAP else made
+        # In backward there may be no DTensor.
         wrapped = next((tensor for tensor in tensors if isinstance(tensor, DTensor)), None)
         if wrapped is not None:
-            placements = tuple(map(placement_text, wrapped.placements))
-            wrapping = Wrapping(converter.name, _tensor_text(wrapped), placements, self._here())
+            text = _tensor_text(wrapped)
+            wrapping = Wrapping(converter.name, text, _placements(wrapped), self._here())
             self.converted[converter.what].append(wrapping)
-
-    def _redistribution(self, source: Any, target: Any, place: CodePlace) -> Redistribution:
-        return Redistribution(
-            op=self._running.implied_by or "redistribute",
-            tensor=_tensor_text(source),
-            source=tuple(map(placement_text, source.placements)),
-            target=tuple(map(placement_text, target.placements)),
-            bytes=self._running.collective_bytes,
-            place=place,
-        )
+        return result
 
 
-def _change(source: Any, target: Any) -> str:
-    """Write placements before and after."""
-    return change_text(map(placement_text, source.placements), map(placement_text, target.placements))
+def _placements(tensor: Any) -> tuple[str, ...]:
+    return tuple(map(placement_text, tensor.placements))
 
 
 def _tensor_text(tensor: Any) -> str:

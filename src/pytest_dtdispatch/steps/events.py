@@ -20,8 +20,7 @@ class QueriedCache(str, Enum):
     PYTHON = "Python cache"
     NONE = "no cache"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.core.text import shown, step_name
+from pytest_dtdispatch.core.text import many, shown, step_name
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.steps.events import Collective, Miss, Redistribution, Wrapping, by_cause
+from pytest_dtdispatch.steps.events import Collective, Miss, Redistribution, StepEvent, Wrapping, by_cause
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,15 @@ METRICS: dict[str, Callable[[StepCounts], int]] = {
 }
 
 
+# What moves data or wraps it, by the word for one that happened.
+TRANSFERS: dict[str, Callable[[StepCounts], Sequence[StepEvent]]] = {
+    "redistributed": lambda step: step.redistributions,
+    "ran": lambda step: step.collective_runs,
+    "wrapped": lambda step: step.wraps,
+    "unwrapped": lambda step: step.unwraps,
+}
+
+
 class Steady(NamedTuple):
     """Since when no step missed: after how many distinct inputs, and after how many counted steps."""
 
@@ -159,7 +168,7 @@ class Steps:
     @property
     def collectives(self) -> dict[str, int]:
         """Collectives by kind, in all steps."""
-        return _summed(step.collectives for step in self.steps)
+        return self._summed(lambda step: step.collectives)
 
     @property
     def collective_runs(self) -> tuple[Collective, ...]:
@@ -179,7 +188,7 @@ class Steps:
     @property
     def cache_growth(self) -> dict[str, int]:
         """Entries that each cache gained over all steps."""
-        return _summed(step.cache_growth for step in self.steps)
+        return self._summed(lambda step: step.cache_growth)
 
     @property
     def spec_growth(self) -> int:
@@ -200,18 +209,17 @@ class Steps:
     @property
     def length(self) -> str:
         """The number of steps in words: ``5 steps``."""
-        return f"{len(self.steps)} step{'s' * (len(self.steps) != 1)}"
+        return many(len(self.steps), "step")
 
     @property
     def misses_per_step(self) -> float:
         """Calls that propagated, a step; lists what missed and why."""
-        return Count(self.misses, len(self.steps), by_cause([step.missed for step in self.steps]))
+        return self._per_step(lambda step: step.missed)
 
     @property
     def redistributes_per_step(self) -> float:
         """Redistributions a step; lists them."""
-        listed = by_cause([step.redistributions for step in self.steps])
-        return Count(len(self.redistributions), len(self.steps), listed)
+        return self._per_step(lambda step: step.redistributions)
 
     @property
     def collectives_per_step(self) -> float:
@@ -222,12 +230,16 @@ class Steps:
     @property
     def wraps_per_step(self) -> float:
         """DTensors made of local tensors, a step; lists them."""
-        return Count(len(self.wraps), len(self.steps), by_cause([step.wraps for step in self.steps]))
+        return self._per_step(lambda step: step.wraps)
 
     @property
     def unwraps_per_step(self) -> float:
         """DTensors taken apart, a step; lists them."""
-        return Count(len(self.unwraps), len(self.steps), by_cause([step.unwraps for step in self.steps]))
+        return self._per_step(lambda step: step.unwraps)
+
+    def _per_step(self, events_of: Callable[[StepCounts], Sequence[StepEvent]]) -> Count:
+        events = [events_of(step) for step in self.steps]
+        return Count(sum(map(len, events)), len(self.steps), by_cause(events))
 
     @property
     def cache_growth_per_step(self) -> float:
@@ -246,6 +258,12 @@ class Steps:
         """``DTensor`` objects gained a step."""
         return Count(self.dtensor_growth, len(self.steps))
 
+    def _summed(self, counts_of: Callable[[StepCounts], Sequence[tuple[str, int]]]) -> dict[str, int]:
+        summed: Counter[str] = Counter()
+        for step in self.steps:
+            summed.update(dict(counts_of(step)))
+        return dict(summed)
+
     @property
     def steady_after(self) -> Steady | None:
         """After how many distinct inputs and steps no step missed any more; None where the last one did."""
@@ -260,13 +278,6 @@ class Steps:
         calls = [step.calls for step in self.steps]
         other = next((i for i, count in enumerate(calls) if count != calls[0]), None)
         return "" if other is None else f"{calls[0]} calls in step 1 and {calls[other]} in step {other + 1}"
-
-
-def _summed(counts: Iterable[Sequence[tuple[str, int]]]) -> dict[str, int]:
-    summed: Counter[str] = Counter()
-    for of_step in counts:
-        summed.update(dict(of_step))
-    return dict(summed)
 
 
 @dataclass(frozen=True)
@@ -294,19 +305,16 @@ class StepCalls:
             yield from itertools.repeat((), self.warmup + self.steps)
             return
         number = 0
-        for given in self.inputs:
+        for value in self.inputs:
             number += 1
-            yield (given,)
+            yield (value,)
         _check_number(number, self.warmup)
 
     def run_once(self) -> Steps:
         """Call the step where nothing is measured: once, or once with each input."""
         __tracebackhide__ = True
-        if self.inputs is None:
-            self.step()
-        else:
-            for arguments in self.arguments():
-                self.step(*arguments)
+        for arguments in [()] if self.inputs is None else self.arguments():
+            self.step(*arguments)
         return Steps(self.name, (), ())
 
 
@@ -354,12 +362,9 @@ def _check_takes_one(step: Callable[..., object]) -> None:
     try:
         signature.bind(None)
     except TypeError:
+        names = ", ".join(signature.parameters)
+        takes = f"arguments ({names})" if names else "no argument"
         raise CaptureError(
-            f"steps(): the step takes {_shown_parameters(signature)}, and is called with one of the inputs: "
-            "wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
+            f"steps(): the step takes {takes}, and is called with "
+            "one of the inputs: wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
         ) from None
-
-
-def _shown_parameters(signature: inspect.Signature) -> str:
-    names = ", ".join(signature.parameters)
-    return f"arguments ({names})" if names else "no argument"

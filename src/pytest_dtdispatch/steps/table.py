@@ -11,7 +11,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.events import by_cause, ranged
-from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
+from pytest_dtdispatch.steps.model import METRICS, TRANSFERS, StepCounts, Steps
 
 COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
     ("calls", lambda step: step.calls),
@@ -67,11 +67,7 @@ def state_of(steps: Steps) -> str:
         return _state_of_inputs(steps)
     if not steps.warmup and len(steps.steps) == 1:
         return "counted"
-    trouble = {
-        "misses": steps.misses,
-        "grows": _grows(steps),
-        "unsteady": steps.unsteady,
-    }
+    trouble = {"misses": steps.misses, "grows": _grows(steps), "unsteady": steps.unsteady}
     return ", ".join(word for word, found in trouble.items() if found) or "steady"
 
 
@@ -90,8 +86,7 @@ def _grows(steps: Steps) -> bool:
 
 def _line(test: str, steps: Steps, view: View) -> Line:
     cells = tuple(_range([count(step) for step in steps.steps]) for _, count in COLUMNS)
-    over = "over its limits, " * (number_name(test, steps.name) in view.over)
-    state = f"{over}{state_of(steps)}"
+    state = "over its limits, " * (number_name(test, steps.name) in view.over) + state_of(steps)
     return Line(
         label=steps.name,
         cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),
@@ -145,11 +140,11 @@ def _shape_line(label: str, steps: Sequence[StepCounts]) -> Line:
 
 
 def _details(steps: Steps) -> Sequence[str]:
-    moved = by_cause([step.redistributions for step in steps.steps])
-    notes = [f"redistributed {text}" for text in moved]
-    notes += [f"wrapped {text}" for text in by_cause([step.wraps for step in steps.steps])]
-    notes += [f"unwrapped {text}" for text in by_cause([step.unwraps for step in steps.steps])]
-    notes += [f"ran {text}" for text in by_cause([step.collective_runs for step in steps.steps])]
+    notes = [
+        f"{word} {text}"
+        for word in ("redistributed", "wrapped", "unwrapped", "ran")
+        for text in by_cause([TRANSFERS[word](step) for step in steps.steps])
+    ]
     collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
     notes += [f"collectives over {steps.length}: {collectives}"] if collectives else []
     warm = ", ".join(str(step.misses) for step in steps.warmup)
@@ -164,16 +159,12 @@ def _range(counts: Sequence[int]) -> str:
     return f"{least:,}" if least == most else f"{least:,}-{most:,}"
 
 
-def _named(counts: Sequence[tuple[str, int]], unit: str) -> list[str]:
-    return [f"{name}: {count:,}{unit}" for name, count in counts if count]
-
-
 # The most that any one step may have: what is counted, and what it consists of.
 _LIMITED: dict[str, tuple[Callable[[StepCounts], int], Callable[[StepCounts], Sequence[str]]]] = {
     "misses": (lambda step: step.misses, lambda step: by_cause([step.missed])),
     "cache_growth": (
         lambda step: step.most_cache_growth,
-        lambda step: _named(step.cache_growth, " entries"),
+        lambda step: [f"{name}: {count:,} entries" for name, count in step.cache_growth if count],
     ),
     "spec_growth": (lambda step: step.spec_growth, lambda step: ()),
     "redistributes": (lambda step: step.redistributes, lambda step: by_cause([step.redistributions])),

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from pytest_dtdispatch.core.environment import read_world
-from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.core.text import many, shown
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
-from pytest_dtdispatch.steps.events import StepEvent, by_cause
-from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.steps.events import by_cause
+from pytest_dtdispatch.steps.model import TRANSFERS, StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 
 Say = Callable[[str], object]
@@ -81,35 +81,29 @@ def transfers_text(counts: StepCounts) -> str:
         ("wrap", len(counts.wraps)),
         ("unwrap", len(counts.unwraps)),
     )
-    return ", ".join(_number(count, name) for name, count in numbers if count or name == "call")
+    return ", ".join(many(count, name) for name, count in numbers if count or name == "call")
 
 
 def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
     """Say what happened in a step that was not steady: what missed and why, and what it cost."""
     missed = by_cause([step.counts.missed])
-    more = [f"and {_number(len(missed) - MOST_LISTED, 'more')}"] * (len(missed) > MOST_LISTED)
-    told = [f"{_number(step.counts.misses, 'miss')}: {'; '.join([*missed[:MOST_LISTED], *more])}"] * bool(
-        missed
-    )
+    listed = "; ".join(_listed(missed, MOST_LISTED))
+    parts = [f"{many(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
     entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
-    told += [f"cache entries: {entries}"] * bool(entries)
-    told += _took(step, steps.steady)
-    return f"step {step.number}: {'; '.join(told)}"
+    parts += [f"cache entries: {entries}"] * bool(entries)
+    if step.took_ns is not None:
+        parts.append(f"took {ms(step.took_ns)} ms{_beside(steps.steady)}")
+    return f"step {step.number}: {'; '.join(parts)}"
 
 
 def calls_text(counts: StepCounts) -> str:
     """Say how many calls there were, and how many of them missed."""
-    return f"{_number(counts.calls, 'call')}, {_number(counts.misses, 'miss')}"
+    return f"{many(counts.calls, 'call')}, {many(counts.misses, 'miss', 'es')}"
 
 
-def _took(step: LoopStep, steady: Total) -> list[str]:
-    if step.took_ns is None:
-        return []
-    took = f"took {ms(step.took_ns)} ms"
-    if steady.timed < LEAST_TIMES:
-        return [took]
+def _beside(steady: Total) -> str:
     least, most = steady.most_of_them_ns
-    return [f"{took}, steady steps {ms(least)} to {ms(most)} ms"]
+    return f", steady steps {ms(least)} to {ms(most)} ms" if steady.timed >= LEAST_TIMES else ""
 
 
 def ms(ns: float) -> str:
@@ -123,21 +117,8 @@ def ms(ns: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _number(count: int, name: str) -> str:
-    """Write a number with what it counts."""
-    plural = {"miss": "misses", "more": "more"}.get(name, f"{name}s")
-    return f"{count:,} {name if count == 1 else plural}"
-
-
 MOST_CAUSES, MOST_MOVED = 10, 3  # that are listed
-COLUMNS = (
-    Column("steps"),
-    Column("calls"),
-    Column("misses"),
-    Column("cache+"),
-    Column("ms"),
-    Column("p10-p90", "ms"),
-)
+COLUMNS = (*map(Column, ("steps", "calls", "misses", "cache+", "ms")), Column("p10-p90", "ms"))
 
 
 def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:
@@ -166,20 +147,11 @@ def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]
     if (one := steps.looked_at) is not None:
         state = "steady" if one.is_steady else "disturbed"
         yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
-        for word, happened in _moved(one.counts):
-            for text in _listed(by_cause([happened]), MOST_MOVED):
+        for word, events_of in TRANSFERS.items():
+            for text in _listed(by_cause([events_of(one.counts)]), MOST_MOVED):
                 yield f"{word} {text}", Tone.PLAIN
     for note in filter(None, notes):
         yield note, Tone.NOTICE
-
-
-def _moved(counts: StepCounts) -> Sequence[tuple[str, Sequence[StepEvent]]]:
-    return (
-        ("redistributed", counts.redistributions),
-        ("ran", counts.collective_runs),
-        ("wrapped", counts.wraps),
-        ("unwrapped", counts.unwraps),
-    )
 
 
 def _listed(texts: Sequence[str], most: int) -> list[str]:
