@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -155,8 +156,7 @@ def _warm(count: int) -> Iterator[None]:
         if time.perf_counter_ns() > until:
             break
         yield
-    for _ in range(count):
-        yield
+    yield from repeat(None, count)
 
 
 def _undisturbed(count: int) -> Steps:
@@ -217,7 +217,7 @@ def _follow(taken: Taken, following: Following) -> Steps:
 
 
 def _on_clock(node: Node, began_ns: int) -> Course:
-    """Give the slices of a step on the clock of Python, by when it began on that."""
+    """Return the slices of a step on the clock of Python, by when it began on that."""
     return tuple(each.moved(began_ns - node.event.begin_ns) for each in slices(node))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.parts import Course, Part, same_course
@@ -153,24 +154,22 @@ class Budget:
         return self._by(lambda cell: cell.place.line_text if cell.place else "")
 
     def _by(self, key: Callable[[Cell], str]) -> list[CostShare]:
-        groups: dict[str, list[Cell]] = {}
+        groups: defaultdict[str, list[Cell]] = defaultdict(list)
         for cell in self.cells:
-            groups.setdefault(key(cell), []).append(cell)
-        shares = [_share(name, cells) for name, cells in groups.items()]
-        return sorted(shares, key=lambda share: -share.ns)
+            groups[key(cell)].append(cell)
+        return sorted(starmap(_share, groups.items()), key=lambda share: -share.ns)
 
 
-def _share(name: str, cells: Iterable[Cell]) -> CostShare:
-    cells = list(cells)
+def _share(name: str, cells: Sequence[Cell]) -> CostShare:
     parts = _summed((str(cell.part), cell.ns) for cell in cells)
     by_size = dict(sorted(parts.items(), key=lambda item: -item[1]))
     return CostShare(name, sum(cell.ns for cell in cells), sum(cell.calls for cell in cells), by_size)
 
 
 def _summed(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for name, ns in pairs:
-        sums[name] += ns  # type: ignore[assignment]
+        sums[name] += ns
     return dict(sums)
 
 
@@ -244,21 +243,17 @@ def cells_of(
         located: what each of those consists of, on the clock of the moments. A step of the same course gives
             its places to the slices of others; of a step of another course no places are known.
     """
-    ns: Counter[tuple[str, str, CodePlace | None]] = Counter()
-    timing: Counter[tuple[str, str, CodePlace | None]] = Counter()
-    calls: Counter[tuple[str, str, CodePlace | None]] = Counter()
+    # Nanoseconds, calls, and the cost of timing.
+    sums: defaultdict[tuple[str, str, CodePlace | None], list[float]] = defaultdict(lambda: [0, 0, 0])
     places = _Places(moments, located)
     for course in courses:
         for one, shares in zip(course, places.of(course), strict=True):
             for number, (place, share) in enumerate(shares):
-                key = str(one.part), one.op, place
-                ns[key] += (one.end_ns - one.begin_ns - one.timing_ns) * share  # type: ignore[assignment]
-                timing[key] += one.timing_ns * share  # type: ignore[assignment]
-                calls[key] += one.calls if number == 0 else 0
-    count = len(courses)
-    return tuple(
-        Cell(*key, spent / count, calls[key] / count, timing[key] / count) for key, spent in ns.items()
-    )
+                cell = sums[str(one.part), one.op, place]
+                cell[0] += (one.end_ns - one.begin_ns - one.timing_ns) * share
+                cell[1] += one.calls if number == 0 else 0
+                cell[2] += one.timing_ns * share
+    return tuple(Cell(*key, *(value / len(courses) for value in cell)) for key, cell in sums.items())
 
 
 class _Places:
@@ -294,7 +289,8 @@ class _Places:
                 made[one.made] = in_code[-1][0]
             if one.in_engine and not in_code:
                 backward = found[-1][0].place if found else backward
-                yield [(_in_backward(origin or backward), 1.0)]
+                at = origin or backward
+                yield [(replace(at, phase=Phase.BACKWARD) if at else None, 1.0)]
             else:
                 total = sum(share for _, share in in_code)
                 yield [(place, share / total) for place, share in in_code] or [(None, 1.0)]
@@ -303,9 +299,3 @@ class _Places:
 def _in_module(place: CodePlace, origin: CodePlace | None) -> CodePlace:
     """Put what a node calls outside of modules, as a function of the user's, in the module that made it."""
     return replace(place, module=origin.module) if origin and not place.module else place
-
-
-def _in_backward(place: CodePlace | None) -> CodePlace | None:
-    if place is None:
-        return None
-    return replace(place, phase=Phase.BACKWARD)

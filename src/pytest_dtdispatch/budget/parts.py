@@ -224,7 +224,7 @@ class Slice(NamedTuple):
     timing_ns: float = 0.0
 
     def moved(self, by_ns: int) -> Slice:
-        """Give it on another clock."""
+        """Return it on another clock."""
         return self._replace(
             begin_ns=self.begin_ns + by_ns,
             end_ns=self.end_ns + by_ns,
@@ -232,15 +232,15 @@ class Slice(NamedTuple):
         )
 
     def lasting(self, length_ns: int) -> Slice:
-        """Give it another length."""
+        """Return it with another length."""
         return self._replace(end_ns=self.begin_ns + length_ns)
 
     def across(self, first: int, last: int) -> Slice:
-        """Say from which region to which it lies."""
+        """Return it from one region to another."""
         return self._replace(regions=(first, last))
 
     def less(self, ns: float) -> Slice:
-        """Give it more cost of timing, which is taken off it."""
+        """Add to the cost of timing, which is taken off it."""
         return self._replace(timing_ns=self.timing_ns + ns)
 
 

@@ -91,16 +91,12 @@ def _parts(title: str, budget: Budget) -> Table:
     for cell in budget.cells:
         off[cell.part] += cell.timing_ns
     lines = [
-        Line(part, (us(ns), _percent(ns, budget), us(off[part])), budget.known(part))
-        for part, ns in budget.parts.items()
+        Line(part, _cells(ns, budget, us(off[part])), budget.known(part)) for part, ns in budget.parts.items()
     ]
     if budget.steps:
-        rest = us(budget.unexplained_ns), _percent(budget.unexplained_ns, budget), "-"
-        lines.append(Line("unexplained", rest))
+        lines.append(Line("unexplained", _cells(budget.unexplained_ns, budget)))
     spread = f"+-{budget.scatter:.0%}" if budget.steps else ""
-    lines.append(
-        Line("measured", (us(budget.measured_ns), _percent(budget.measured_ns, budget), "-"), spread)
-    )
+    lines.append(Line("measured", _cells(budget.measured_ns, budget), spread))
     columns = Column("us"), Column("share"), Column("off", "us")
     return Table(columns, (Group(title, tuple(lines)),), "part", "known", expendable=("off",))
 
@@ -114,17 +110,12 @@ def _how_taken(budget: Budget) -> str:
 
 
 def _breakdown(title: str, shares: Sequence[CostShare], nameless: str, budget: Budget, most: int) -> Table:
-    lines = [
-        Line(
-            _short(share.name) or nameless,
-            (us(share.ns), _percent(share.ns, budget), _calls(share)),
-            _mostly(share),
-        )
-        for share in shares[:most]
-    ]
+    lines = []
+    for share in shares[:most]:
+        calls = f"{share.calls:,.3g}" if share.calls else "-"
+        lines.append(Line(_short(share.name) or nameless, _cells(share.ns, budget, calls), _mostly(share)))
     if rest := shares[most:]:
-        ns = sum(share.ns for share in rest)
-        lines.append(Line(f"{len(rest)} more", (us(ns), _percent(ns, budget), "-")))
+        lines.append(Line(f"{len(rest)} more", _cells(sum(share.ns for share in rest), budget)))
     columns = Column("us"), Column("share"), Column("calls")
     return Table(columns, (Group("", tuple(lines)),), title, "mostly", expendable=("calls",))
 
@@ -149,8 +140,8 @@ def _percent(ns: float, budget: Budget) -> str:
     return f"{ns / budget.measured_ns:.1%}" if budget.measured_ns else "-"
 
 
-def _calls(spent: CostShare) -> str:
-    return f"{spent.calls:,.3g}" if spent.calls else "-"
+def _cells(ns: float, budget: Budget, last: str = "-") -> tuple[str, str, str]:
+    return us(ns), _percent(ns, budget), last
 
 
 def _mostly(spent: CostShare) -> str:
