@@ -168,8 +168,7 @@ class CompiledFunction:
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every count that this torch gives."""
         for metric, of in METRICS.items():
-            value = of(self.counts)
-            if value is not None:
+            if (value := of(self.counts)) is not None:
                 yield metric, value
 
 

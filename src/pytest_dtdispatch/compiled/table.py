@@ -10,28 +10,17 @@ from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.text import MICROSECONDS, Scale
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count, unjudged
-from pytest_dtdispatch.report.document import (
-    Block,
-    Column,
-    Document,
-    Group,
-    Kind,
-    Line,
-    Table,
-    Tone,
-    View,
-)
+from pytest_dtdispatch.report.document import Block, Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.report.notes import mark, proved, title_of
 
 LIMITS = ("recompiles", "graph_breaks")  # each names what it limits
 NOT_COUNTED = "?"
-SCALES = {
-    "cold": Scale("s", 1e9, 3),
-    "warm": Scale("ms", 1e6, 1),
-    "call": MICROSECONDS,
-    "eager": MICROSECONDS,
+TIMES = {
+    "cold": (State.COMPILE_COLD, Scale("s", 1e9, 3)),
+    "warm": (State.COMPILE_WARM, Scale("ms", 1e6, 1)),
+    "call": (State.CALL, MICROSECONDS),
+    "eager": (State.EAGER, MICROSECONDS),
 }
-STATES = {"cold": State.COMPILE_COLD, "warm": State.COMPILE_WARM, "call": State.CALL, "eager": State.EAGER}
 COUNTS: dict[str, Callable[[CompileCounts], int | None]] = {
     "graphs": METRICS["graphs"],
     "breaks": METRICS["graph_breaks"],
@@ -74,14 +63,15 @@ def document(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> 
 def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Iterator[Block]:
     everything = [function.measurement for of_test in compiled.values() for function in of_test]
     is_timed = any(samples.ns for measurement in everything for samples in measurement.samples)
-    scales: dict[str, Scale] = {}
-    for title, state in STATES.items():
-        if any(measurement.of(state) for measurement in everything):
-            scales[title] = SCALES[title] if is_timed else Scale("", 1, 0)
+    scales = {
+        title: (state, scale if is_timed else Scale("", 1, 0))
+        for title, (state, scale) in TIMES.items()
+        if any(measurement.of(state) for measurement in everything)
+    }
 
     def line(function: CompiledFunction) -> Line:
         measurement, counts = function.measurement, function.counts
-        cells = [scale.text(measurement.figure(STATES[title])) for title, scale in scales.items()]
+        cells = [scale.text(measurement.figure(state)) for state, scale in scales.values()]
         cells += [_ratio(measurement)] * bool(scales)
         cells += [_number(of(counts)) for of in COUNTS.values()]
         cells += [f"{_number(counts.fake_tensor_hits)}+{_number(counts.fake_tensor_misses)}"]
@@ -98,7 +88,7 @@ def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> It
         for backend in dict.fromkeys(function.backend for function in of_test)
     )
     titles = [*["cold/call"] * bool(scales), *COUNTS, "fake", *["samples"] * bool(scales)]
-    columns = (*(Column(title, scale.name) for title, scale in scales.items()), *map(Column, titles))
+    columns = (*(Column(title, scale.name) for title, (_, scale) in scales.items()), *map(Column, titles))
     last = title_of([line for group in groups for line in group.lines])
     yield Table(columns, groups, label_title="compiled", proof_title=last, expendable=EXPENDABLE)
     yield from proved(everything if scales else (), by="torch's counters")
