@@ -352,6 +352,8 @@ def check_share(by: object, most: float = float("inf")) -> None:
 def check_variants(variants: object, equal: object, name: object) -> None:
     """Refuse what cannot be compared."""
     __tracebackhide__ = True
+    from pytest_dtdispatch.measuring.guard import check_callable, required_arguments
+
     if not isinstance(variants, Mapping):
         raise CompareError(f"compare({shown(variants)}): it takes callables by their names, as in {USAGE}")
     if not isinstance(name, str) or not name.strip():
@@ -362,21 +364,13 @@ def check_variants(variants: object, equal: object, name: object) -> None:
     for label, fn in variants.items():
         if label not in labels:
             raise CompareError(f"compare(): the name {shown(label)} of a variant is not a text, or is empty")
-        _check_variant(label, fn)
+        check_callable(f"compare: {label!r}", fn, None)
+        if required := required_arguments(fn):
+            raise CompareError(
+                f"the variant {label!r} takes arguments ({', '.join(required)}), and compare() gives none: "
+                f"wrap each, as in {{{label!r}: lambda: f(x)}}"
+            )
     if len({*map(row_key, labels)}) < len(labels):
         raise CompareError("compare(): two variants have the same name, less the spaces at its ends")
     if equal is not None and not callable(equal):
         raise CompareError(f"compare(equal={shown(equal)}): it takes a function of two results")
-
-
-def _check_variant(label: str, fn: Callable[[], Any]) -> None:
-    """Refuse a variant that cannot be called as it is."""
-    __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.guard import check_callable, required_arguments
-
-    check_callable(f"compare: {label!r}", fn, None)
-    if required := required_arguments(fn):
-        raise CompareError(
-            f"the variant {label!r} takes arguments ({', '.join(required)}), and compare() gives none: "
-            f"wrap each, as in {{{label!r}: lambda: f(x)}}"
-        )
