@@ -99,10 +99,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda a: torch._foreach_mul([a, a, a], 2.0),
         "_foreach_mul.Scalar([f32[8,8]S0*3])@4",
     ),
-    "list of tensors": (
-        lambda a: torch.stack([a, a.detach()]),
-        "stack.default([f32[8,8]S0*2])@4",
-    ),
+    "list of tensors": (lambda a: torch.stack([a, a.detach()]), "stack.default([f32[8,8]S0*2])@4"),
     "out": (
         lambda a: torch.mul(a, a, out=torch.empty_like(a)),
         "mul.out(f32[8,8]S0, f32[8,8]S0, f32[8,8]S0)@4",

@@ -135,10 +135,7 @@ def test_a_plan_is_missed_and_hit_as_torch_s_own_cache_counts(mesh: DeviceMesh) 
     plans.clear()
     assert [counted(), counted()] == [(0, 1), (1, 0)]
     row = rows(lambda: split.redistribute(placements=[R]))["redistribute(f32[16,8]S0 -> R)@4"]
-    assert {samples.state: len(samples.values) for samples in row.recorded()} == {
-        State.MISS: 2,
-        State.HIT: 6,
-    }
+    assert {samples.state: len(samples.values) for samples in row.recorded()} == {State.MISS: 2, State.HIT: 6}
 
 
 def test_a_row_says_which_collectives_it_ran(mesh: DeviceMesh) -> None:

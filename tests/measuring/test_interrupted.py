@@ -142,10 +142,7 @@ def nothing_stays() -> None:
 @pytest.mark.parametrize("run", [captured, called])
 @pytest.mark.parametrize(
     ("number", "handler", "error"),
-    [
-        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
-        (signal.SIGALRM, raise_late, LateError),
-    ],
+    [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGALRM, raise_late, LateError)],
     ids=["SIGINT", "SIGALRM"],
 )
 def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(

@@ -5,14 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.measuring.plan import (
-    ENOUGH_TO_TRY,
-    MIN_ROUNDS,
-    SLOW_NS,
-    Effort,
-    fitted,
-    is_enough,
-)
+from pytest_dtdispatch.measuring.plan import ENOUGH_TO_TRY, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_enough
 
 ASKED = Effort(20, 20, 10, 10)
 SECOND, MS = 10**9, 10**6

@@ -79,9 +79,7 @@ def test_a_change_of_layout_is_seen() -> None:
     assert layout_of(tensor) != before
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 6)), min_size=0, max_size=3),
-)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 6)), min_size=0, max_size=3))
 def test_two_elements_in_one_place_are_always_found(dimensions: list[tuple[int, int]]) -> None:
     shape, stride = [extent for extent, _ in dimensions], [step for _, step in dimensions]
     indices = torch.cartesian_prod(*map(torch.arange, shape)).reshape(-1, len(shape)) if shape else None

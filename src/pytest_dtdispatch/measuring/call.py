@@ -209,10 +209,7 @@ def placement_text(placement: Any) -> str:
 
 
 # Arguments that make another call of it, beside its tensor, mesh and placements: by function, place and name.
-TELLING = {
-    "from_local": ((4, "run_check"), (5, "shape")),
-    "redistribute": ((4, "async_op"),),
-}
+TELLING = {"from_local": ((4, "run_check"), (5, "shape")), "redistribute": ((4, "async_op"),)}
 
 
 class ContextStandIn:

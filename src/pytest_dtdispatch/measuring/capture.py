@@ -28,18 +28,11 @@ from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.call import (
-    ConversionCall,
-    OpCall,
-    UnnoticedMode,
-    has_dtensor,
-    signature_of,
-)
+from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_conversion, run_op
 from pytest_dtdispatch.measuring.signals import Signals
-from pytest_dtdispatch.report.document import Document
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.torchapi.compiler import is_tracing
@@ -321,13 +314,11 @@ class TimeCaptureMode(DispatchCapture):
 
     def __str__(self) -> str:
         is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        return plain_text(self._document(), page_width(is_terminal, get_terminal_size().columns))
+        document = timed_document("TimeCaptureMode", self._timed)
+        return plain_text(document, page_width(is_terminal, get_terminal_size().columns))
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
-
-    def _document(self) -> Document:
-        return timed_document("TimeCaptureMode", self._timed)
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
@@ -355,12 +346,7 @@ class SignatureCapture(DispatchCapture):
         ops: globs of op names; every op where empty.
     """
 
-    def __init__(
-        self,
-        results: TestResults,
-        plan: Plan,
-        ops: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, results: TestResults, plan: Plan, ops: Sequence[str] = ()) -> None:
         super().__init__(ops)
         self._passed_over = results.passed_over
         self._results = results

@@ -165,13 +165,8 @@ def _unwrapped(module: Any) -> Any:
 
 
 # Names of their own, as a member of an enum takes long to look up.
-NOTHING, USER, MODULE, ENGINE, OPTIMIZER = (
-    FrameOwner.NOTHING,
-    FrameOwner.USER,
-    FrameOwner.MODULE,
-    FrameOwner.ENGINE,
-    FrameOwner.OPTIMIZER,
-)
+NOTHING, USER, MODULE = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE
+ENGINE, OPTIMIZER = FrameOwner.ENGINE, FrameOwner.OPTIMIZER
 FORWARD = Phase.FORWARD
 PHASES = {
     FrameOwner.ENGINE: Phase.BACKWARD,

@@ -27,22 +27,11 @@ from pytest_dtdispatch.measuring.call import (
 )
 from pytest_dtdispatch.measuring.guard import Setup, given_arguments
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.replay import (
-    NoCopyError,
-    Replay,
-    Storages,
-    in_turn,
-    keys_of,
-)
+from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, in_turn, keys_of
 from pytest_dtdispatch.measuring.rounds import Caches, Prepare, Rounds, Subject, nothing_to_do
 from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
-from pytest_dtdispatch.torchapi.hooks import (
-    collective_of,
-    handed_to,
-    hooked,
-    listening,
-)
+from pytest_dtdispatch.torchapi.hooks import collective_of, handed_to, hooked, listening
 from pytest_dtdispatch.torchapi.ops import (
     close_modes_opened_since,
     is_collective,
@@ -80,45 +69,6 @@ class LocalOps(UnnoticedMode):
         call = OpCall(func, args, kwargs or {})
         self.calls.append(call)
         return call.run()
-
-
-class LocalOp(NamedTuple):
-    """What a steady call comes down to.
-
-    Args:
-        call: the op on the local shards; None where it is not that op alone.
-        why_none: why there is none; empty where there is one.
-        redistributed: each redistribution that it implies: ``f32[8,16]S0R -> RR``.
-    """
-
-    call: OpCall | None
-    why_none: str
-    redistributed: tuple[str, ...]
-
-
-def find_local_op(call: OpCall, prepare: Prepare, signals: Signals) -> LocalOp:
-    """Find what a steady call comes down to: an op on the local shards, and redistributions.
-
-    The call is made once more, on a hit, and what it runs below is recorded: nothing is guessed from rules.
-    On a miss it would not do: propagation runs ops on fake tensors, and they would be recorded too.
-    """
-    prepare()
-    redistributed: list[str] = []
-
-    def note(local: Any, source: Any, target: Any, *_: Any) -> None:
-        if tuple(source.placements) == tuple(target.placements):
-            return
-        traits = tensor_traits(source)
-        text = tensor_text(traits) if traits else placements_text(source.placements)
-        redistributed.append(f"{text} -> {placements_text(target.placements)}")
-
-    with LocalOps() as ops, listening("redistribution", note):
-        try:
-            signals.let_in()
-            call.run()
-        finally:
-            signals.is_open = False
-    return LocalOp(*_local_among(call, ops.calls), tuple(repeated(redistributed)))
 
 
 def _local_among(call: OpCall, ran: Sequence[OpCall]) -> tuple[OpCall | None, str]:
@@ -379,14 +329,35 @@ def _subject_of_op(call: OpCall, replay: Replay) -> Subject:
 
 
 def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals) -> Found:
-    local = find_local_op(call, subject.prepare, signals)
+    """Find what a steady call comes down to: an op on the local shards, and redistributions.
+
+    The call is made once more, on a hit, and what it runs below is recorded: nothing is guessed from rules.
+    On a miss it would not do: propagation runs ops on fake tensors, and they would be recorded too.
+    """
+    subject.prepare()
+    redistributed: list[str] = []
+
+    def note(shard: Any, source: Any, target: Any, *_: Any) -> None:
+        if tuple(source.placements) == tuple(target.placements):
+            return
+        traits = tensor_traits(source)
+        text = tensor_text(traits) if traits else placements_text(source.placements)
+        redistributed.append(f"{text} -> {placements_text(target.placements)}")
+
+    with LocalOps() as ops, listening("redistribution", note):
+        try:
+            signals.let_in()
+            call.run()
+        finally:
+            signals.is_open = False
+    local, why_none = _local_among(call, ops.calls)
+    remarks = () if local else (f"no local row: {why_none}",)
+    notes = (f"redistributes {', '.join(repeated(redistributed))}",) if redistributed else ()
 
     def explain(figures: Figures) -> Figures:
-        remarks = () if local.call else (f"no local row: {local.why_none}",)
-        notes = (f"redistributes {', '.join(local.redistributed)}",) if local.redistributed else ()
         return replace(figures, notes=(*notes, *figures.notes), remarks=(*remarks, *figures.remarks))
 
-    return Found(subject, _subject_of_op(local.call, replay) if local.call else None, explain)
+    return Found(subject, _subject_of_op(local, replay) if local else None, explain)
 
 
 def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
@@ -440,9 +411,6 @@ def _in_terms_of_plans(ran: str, figures: Figures) -> Figures:
     notes = tuple(note.replace("propagation", "planning") for note in figures.notes)
     remarks = (ran, *(each.replace("the sharding propagator", "for a plan") for each in figures.remarks))
     return replace(figures, samples=tuple(map(of_plans, figures.samples)), notes=notes, remarks=remarks)
-
-
-# Is told how many calls will be made, and how many seconds they may take.
 
 
 class WriteWatch(UnnoticedMode):
@@ -512,11 +480,7 @@ def threads_note(threads: int) -> str:
 
 
 def run_and_measure_call(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    setup: Setup | None,
-    caches: Caches,
-    plan: Plan,
+    fn: Callable[..., Any], args: tuple[Any, ...], setup: Setup | None, caches: Caches, plan: Plan
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
 

@@ -279,13 +279,6 @@ def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, placements, [*map(_layout, storages_of(tensor))]
 
 
-def copy_in_layout(tensor: torch.Tensor, layout: tuple[Any, ...]) -> Copy:
-    """Copy what a tensor holds where it still lies as it did."""
-    if layout_of(tensor) != layout:
-        raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
-    return Copy(tensor)
-
-
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Return whether two elements of a strided tensor may be one place in memory."""
     reach = 0  # the farthest element of the dimensions so far
@@ -482,7 +475,9 @@ class Replay:
     def _settle_copies(self) -> None:
         for tensor, before, layout in self._saved:
             if before is None or not all(map(is_freed, storages_of(tensor))):
-                self._after.append(copy_in_layout(tensor, layout))
+                if layout_of(tensor) != layout:
+                    raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
+                self._after.append(Copy(tensor))
                 self._before.append(before or self._after[-1])
                 self._specs.note(tensor)
         # The last saved goes first: a tensor may have been saved after a view of it was written to.
