@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.distributed.tensor import Replicate, Shard
 
 from pytest_dtdispatch.core.measurement import Figures, State
@@ -17,26 +18,26 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN
-from pytest_dtdispatch.torchapi.ops import (
-    TorchDispatchMode,
-    close_modes_opened_since,
-    open_modes,
-    tree_leaves,
-)
+from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
+from tests.measuring.runs import Make, NamingMode, measured_call
 from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 ROUNDS, REPEAT = 3, 4
 
 
+Call = Callable[[Callable[[], Any]], Any]
+Program = Callable[[Make, Call], Any]
+PROGRAMS: list[Program] = []
+
+
 def measure(fn: Callable[..., Any], *args: Any, setup: Setup | None = None) -> tuple[Any, Figures]:
-    result, _, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), Plan(ROUNDS, REPEAT))
+    result = measured_call(fn, *args, setup=setup, plan=Plan(ROUNDS, REPEAT))
     assert open_modes() == []
-    return result, figures
+    return result
 
 
 def counts(figures: Figures) -> dict[State, int]:
@@ -55,21 +56,15 @@ def test_a_call_is_measured_on_misses_and_on_hits(shard: Make) -> None:
 
 
 def test_a_mode_that_a_repetition_leaves_half_closed_is_closed_before_anything_is_put_back() -> None:
-    class Noted(TorchDispatchMode):  # one that a signal interrupted as it was closed
-        ops = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            Noted.ops += 1
-            return func(*args, **kwargs or {})
-
+    noted = NamingMode()  # one that a signal interrupted as it was closed
     total = torch.zeros(2)
     _, ran = run_call(lambda: total.add_(1))
     with ran.repeating(one_thread=True) as prepare:
         assert prepare() == ()
-        Noted().__enter__()  # type: ignore[no-untyped-call]
+        noted.__enter__()  # type: ignore[no-untyped-call]
         total.add_(1)
     left_open = close_modes_opened_since(())
-    assert (left_open, Noted.ops, total.tolist()) == ([], 1, [1, 1])
+    assert (left_open, len(noted.names), total.tolist()) == ([], 1, [1, 1])
 
 
 def test_the_mesh_of_a_call_is_named(shard: Make) -> None:
@@ -123,55 +118,36 @@ def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shar
 # What a callable leaves behind
 
 
-def once_and_measured(program: Callable[[Callable[[Callable[[], Any]], Any]], Any]) -> tuple[Any, Any]:
-    """Run a program that calls something through what it is given: plainly, then measured."""
-    seen = []
-    for call in (lambda fn: fn(), lambda fn: measure(fn)[0]):
-        torch.manual_seed(11)
-        values = program(call)
-        seen.append((tree_leaves(values), torch.get_rng_state()))
-    return seen[0], seen[1]
+def program(body: Program) -> Program:
+    """List a program: it calls something by what it is given, and returns all that it could tell by."""
+    PROGRAMS.append(body)
+    return body
 
 
-def assert_same(program: Callable[[Callable[[Callable[[], Any]], Any]], Any]) -> None:
-    (plain, plain_random), (measured, measured_random) = once_and_measured(program)
-    assert len(plain) == len(measured) > 0
-    for before, after in zip(plain, measured, strict=True):
-        if isinstance(before, torch.Tensor):
-            assert torch.equal(local_of(before), local_of(after))
-        else:
-            assert before == after
-    assert torch.equal(plain_random, measured_random)
+@program
+def a_closure_that_is_written_to_is_left_as_after_one_call(shard: Make, call: Call) -> Any:
+    a, plain = shard(8, 8), torch.rand(3)
+
+    def fn() -> Any:
+        plain.mul_(2.0)
+        return a.add_(1.0).mul_(a)
+
+    result = call(fn)
+    return a, plain, result, result is a
 
 
-def test_a_closure_that_is_written_to_is_left_as_after_one_call(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a, plain = shard(8, 8), torch.rand(3)
+@program
+def a_view_made_outside_and_written_through_inside_is_left_as_after_one_call(shard: Make, call: Call) -> Any:
+    a, base = shard(8, 8), torch.rand(6)
+    row, head = a.view(4, 16), base[:2]
 
-        def fn() -> Any:
-            plain.mul_(2.0)
-            return a.add_(1.0).mul_(a)
+    def fn() -> Any:
+        head.add_(1.0)
+        base.mul_(2.0)
+        row.add_(1.0)
+        return a.mul_(2.0)
 
-        result = call(fn)
-        return a, plain, result, result is a
-
-    assert_same(program)
-
-
-def test_a_view_made_outside_and_written_through_inside_is_left_as_after_one_call(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a, base = shard(8, 8), torch.rand(6)
-        row, head = a.view(4, 16), base[:2]
-
-        def fn() -> Any:
-            head.add_(1.0)
-            base.mul_(2.0)
-            row.add_(1.0)
-            return a.mul_(2.0)
-
-        return call(fn), a, row, base, head
-
-    assert_same(program)
+    return call(fn), a, row, base, head
 
 
 def test_each_repetition_starts_from_what_the_first_call_found(shard: Make) -> None:
@@ -190,38 +166,34 @@ def test_each_repetition_starts_from_what_the_first_call_found(shard: Make) -> N
     assert base.tolist() == [2.0, 0.0]
 
 
-@pytest.mark.parametrize("grad_is_there", [False, True], ids=["no grad before", "grad before"])
-def test_gradients_are_accumulated_once(shard: Make, grad_is_there: bool) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
+@program
+def gradients_are_accumulated_once(shard: Make, call: Call) -> Any:
+    seen: list[Any] = []
+    for grad_is_there in (False, True):
         a, b = (shard(8, 8, requires_grad=True) for _ in range(2))
         if grad_is_there:
             (a + b).sum().backward()
         grad = a.grad
-        call(lambda: (a * b).sum().backward())
-        return a.grad, b.grad, grad is not None, a.grad is grad
-
-    assert_same(program)
-
-
-def test_gradients_of_a_graph_made_outside_are_accumulated_once(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a = shard(8, 8, requires_grad=True)
-        loss = (a * a).sum()
-        call(lambda: loss.backward(retain_graph=True))
-        return a.grad
-
-    assert_same(program)
+        call(lambda a=a, b=b: (a * b).sum().backward())
+        seen += (a.grad, b.grad, grad is not None, a.grad is grad)
+    return seen
 
 
-def test_a_retained_gradient_is_accumulated_once(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a = shard(8, 8, requires_grad=True)
-        doubled = a * 2
-        doubled.retain_grad()
-        call(lambda: doubled.sum().backward(retain_graph=True))
-        return a.grad, doubled.grad
+@program
+def gradients_of_a_graph_made_outside_are_accumulated_once(shard: Make, call: Call) -> Any:
+    a = shard(8, 8, requires_grad=True)
+    loss = (a * a).sum()
+    call(lambda: loss.backward(retain_graph=True))
+    return a.grad
 
-    assert_same(program)
+
+@program
+def a_retained_gradient_is_accumulated_once(shard: Make, call: Call) -> Any:
+    a = shard(8, 8, requires_grad=True)
+    doubled = a * 2
+    doubled.retain_grad()
+    call(lambda: doubled.sum().backward(retain_graph=True))
+    return a.grad, doubled.grad
 
 
 def test_a_graph_that_can_be_walked_once_is_walked_by_the_program(shard: Make) -> None:
@@ -236,113 +208,103 @@ def test_a_graph_that_can_be_walked_once_is_walked_by_the_program(shard: Make) -
     assert counts(figures) == {}
 
 
-def test_parameters_and_their_optimizer_take_one_step(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        weight = torch.nn.Parameter(shard(8, 8))
-        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
-        for _ in range(2):  # the first step makes the momentum buffers, which then exist
-            (weight * weight).sum().backward()
-            optimizer.step()
+@program
+def parameters_and_their_optimizer_take_one_step(shard: Make, call: Call) -> Any:
+    weight = torch.nn.Parameter(shard(8, 8))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    for _ in range(2):  # the first step makes the momentum buffers, which then exist
+        (weight * weight).sum().backward()
+        optimizer.step()
 
-        def step() -> None:
-            (weight * weight).sum().backward()
-            optimizer.step()
+    def step() -> None:
+        (weight * weight).sum().backward()
+        optimizer.step()
 
-        call(step)
-        return weight.detach(), weight.grad, optimizer.state[weight]["momentum_buffer"]
-
-    assert_same(program)
+    call(step)
+    return weight.detach(), weight.grad, optimizer.state[weight]["momentum_buffer"]
 
 
-def test_running_statistics_are_updated_once(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a, layer, batch = shard(8, 8), torch.nn.BatchNorm1d(8), torch.rand(4, 8)
-        call(lambda: (a + a, layer(batch)))
-        return layer.running_mean, layer.running_var, layer.num_batches_tracked
-
-    assert_same(program)
+@program
+def running_statistics_are_updated_once(shard: Make, call: Call) -> Any:
+    a, layer, batch = shard(8, 8), torch.nn.BatchNorm1d(8), torch.rand(4, 8)
+    call(lambda: (a + a, layer(batch)))
+    return layer.running_mean, layer.running_var, layer.num_batches_tracked
 
 
-def test_views_that_ops_of_the_callable_make_are_followed_to_what_they_show(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a, plain = shard(8, 8), torch.rand(8)
+@program
+def views_that_ops_of_the_callable_make_are_followed_to_what_they_show(shard: Make, call: Call) -> Any:
+    a, plain = shard(8, 8), torch.rand(8)
 
-        def fn() -> Any:
-            a.split(4, 1)[0].add_(1.0)
-            a.to_local().mul_(2.0)
-            plain.chunk(2)[1].add_(1.0)
-            with torch.inference_mode():
-                plain.reshape(2, 4).mul_(3.0)
-            return a + a
+    def fn() -> Any:
+        a.split(4, 1)[0].add_(1.0)
+        a.to_local().mul_(2.0)
+        plain.chunk(2)[1].add_(1.0)
+        with torch.inference_mode():
+            plain.reshape(2, 4).mul_(3.0)
+        return a + a
 
-        call(fn)
-        return a, plain
-
-    assert_same(program)
+    call(fn)
+    return a, plain
 
 
-def test_a_callable_is_left_as_after_one_call_in_a_thread_of_its_own(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a = shard(8, 8)
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(call, partial(a.add_, 1.0)).result()
-        return a
-
-    assert_same(program)
+@program
+def a_callable_is_left_as_after_one_call_in_a_thread_of_its_own(shard: Make, call: Call) -> Any:
+    a = shard(8, 8)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call, partial(a.add_, 1.0)).result()
+    return a
 
 
 @needs_that(compiles_once_under_a_mode)
 def test_compiled_code_is_measured_compiled(shard: Make) -> None:
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
+    graphs = CompileCounter()
     torch._dynamo.reset()
     a = shard(8, 8)
     before = a.to_local().clone()
-
-    def add(x: Any) -> Any:
-        return x.add_(1.0)
-
-    _, figures = measure(torch.compile(add, backend=backend), a)
+    _, figures = measure(torch.compile(lambda x: x.add_(1.0), backend=graphs), a)
     torch._dynamo.reset()
-    assert len(graphs) == 1
+    assert graphs.frame_count == 1
     assert counts(figures) == PROVED
     assert torch.equal(a.to_local(), before + 1.0)
 
 
-def test_random_draws_are_made_once(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a = shard(8, 8)
-        return call(lambda: (torch.rand(2), torch.rand_like(a), a.uniform_())), a, torch.rand(2)
-
-    assert_same(program)
+@program
+def random_draws_are_made_once(shard: Make, call: Call) -> Any:
+    a = shard(8, 8)
+    return call(lambda: (torch.rand(2), torch.rand_like(a), a.uniform_())), a, torch.rand(2)
 
 
-def test_a_generator_in_a_closure_advances_once(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a, generator = shard(8, 8), torch.Generator().manual_seed(5)
-        drawn = call(lambda: (torch.rand(3, generator=generator), a + a))
-        return drawn, generator.get_state()
-
-    assert_same(program)
+@program
+def a_generator_in_a_closure_advances_once(shard: Make, call: Call) -> Any:
+    a, generator = shard(8, 8), torch.Generator().manual_seed(5)
+    drawn = call(lambda: (torch.rand(3, generator=generator), a + a))
+    return drawn, generator.get_state()
 
 
-def test_a_draw_that_only_a_repetition_makes_leaves_the_random_state_alone(shard: Make) -> None:
-    def program(call: Callable[[Callable[[], Any]], Any]) -> Any:
-        a, calls = shard(8, 8), [0]
+@program
+def a_draw_that_only_a_repetition_makes_leaves_the_random_state_alone(shard: Make, call: Call) -> Any:
+    a, calls = shard(8, 8), [0]
 
-        def fn() -> Any:
-            calls[0] += 1
-            if calls[0] > 1:
-                torch.rand(3)
-            return a + a
+    def fn() -> Any:
+        calls[0] += 1
+        if calls[0] > 1:
+            torch.rand(3)
+        return a + a
 
-        return call(fn)
+    return call(fn)
 
-    assert_same(program)
+
+@pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.__name__)
+def test_a_measured_program_is_left_as_after_one_call(shard: Make, body: Program) -> None:
+    seen = []
+    for call in (lambda fn: fn(), lambda fn: measure(fn)[0]):
+        torch.manual_seed(11)
+        leaves = [*tree_leaves(body(shard, call)), torch.get_rng_state()]
+        seen.append([local_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
+    plain, measured = seen
+    assert len(plain) == len(measured) > 1
+    for before, after in zip(plain, measured, strict=True):
+        assert torch.equal(before, after) if isinstance(before, torch.Tensor) else before == after
 
 
 def test_what_python_counts_is_counted_in_each_sample(shard: Make) -> None:

@@ -1,0 +1,47 @@
+"""What tests of measuring share: a whole call and a capture of few rounds, and a mode that names ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.measuring.guard import Setup
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+Make = Callable[..., Any]
+FEW = Plan(2, 3)
+
+
+def measured_call(
+    fn: Callable[..., Any], *args: Any, setup: Setup | None = None, plan: Plan = FEW
+) -> tuple[Any, Figures]:
+    """Measure a whole call; return its result and its figures."""
+    result, _, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), plan)
+    return result, figures
+
+
+def captured(body: Callable[[], Any], *ops: str, plan: Plan = FEW) -> TestResults:
+    """Run a program in a capture; return what was measured."""
+    results = TestResults()
+    with SignatureCapture(results, plan, ops):
+        body()
+    return results
+
+
+class NamingMode(TorchDispatchMode):
+    """A mode that does nothing but name the ops that come by."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
