@@ -31,7 +31,7 @@ ROUNDS, REPEAT = 3, 4
 
 Call = Callable[[Callable[[], Any]], Any]
 Program = Callable[[Make, Call], Any]
-PROGRAMS: list[Program] = []
+PROGRAMS: dict[str, Program] = {}
 
 
 def measure(fn: Callable[..., Any], *args: Any, setup: Setup | None = None) -> tuple[Any, Figures]:
@@ -120,7 +120,7 @@ def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shar
 
 def program(body: Program) -> Program:
     """List a program: it calls something by what it is given, and returns all that it could tell by."""
-    PROGRAMS.append(body)
+    PROGRAMS[body.__name__] = body
     return body
 
 
@@ -168,15 +168,15 @@ def test_each_repetition_starts_from_what_the_first_call_found(shard: Make) -> N
 
 @program
 def gradients_are_accumulated_once(shard: Make, call: Call) -> Any:
-    seen: list[Any] = []
-    for grad_is_there in (False, True):
+    def seen(grad_is_there: bool) -> Any:
         a, b = (shard(8, 8, requires_grad=True) for _ in range(2))
         if grad_is_there:
             (a + b).sum().backward()
         grad = a.grad
-        call(lambda a=a, b=b: (a * b).sum().backward())
-        seen += (a.grad, b.grad, grad is not None, a.grad is grad)
-    return seen
+        call(lambda: (a * b).sum().backward())
+        return a.grad, b.grad, grad is not None, a.grad is grad
+
+    return seen(False), seen(True)
 
 
 @program
@@ -261,7 +261,11 @@ def test_compiled_code_is_measured_compiled(shard: Make) -> None:
     torch._dynamo.reset()
     a = shard(8, 8)
     before = a.to_local().clone()
-    _, figures = measure(torch.compile(lambda x: x.add_(1.0), backend=graphs), a)
+
+    def add(x: Any) -> Any:
+        return x.add_(1.0)
+
+    _, figures = measure(torch.compile(add, backend=graphs), a)
     torch._dynamo.reset()
     assert graphs.frame_count == 1
     assert counts(figures) == PROVED
@@ -294,10 +298,18 @@ def a_draw_that_only_a_repetition_makes_leaves_the_random_state_alone(shard: Mak
     return call(fn)
 
 
-@pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.__name__)
+def plain_result(fn: Callable[[], Any]) -> Any:
+    return fn()
+
+
+def measured_result(fn: Callable[[], Any]) -> Any:
+    return measure(fn)[0]
+
+
+@pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_measured_program_is_left_as_after_one_call(shard: Make, body: Program) -> None:
     seen = []
-    for call in (lambda fn: fn(), lambda fn: measure(fn)[0]):
+    for call in (plain_result, measured_result):
         torch.manual_seed(11)
         leaves = [*tree_leaves(body(shard, call)), torch.get_rng_state()]
         seen.append([local_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
@@ -20,27 +20,15 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED, PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import open_modes
+from tests.measuring.runs import Make, NamingMode, captured
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, needs, needs_rule, needs_that
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 Capture = Callable[..., dict[str, Measurement]]
 
 CLEAR = "_clear_DTensor_sharding_propagator_cache"
 STATS = "_get_DTensor_sharding_propagator_cache_stats"
-
-
-class PassThrough(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[Any] = []
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
@@ -206,10 +194,8 @@ def test_a_torch_without_a_native_cache_is_not_called_proved_by_the_python_one(
 
 
 def test_a_cold_call_is_taken_where_it_is_asked_for(shard: Make) -> None:
-    a, book = shard(8, 8), TestResults()
-    with SignatureCapture(book, Plan(rounds=3, repeat=2, cold=True)):
-        a + a
-    [add] = book.measurements()
+    a = shard(8, 8)
+    [add] = captured(lambda: a + a, plan=Plan(rounds=3, repeat=2, cold=True)).measurements()
     cold = add.of(State.COLD)
     assert cold is not None
     assert len(cold.ns) == 3
@@ -228,9 +214,8 @@ def test_a_signature_is_measured_once_and_each_call_counted(shard: Make, capture
 
 
 def test_only_the_ops_asked_for_are_measured(shard: Make) -> None:
-    a, book = shard(8, 8), TestResults()
-    with SignatureCapture(book, Plan(1, 1), ops=("add*", "mu?.Tensor")):
-        ((a + a) * a - a).t()
+    a = shard(8, 8)
+    book = captured(lambda: ((a + a) * a - a).t(), "add*", "mu?.Tensor")
     assert [m.op for m in book.measurements()] == ["add.Tensor", "mul.Tensor"]
 
 
@@ -308,13 +293,13 @@ def test_a_debug_mode_around_a_capture_counts_as_it_counts_without_one(shard: Ma
 
 def test_a_mode_around_a_capture_sees_each_op_once(shard: Make, capture: Capture) -> None:
     a = shard(8, 8)
-    with PassThrough() as plain:
+    with NamingMode() as plain:
         a + a
         a.uniform_()
-    with PassThrough() as around:
+    with NamingMode() as around:
         measured = capture(lambda: (a + a, a.uniform_()))
-    assert around.seen == plain.seen
-    assert len(plain.seen) == 2
+    assert around.names == plain.names
+    assert len(plain.names) == 2
     assert measured["add.Tensor"].of(State.HIT)
 
 
@@ -361,7 +346,7 @@ def test_a_mode_that_passes_dtensor_ops_on_is_no_matter(shard: Make, capture: Ca
     a = shard(8, 8)
 
     def body() -> None:
-        with PassThrough():
+        with NamingMode():
             torch.ones(3) + 1
             a + a
             torch.ones(3) + 1
@@ -369,15 +354,12 @@ def test_a_mode_that_passes_dtensor_ops_on_is_no_matter(shard: Make, capture: Ca
     assert capture(body).keys() == {"add.Tensor"}
 
 
-@pytest.mark.parametrize("mode", [PassThrough, CommDebugMode])
-def test_a_mode_that_hid_no_dtensor_op_is_no_matter(
-    shard: Make, capture: Capture, mode: Callable[[], Any]
-) -> None:
+def test_a_mode_that_hid_no_dtensor_op_is_no_matter(shard: Make, capture: Capture) -> None:
     a = shard(8, 8)
 
     def body() -> None:
         a + a
-        with mode():
+        with CommDebugMode():
             torch.ones(3) + 1
 
     assert capture(body).keys() == {"add.Tensor"}
@@ -389,18 +371,13 @@ def test_a_mode_that_hid_no_dtensor_op_is_no_matter(
 @needs_that(compiles_once_under_a_mode)
 def test_compiled_code_stays_compiled_under_a_capture(shard: Make) -> None:
     a = shard(8, 8)
-    compiled_graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        compiled_graphs.append(graph)
-        return graph
-
+    graphs = CompileCounter()
     torch._dynamo.reset()
-    double = torch.compile(lambda x: x + x, backend=backend)
+    double = torch.compile(lambda x: x + x, backend=graphs)
     book = TestResults()
     with SignatureCapture(book, Plan(1, 1)):
         first, second = double(a), double(a)
-    assert len(compiled_graphs) == 1
+    assert graphs.frame_count == 1
     assert torch.equal(first.to_local(), (a + a).to_local())
     assert torch.equal(second.to_local(), (a + a).to_local())
     assert [(m.op, m.calls) for m in book.measurements()] == [("add.Tensor", 2)]

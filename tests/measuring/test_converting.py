@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch._dynamo.testing import CompileCounter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
@@ -21,24 +23,20 @@ from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.report.notes import explained, explained_lines
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
+from tests.measuring.runs import Make, captured
 from tests.probes import compiles_once_under_a_mode, needs_rule, needs_that
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 Body = Callable[[], Any]
 R, S, P = Replicate(), Shard, Partial()
 
 
-def captured(body: Body, *ops: str, **plan: Any) -> TestResults:
-    book = TestResults()
-    with SignatureCapture(book, Plan(**{"rounds": 2, "repeat": 3, "quick_warmup": 0, **plan}), ops):
-        body()
-    return book
+QUICK = Plan(2, 3, quick_warmup=0)
 
 
 def rows(body: Body) -> dict[str, Measurement]:
-    return {row.label: row for row in captured(body).measurements()}
+    return {row.label: row for row in captured(body, plan=QUICK).measurements()}
 
 
 def states(row: Measurement) -> set[State]:
@@ -49,52 +47,39 @@ def refused(row: Measurement) -> list[Any]:
     return [one for samples in row.samples for one in samples.refused]
 
 
-NAMES = [
-    "redistribute(f32[16,8]S0 -> R)@4",
-    "redistribute(f32[16,8]S0 -> S1)@4",
-    "redistribute(f32[16,8]S0 -> S0)@4",
-    "redistribute(f32[16,8]S0 -> R, async_op=True)@4",
-    "from_local(f32[4,8] -> S0)@4",
-    "from_local(f32[4,8] -> P)@4",
-    "from_local(f32[4,8] -> R, run_check=True)@4",
-    "to_local(f32[16,8]S0)@4",
-    "distribute_tensor(f32[16,8] -> S0)@4",
-    "distribute_tensor(f32[16,8] -> R)@4",
-]
+@dataclass
+class Tensors:
+    """What conversions are made of: a part of a tensor, all of it, and that split over a mesh."""
+
+    mesh: DeviceMesh
+
+    def __post_init__(self) -> None:
+        self.local, self.whole = torch.rand(4, 8), torch.rand(16, 8)
+        self.split: Any = distribute_tensor(self.whole, self.mesh, [S(0)])
 
 
-def works(mesh: DeviceMesh) -> dict[str, Body]:
-    """Conversions with the rows that they have, forward and backward."""
-    local = torch.rand(4, 8)
-    whole = torch.rand(16, 8)
-    split: Any = distribute_tensor(whole, mesh, [S(0)])
-    return {
-        "redistribute(f32[16,8]S0 -> R)@4": lambda: split.redistribute(placements=[R]),
-        "redistribute(f32[16,8]S0 -> S1)@4": lambda: split.redistribute(placements=[S(1)]),
-        "redistribute(f32[16,8]S0 -> S0)@4": lambda: split.redistribute(placements=[S(0)]),
-        "redistribute(f32[16,8]S0 -> R, async_op=True)@4": lambda: wait_for(
-            split.redistribute(placements=[R], async_op=True)
-        ),
-        "from_local(f32[4,8] -> S0)@4": lambda: DTensor.from_local(local, mesh, [S(0)]),
-        "from_local(f32[4,8] -> P)@4": lambda: DTensor.from_local(local, mesh, [P]),
-        "from_local(f32[4,8] -> R, run_check=True)@4": lambda: DTensor.from_local(
-            local, mesh, [R], run_check=True
-        ),
-        "to_local(f32[16,8]S0)@4": split.detach().requires_grad_().to_local,
-        "distribute_tensor(f32[16,8] -> S0)@4": lambda: distribute_tensor(whole, mesh, [S(0)]),
-        "distribute_tensor(f32[16,8] -> R)@4": lambda: distribute_tensor(whole, mesh, [R]),
-    }
+CONVERSIONS: dict[str, Callable[[Tensors], Any]] = {
+    "redistribute(f32[16,8]S0 -> R)@4": lambda t: t.split.redistribute(placements=[R]),
+    "redistribute(f32[16,8]S0 -> S1)@4": lambda t: t.split.redistribute(placements=[S(1)]),
+    "redistribute(f32[16,8]S0 -> S0)@4": lambda t: t.split.redistribute(placements=[S(0)]),
+    "redistribute(f32[16,8]S0 -> R, async_op=True)@4": lambda t: wait_for(
+        t.split.redistribute(placements=[R], async_op=True)
+    ),
+    "from_local(f32[4,8] -> S0)@4": lambda t: DTensor.from_local(t.local, t.mesh, [S(0)]),
+    "from_local(f32[4,8] -> P)@4": lambda t: DTensor.from_local(t.local, t.mesh, [P]),
+    "from_local(f32[4,8] -> R, run_check=True)@4": lambda t: DTensor.from_local(
+        t.local, t.mesh, [R], run_check=True
+    ),
+    "to_local(f32[16,8]S0)@4": lambda t: t.split.detach().requires_grad_().to_local(),
+    "distribute_tensor(f32[16,8] -> S0)@4": lambda t: distribute_tensor(t.whole, t.mesh, [S(0)]),
+    "distribute_tensor(f32[16,8] -> R)@4": lambda t: distribute_tensor(t.whole, t.mesh, [R]),
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CONVERSIONS)
 def test_each_conversion_is_a_row_that_is_counted(mesh: DeviceMesh, name: str) -> None:
-    work = works(mesh)[name]
-
-    def twice() -> None:
-        work()
-        work()
-
-    found = rows(twice)
+    tensors = Tensors(mesh)
+    found = rows(lambda: [CONVERSIONS[name](tensors) for _ in range(2)])
     assert name in found
     row = found[name]
     assert row.calls == 2
@@ -217,11 +202,11 @@ def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMes
                 return str(error)
         return again
 
-    plain, captured = second(is_captured=False), second(is_captured=True)
-    if isinstance(plain, str) or isinstance(captured, str):
-        assert captured == plain
+    plain, in_capture = second(is_captured=False), second(is_captured=True)
+    if isinstance(plain, str) or isinstance(in_capture, str):
+        assert in_capture == plain
     else:
-        assert torch.equal(captured, plain)
+        assert torch.equal(in_capture, plain)
 
 
 def test_an_error_is_the_program_s_and_leaves_no_row(mesh: DeviceMesh) -> None:
@@ -247,7 +232,7 @@ def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
             if callable(value) or isinstance(value, staticmethod)
         }
 
-    captured(lambda: split.redistribute(placements=[R]))  # what torch imports on the way is there now
+    rows(lambda: split.redistribute(placements=[R]))  # what torch imports on the way is there now
     before = held()
 
     def fail() -> None:
@@ -255,7 +240,7 @@ def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        captured(fail)
+        rows(fail)
     assert held() == before
 
 
@@ -265,7 +250,7 @@ def test_ops_that_are_asked_for_are_globs_on_conversions_too(mesh: DeviceMesh, s
     def work() -> None:
         (a + a).redistribute(placements=[R]).to_local()
 
-    book = captured(work, "redist*")
+    book = captured(work, "redist*", plan=QUICK)
     assert [row.op for row in book.measurements()] == ["redistribute"]
     assert book.calls_passed_over == 2
     [line] = explained_lines({"t": book}, View())
@@ -291,7 +276,7 @@ def test_calls_without_a_figure_are_said_to_be_unexplained(shard: Make) -> None:
         a.squeeze_(1)
         a.squeeze_(1)
 
-    book = captured(work)
+    book = captured(work, plan=QUICK)
     assert local.shape == a.to_local().shape
     found = explained(book)
     assert (found.calls, found.all_calls) == (1, 3)
@@ -305,19 +290,14 @@ def test_calls_without_a_figure_are_said_to_be_unexplained(shard: Make) -> None:
 @needs_that(compiles_once_under_a_mode)
 def test_conversions_of_compiled_code_are_not_measured_as_it_is_traced(mesh: DeviceMesh) -> None:
     split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
+    graphs = CompileCounter()
     torch._dynamo.reset()
-    double = torch.compile(lambda x: x.redistribute(placements=[R]) + 1, backend=backend)
+    double = torch.compile(lambda x: x.redistribute(placements=[R]) + 1, backend=graphs)
     plain = double(split)
     with SignatureCapture(TestResults(), Plan(1, 1)):
         inside = double(split)
     again = double(split)
-    assert len(graphs) == 1, "no hook of ours makes torch compile again"
+    assert graphs.frame_count == 1, "no hook of ours makes torch compile again"
     for other in (inside, again):
         assert torch.equal(other.to_local(), plain.to_local())
     torch._dynamo.reset()
@@ -325,6 +305,8 @@ def test_conversions_of_compiled_code_are_not_measured_as_it_is_traced(mesh: Dev
 
 def test_cold_conversions_find_every_cache_empty(mesh: DeviceMesh) -> None:
     split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
-    [row] = captured(lambda: split.redistribute(placements=[R]), cold=True).measurements()
+    [row] = captured(
+        lambda: split.redistribute(placements=[R]), plan=replace(QUICK, cold=True)
+    ).measurements()
     assert states(row) == {State.COLD, State.MISS, State.HIT}
     assert isinstance(row.of(State.COLD), Samples)

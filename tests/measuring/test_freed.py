@@ -13,10 +13,10 @@ from torch import nn
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import FEW, measured_call
 from tests.plugin_runs import ALONE, MEASURED
 from tests.probes import FSDP_WITHOUT_CUDA, needs
 
@@ -170,10 +170,6 @@ def test_nothing_that_is_free_is_read_or_written(
     assert "not repeated: a tensor that it writes to was freed, resized or moved meanwhile" in text
 
 
-def measure(fn: Callable[[], Any]) -> Figures:
-    return run_and_measure_call(fn, (), None, ShardingCaches(), Plan(2, 3))[2]
-
-
 def freed(tensor: torch.Tensor) -> torch.Tensor:
     tensor.untyped_storage().resize_(0)
     return tensor
@@ -273,7 +269,7 @@ def moved_to_another_device() -> Program:
 def test_what_a_call_frees_or_replaces_is_as_one_call_left_it(make: Callable[[], Program], why: str) -> None:
     (run, ours), (plain, theirs) = make(), make()
     plain()
-    figures = measure(run)
+    _, figures = measured_call(run)
     assert figures.notes == (why,)
     assert not figures.samples
     assert [each.tolist() for each in ours] == [each.tolist() for each in theirs]
@@ -288,7 +284,7 @@ def test_what_was_free_and_was_left_allocated_is_free_before_each_repetition() -
         w.untyped_storage().resize_(4 * N)
         w.fill_(3)
 
-    figures = measure(fn)
+    _, figures = measured_call(fn)
     assert is_measured(figures)
     assert set(found) == {0}
     assert w.tolist() == [3.0] * N
@@ -304,7 +300,7 @@ def test_what_a_call_makes_and_frees_is_free_again_after_it() -> None:
         kept[0].fill_(2)
         freed(kept[0])
 
-    assert is_measured(measure(fn))
+    assert is_measured(measured_call(fn)[1])
     assert kept[0].untyped_storage().nbytes() == 0
 
 
@@ -325,12 +321,12 @@ def test_a_variant_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once(
         x.add_(1)
 
     asked = Variants("row", {"a": once_more, "b": sparse_writes(x)})
-    run_and_measure_variants(asked, ShardingCaches(), Plan(2, 3))
+    run_and_measure_variants(asked, ShardingCaches(), FEW)
     assert x.tolist() == [20.0] * 4
 
 
 def test_a_size_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once() -> None:
     x = torch.ones(4)
     make = {2: lambda: x.add_(1), 1: sparse_writes(x)}
-    run_and_measure_sizes(run_call, make.__getitem__, (1, 2), ShardingCaches(), Plan(2, 3))
+    run_and_measure_sizes(run_call, make.__getitem__, (1, 2), ShardingCaches(), FEW)
     assert x.tolist() == [20.0] * 4

@@ -190,14 +190,12 @@ def test_what_is_raised_inside_ends_it(raised: type[BaseException]) -> None:
     assert in_thread(measure) == []
 
 
-def test_arguments_stay_where_there_is_no_setup_or_it_returns_nothing() -> None:
-    assert given_arguments((1, 2), None) == (1, 2)
-    assert given_arguments((1, 2), lambda: None) == (1, 2)
-
-
-def test_a_tuple_replaces_the_arguments() -> None:
-    assert given_arguments((1, 2), lambda: ()) == ()
-    assert given_arguments((1, 2), lambda: (3,)) == (3,)
+@pytest.mark.parametrize(
+    ("setup", "expected"),
+    [(None, (1, 2)), (lambda: None, (1, 2)), (lambda: (), ()), (lambda: (3,), (3,))],
+)
+def test_a_tuple_of_setup_replaces_the_arguments(setup: Any, expected: tuple[int, ...]) -> None:
+    assert given_arguments((1, 2), setup) == expected
 
 
 def test_anything_else_is_a_mistake_that_says_what_is_valid() -> None:
@@ -205,16 +203,19 @@ def test_anything_else_is_a_mistake_that_says_what_is_valid() -> None:
         given_arguments((), lambda: 5)  # type: ignore[arg-type, return-value]
 
 
-@pytest.mark.parametrize("steps", [0, -1, 1.5, "5", True, None])
-def test_a_number_of_steps_that_counts_nothing_is_refused(steps: Any) -> None:
-    with pytest.raises(CaptureError, match=r"steps\(\): steps=.* is not a whole number of at least 1"):
-        check_steps(lambda: None, 3, steps)
-
-
-@pytest.mark.parametrize("warmup", [-1, 0.5, None])
-def test_a_warm_up_of_no_number_is_refused(warmup: Any) -> None:
-    with pytest.raises(CaptureError, match=r"warmup=.* is not a whole number of at least 0"):
-        check_steps(lambda: None, warmup, 5)
+@pytest.mark.parametrize(
+    ("keyword", "least", "value"),
+    [
+        *(("steps", 1, value) for value in (0, -1, 1.5, "5", True, None)),
+        *(("warmup", 0, value) for value in (-1, 0.5, None)),
+    ],
+)
+def test_a_number_of_steps_that_is_none_is_refused(keyword: str, least: int, value: Any) -> None:
+    numbers: dict[str, Any] = {"warmup": 3, "steps": 5, keyword: value}
+    with pytest.raises(
+        CaptureError, match=rf"steps\(\): {keyword}=.* is not a whole number of at least {least}"
+    ):
+        check_steps(lambda: None, **numbers)
 
 
 def test_a_step_that_takes_arguments_is_refused() -> None:

@@ -12,16 +12,15 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
+from tests.measuring.runs import Make, NamingMode, captured
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-Make = Callable[..., Any]
 UNARY = ("sin", "cos", "tanh", "sigmoid", "exp", "neg", "abs", "relu", "square", "sqrt", "ceil", "floor")
 
 
@@ -48,18 +47,6 @@ def test_of_a_chain_the_last_result_alone_is_alive(mode: Callable[[], Any], shar
     assert [each() is not None for each in results] == [False] * (len(UNARY) - 1) + [True]
 
 
-class Ops(TorchDispatchMode):
-    """List the ops that come by."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.__name__)
-        return func(*args, **(kwargs or {}))
-
-
 def test_backward_runs_no_op_that_it_does_not_run_uncaptured(shard: Make) -> None:
     def leaves() -> Any:
         return shard(8, 8, requires_grad=True), shard(8, 8, requires_grad=True)
@@ -67,13 +54,11 @@ def test_backward_runs_no_op_that_it_does_not_run_uncaptured(shard: Make) -> Non
     def run(w: Any, v: Any) -> None:
         ((w - v) * 2).sum().backward()
 
-    one, other, book = leaves(), leaves(), TestResults()
-    with Ops() as plain:
+    one, other = leaves(), leaves()
+    with NamingMode() as plain:
         run(*one)
-    with SignatureCapture(book, Plan(2, 3)):
-        run(*other)
     calls: Counter[str] = Counter()
-    for each in book.measurements():
+    for each in captured(lambda: run(*other)).measurements():
         calls[each.op] += each.calls
     assert calls == Counter(plain.names)
 

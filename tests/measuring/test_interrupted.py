@@ -202,11 +202,6 @@ def signal_comes(moment: int, run: Callable[[], Any]) -> bool:
     return False
 
 
-def opened(mode: Any) -> Any:
-    mode.__enter__()
-    return mode
-
-
 @pytest.fixture
 def few_signals(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let there be few signals: with all of them most moments are one, again and again."""
@@ -221,29 +216,26 @@ def few_signals(monkeypatch: pytest.MonkeyPatch) -> int:
     return len(some)
 
 
-modes = pytest.mark.parametrize("make", [lambda: SignatureCapture(TestResults(), Plan()), LocalOps])
 FIRST = 2  # moment: the first is where Python enters the mode's method, and nothing of it has run
 
 
-@modes
-def test_a_signal_at_any_moment_of_opening_leaves_no_mode_open(
-    make: Callable[[], Any], few_signals: int
+@pytest.mark.parametrize("is_opening", [True, False], ids=["opening", "closing"])
+@pytest.mark.parametrize("make", [lambda: SignatureCapture(TestResults(), Plan()), LocalOps])
+def test_a_signal_at_any_moment_of_opening_or_closing_leaves_no_mode_open(
+    make: Callable[[], Any], is_opening: bool, few_signals: int
 ) -> None:
-    moment, mode = FIRST, make()
-    while signal_comes(moment, mode.__enter__):
-        nothing_stays()
-        moment, mode = moment + 1, make()
-    mode.__exit__(None, None, None)
-    assert moment > 2 * few_signals
+    def begun() -> tuple[Any, Callable[[], Any]]:
+        mode = make()
+        if is_opening:
+            return mode, mode.__enter__
+        mode.__enter__()
+        return mode, partial(mode.__exit__, None, None, None)
 
-
-@modes
-def test_a_signal_at_any_moment_of_closing_leaves_no_mode_open(
-    make: Callable[[], Any], few_signals: int
-) -> None:
-    moment, mode = FIRST, opened(make())
-    while signal_comes(moment, partial(mode.__exit__, None, None, None)):
+    moment, (mode, run) = FIRST, begun()
+    while signal_comes(moment, run):
         nothing_stays()
-        moment, mode = moment + 1, opened(make())
+        moment, (mode, run) = moment + 1, begun()
+    if is_opening:
+        mode.__exit__(None, None, None)
     nothing_stays()
     assert moment > 2 * few_signals

@@ -11,19 +11,11 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import Make, measured_call
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 SPARSE = "runs once: it writes to a sparse_coo tensor, whose contents cannot be put back"
-
-
-def measure(fn: Callable[[], Any]) -> tuple[Any, Figures]:
-    result, _, figures = run_and_measure_call(fn, (), None, ShardingCaches(), Plan(2, 3))
-    return result, figures
 
 
 def plain(fn: Callable[[], Any]) -> Any:
@@ -67,7 +59,7 @@ def test_the_first_step_of_an_optimizer_leaves_its_state_as_one_step_does(name: 
         states = [entry for state in optimizer.state.values() for entry in state.values()]
         return [getattr(each, "_local_tensor", each) for each in (weight.detach(), *states)]
 
-    assert_equal(first_step(measure), first_step(plain))
+    assert_equal(first_step(measured_call), first_step(plain))
 
 
 def test_the_first_step_of_an_optimizer_of_sparse_gradients_leaves_its_numbers() -> None:
@@ -79,7 +71,7 @@ def test_the_first_step_of_an_optimizer_of_sparse_gradients_leaves_its_numbers()
         run(optimizer.step)
         return [table.weight.detach(), *state_of(optimizer)]
 
-    assert_equal(first_step(measure), first_step(plain))
+    assert_equal(first_step(measured_call), first_step(plain))
 
 
 def test_a_tensor_that_the_first_call_made_is_as_that_call_left_it(shard: Make) -> None:
@@ -91,7 +83,7 @@ def test_a_tensor_that_the_first_call_made_is_as_that_call_left_it(shard: Make) 
             kept["sum"] = torch.zeros_like(source)
         kept["sum"].add_(1)
 
-    _, figures = measure(fn)
+    _, figures = measured_call(fn)
     assert {samples.state for samples in figures.samples if samples.ns} == {State.MISS, State.HIT}
     assert torch.equal(kept["sum"].to_local(), torch.ones(2, 8))
 
@@ -105,7 +97,7 @@ def test_backward_goes_through_a_forward_that_wrote_to_a_buffer() -> None:
         loss: torch.Tensor = (x * buffer).sum() + norm(x).sum()
         return loss
 
-    loss, figures = measure(forward)
+    loss, figures = measured_call(forward)
     assert figures.notes == ()
     assert buffer._version == 1
     loss.backward()
@@ -118,7 +110,7 @@ def test_a_view_that_a_repetition_makes_leaves_the_version_of_its_base() -> None
     def fn() -> None:
         base[:2].add_(1)
 
-    measure(fn)
+    measured_call(fn)
     assert base._version == 1
     assert base.tolist() == [1, 1, 0, 0]
 
@@ -132,7 +124,7 @@ def test_a_backward_that_runs_before_a_write_can_be_repeated() -> None:
         with torch.no_grad():
             weight.add_(1)
 
-    _, figures = measure(fn)
+    _, figures = measured_call(fn)
     assert figures.notes == ()
     assert torch.equal(weight.detach(), torch.full((4,), 2.0))
     assert weight.grad is not None
@@ -147,7 +139,7 @@ def test_a_write_to_overlapping_memory_loses_no_other_write() -> None:
         expanded.index_put_((torch.tensor([0]),), torch.tensor(1.0))
         other.add_(1)
 
-    measure(fn)
+    measured_call(fn)
     assert torch.equal(expanded, torch.ones(3, 4))
     assert torch.equal(other, torch.ones(3))
 
@@ -160,10 +152,8 @@ def test_what_cannot_be_put_back_runs_once_and_says_why() -> None:
         table(torch.tensor([1, 2])).sum().backward()
 
     fn()
-    _, figures = measure(fn)
-    assert figures.notes == (
-        "runs once: it writes to a sparse_coo tensor, whose contents cannot be put back",
-    )
+    _, figures = measured_call(fn)
+    assert figures.notes == (SPARSE,)
     assert table.weight.grad is not None
     assert table.weight.grad.to_dense().sum().item() == 16
     assert torch.equal(other, torch.full((3,), 2.0))
@@ -177,8 +167,6 @@ def test_what_the_first_call_made_without_storage_is_not_written_to_again() -> N
             kept.append(torch.eye(3).to_sparse())
         kept[0].mul_(2)
 
-    _, figures = measure(fn)
-    assert figures.notes == (
-        "runs once: it writes to a sparse_coo tensor, whose contents cannot be put back",
-    )
+    _, figures = measured_call(fn)
+    assert figures.notes == (SPARSE,)
     assert torch.equal(kept[0].to_dense(), torch.eye(3) * 2)

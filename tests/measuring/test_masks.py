@@ -10,17 +10,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
-from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
+from tests.measuring.runs import FEW, Make, captured, measured_call
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 Program = Callable[[int], torch.Tensor]
 
 
@@ -44,8 +41,8 @@ def program(request: pytest.FixtureRequest, shard: Make, mesh: Any) -> Program:
     return lambda number: whole(torch.gather(table, 0, ids(number, 1, 4)))
 
 
-def captured(program: Program) -> list[torch.Tensor]:
-    with SignatureCapture(TestResults(), Plan(2, 3)):
+def in_capture(program: Program) -> list[torch.Tensor]:
+    with SignatureCapture(TestResults(), FEW):
         return [program(number) for number in range(3)]
 
 
@@ -55,11 +52,10 @@ def timed(program: Program) -> list[torch.Tensor]:
 
 
 def called(program: Program) -> list[torch.Tensor]:
-    first, _, _ = run_and_measure_call(program, (0,), None, ShardingCaches(), Plan(2, 3))
-    return [first, program(1), program(2)]
+    return [measured_call(program, 0)[0], program(1), program(2)]
 
 
-@pytest.mark.parametrize("measured", [captured, timed, called])
+@pytest.mark.parametrize("measured", [in_capture, timed, called])
 def test_later_calls_with_other_ids_give_what_they_give_unmeasured(
     program: Program, measured: Callable[[Program], list[torch.Tensor]]
 ) -> None:
@@ -71,22 +67,20 @@ def test_later_calls_with_other_ids_give_what_they_give_unmeasured(
 def test_a_callable_that_drops_its_result_leaves_no_mask_behind(shard: Make, mesh: Any) -> None:
     table = shard(16, 4)
     ids, others = (distribute_tensor(torch.arange(5) * n, mesh, [Replicate()]) for n in (1, 3))
-    result, _, figures = run_and_measure_call(
-        lambda: F.embedding(ids, table), (), None, ShardingCaches(), Plan(2, 3)
-    )
+    result, figures = measured_call(lambda: F.embedding(ids, table))
     assert {samples.state for samples in figures.samples if samples.ns} == {State.MISS, State.HIT}
     whole(F.embedding(others, table))
     whole(result)
 
 
 def test_an_op_on_a_masked_partial_sum_is_measured(shard: Make, mesh: Any) -> None:
-    table, book = shard(16, 4), TestResults()
+    table = shard(16, 4)
     ids = distribute_tensor(torch.arange(5), mesh, [Replicate()])
     plain = F.embedding(ids, table).relu()
-    with SignatureCapture(book, Plan(2, 3)):
-        result = F.embedding(ids, table).relu()
-    measured: dict[str, Measurement] = {each.op: each for each in book.measurements()}
+    results: list[Any] = []
+    book = captured(lambda: results.append(F.embedding(ids, table).relu()))
+    measured = {each.op: each for each in book.measurements()}
     [note] = measured["relu.default"].notes
     assert note.startswith("redistributes f32[5,4]")
     assert measured["relu.default"].median_ns(State.HIT)
-    assert torch.equal(local_of(result), local_of(plain))
+    assert torch.equal(local_of(results[0]), local_of(plain))

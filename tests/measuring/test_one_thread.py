@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
-from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import Make, captured, measured_call
 from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 OWN = 3  # threads of the program
 
 
@@ -48,13 +48,11 @@ def _threads_of_the_program() -> Iterator[None]:
 
 
 def capture(a: Any, sampler: Sampler, one_thread: bool) -> None:
-    with SignatureCapture(TestResults(), Plan(2, 3, sampler=sampler, one_thread=one_thread)):
-        a + a
+    captured(lambda: a + a, plan=Plan(2, 3, sampler=sampler, one_thread=one_thread))
 
 
 def call(a: Any, sampler: Sampler, one_thread: bool) -> None:
-    plan = Plan(2, 3, sampler=sampler, one_thread=one_thread)
-    run_and_measure_call(torch.add, (a, a), None, ShardingCaches(), plan)
+    measured_call(torch.add, a, a, plan=Plan(2, 3, sampler=sampler, one_thread=one_thread))
 
 
 def sizes(a: Any, sampler: Sampler, one_thread: bool) -> None:
@@ -96,7 +94,7 @@ def test_the_program_s_own_call_has_its_own_number_and_result() -> None:
         return values.sum()
 
     alone = total()
-    result, _, figures = run_and_measure_call(total, (), None, ShardingCaches(), Plan(2, 3))
+    result, figures = measured_call(total)
     assert torch.equal(result, alone)
     assert (seen[1], set(seen[-len(figures.samples[0].ns) :])) == (OWN, {1})
 
@@ -111,7 +109,7 @@ def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseExcept
             raise error("stop")
 
     try:
-        run_and_measure_call(late, (), None, ShardingCaches(), Plan(2, 3))
+        measured_call(late)
     except KeyboardInterrupt:
         assert error is KeyboardInterrupt
     assert calls[4] == 1
@@ -120,17 +118,12 @@ def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseExcept
 
 @needs_that(compiles_once_under_a_mode)
 def test_code_that_the_program_compiled_is_not_compiled_again() -> None:
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
+    graphs = CompileCounter()
     torch.compiler.reset()
-    double, ones = torch.compile(lambda x: x + x, backend=backend), torch.ones(4)
+    double, ones = torch.compile(lambda x: x + x, backend=graphs), torch.ones(4)
     double(ones)
-    _, _, figures = run_and_measure_call(lambda: double(ones), (), None, ShardingCaches(), Plan(2, 3))
+    _, figures = measured_call(lambda: double(ones))
     double(ones)
     torch.compiler.reset()
-    assert len(graphs) == 1
+    assert graphs.frame_count == 1
     assert figures.notes == (f"timed in the program's {OWN} threads, which it is compiled for",)

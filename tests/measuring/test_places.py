@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from torch.utils.checkpoint import checkpoint
@@ -122,7 +123,8 @@ def places_of(step: Callable[[], Any], ask: Callable[[], CodePlace]) -> Places:
     return list(asking.seen)
 
 
-def noted_places(finder: PlaceFinder, step: Callable[[], Any]) -> Places:
+@pytest.fixture
+def noted(finder: PlaceFinder, step: Callable[[], None]) -> Places:
     """Places of a step, of which an earlier one was noted."""
     step()
     finder.begin_step()
@@ -133,52 +135,37 @@ def noted_places(finder: PlaceFinder, step: Callable[[], Any]) -> Places:
     return seen
 
 
-def test_ops_of_forward_are_in_the_innermost_module_that_runs(
-    finder: PlaceFinder, step: Callable[[], None]
-) -> None:
-    seen = noted_places(finder, step)
-    assert found(seen, "mm")[:2] == [
+def test_ops_of_forward_are_in_the_innermost_module_that_runs(noted: Places) -> None:
+    assert found(noted, "mm")[:2] == [
         at("block", "layers.0.inner", "forward"),
         at("block", "layers.1.inner", "forward"),
     ]
-    assert found(seen, "exp") == [at("net", "Net", "forward")]
-    assert found(seen, "mse_loss.") == [at("loss", "", "forward")]
+    assert found(noted, "exp") == [at("net", "Net", "forward")]
+    assert found(noted, "mse_loss.") == [at("loss", "", "forward")]
 
 
-def test_ops_of_backward_are_where_their_node_was_made(finder: PlaceFinder, step: Callable[[], None]) -> None:
-    seen = noted_places(finder, step)
-    assert found(seen, "mse_loss_backward") == [at("loss", "", "backward")]
-    assert at("block", "layers.0.inner", "backward") in found(seen, "mm")
+def test_ops_of_backward_are_where_their_node_was_made(noted: Places) -> None:
+    assert found(noted, "mse_loss_backward") == [at("loss", "", "backward")]
+    assert at("block", "layers.0.inner", "backward") in found(noted, "mm")
     # The sine's gradient takes a cosine, where the program takes the sine.
-    assert at("block", "layers.0", "backward") in found(seen, "cos")
+    assert at("block", "layers.0", "backward") in found(noted, "cos")
+    # What prepares backward is in backward, and code of the user's that the engine calls its own place.
+    assert found(noted, "ones_like") == [at("backward call", "", "backward")]
+    assert found(noted, "tanh") == [at("own backward", "Net", "backward")]
 
 
 def test_a_checkpoint_that_is_recomputed_is_in_backward_under_the_names_of_the_whole_model(
-    finder: PlaceFinder, step: Callable[[], None]
+    noted: Places,
 ) -> None:
-    seen = noted_places(finder, step)
-    assert at("block", "layers.1.inner", "backward") in found(seen, "mm")
-    assert at("block", "layers.1", "backward") in found(seen, "sin")
+    assert at("block", "layers.1.inner", "backward") in found(noted, "mm")
+    assert at("block", "layers.1", "backward") in found(noted, "sin")
 
 
-def test_code_of_the_user_that_the_engine_calls_is_its_own_place(
-    finder: PlaceFinder, step: Callable[[], None]
-) -> None:
-    assert found(noted_places(finder, step), "tanh") == [at("own backward", "Net", "backward")]
-
-
-def test_clipping_and_optimizers_are_phases_of_their_own(
-    finder: PlaceFinder, step: Callable[[], None]
-) -> None:
-    seen = noted_places(finder, step)
-    assert found(seen, "zero_") == [at("zero_grad", "", "optimizer")]
-    assert {phase for *_, phase in found(seen, "linalg_vector_norm")} == {"clipping"}
-    assert found(seen, "add_")[-1] == at("optimizer", "", "optimizer")
-    assert found(seen, "log") == [at("logging", "", "other")]
-
-
-def test_what_prepares_backward_is_in_backward(finder: PlaceFinder, step: Callable[[], None]) -> None:
-    assert found(noted_places(finder, step), "ones_like") == [at("backward call", "", "backward")]
+def test_clipping_and_optimizers_are_phases_of_their_own(noted: Places) -> None:
+    assert found(noted, "zero_") == [at("zero_grad", "", "optimizer")]
+    assert {phase for *_, phase in found(noted, "linalg_vector_norm")} == {"clipping"}
+    assert found(noted, "add_")[-1] == at("optimizer", "", "optimizer")
+    assert found(noted, "log") == [at("logging", "", "other")]
 
 
 def test_a_function_that_is_called_from_two_modules_is_in_both(finder: PlaceFinder) -> None:
@@ -293,13 +280,8 @@ def test_errors_of_backward_pass_as_they_are(finder: PlaceFinder) -> None:
 
 
 def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
-    compiles: list[int] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        compiles.append(len(inputs))
-        return graph.forward
-
-    block = torch.compile(Block(), backend=backend)
+    graphs = CompileCounter()
+    block = torch.compile(Block(), backend=graphs)
     x = torch.rand(4, 4)
     for _ in range(3):
         finder.begin_step()
@@ -307,7 +289,7 @@ def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
         finder.note()
     finder.__exit__(None, None, None)
     block(x).sum().backward()
-    assert len(compiles) == 1
+    assert graphs.frame_count == 1
     torch._dynamo.reset()
 
 

@@ -5,25 +5,18 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 
-from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import is_from_elsewhere, run_and_measure_call
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.measuring.repeat import is_from_elsewhere
+from tests.measuring.runs import measured_call
 
 pytestmark = pytest.mark.torch
 
 
 class StoppedError(Exception):
     """What one thread makes another raise, to stop it."""
-
-
-def measure(fn: Callable[[], Any]) -> Figures:
-    return run_and_measure_call(fn, (), None, ShardingCaches(), Plan(2, 3))[2]
 
 
 def at_call(number: int, do: Callable[[], None]) -> tuple[Callable[[], None], torch.Tensor]:
@@ -46,7 +39,7 @@ def test_what_another_thread_makes_this_one_raise_is_raised() -> None:
 
     fn, total = at_call(5, stop)
     with pytest.raises(StoppedError):
-        measure(fn)
+        measured_call(fn)
     assert total.tolist() == [1, 1]
 
 
@@ -55,7 +48,7 @@ def test_an_error_of_a_repetition_is_a_note() -> None:
         raise ValueError("no more of this")
 
     fn, total = at_call(5, fail)
-    assert measure(fn).notes == ("repeating it raised ValueError: no more of this",)
+    assert measured_call(fn)[1].notes == ("repeating it raised ValueError: no more of this",)
     assert total.tolist() == [1, 1]
 
 

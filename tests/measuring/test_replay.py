@@ -20,11 +20,11 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
+from tests.measuring.runs import Make
 from tests.sweep.observe import aliases, seen
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 Capture = Callable[..., dict[str, Measurement]]
 Body = Callable[[Any, Any], Any]
 NEVER_HITS = "never hits: propagation runs on every call"

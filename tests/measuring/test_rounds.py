@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import math
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -80,11 +78,6 @@ def refused(taken: Figures, state: State) -> dict[str, int]:
     return {refusal.reason: refusal.count for refusal in samples.refused} if samples else {}
 
 
-def test_rounds_are_taken_without_torch() -> None:
-    code = "import sys, pytest_dtdispatch.measuring.rounds; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 # Which calls are made, and which are recorded
 
 
@@ -128,13 +121,8 @@ def test_more_quick_hits_are_discarded_but_not_for_longer(hit_ms: float, discard
     assert bench.op.calls == REHEARSAL + 2 + discarded + 2 * 3
 
 
-def test_rows_are_five_long_where_a_miss_takes_long(bench: Bench) -> None:
-    def effect(number: int) -> None:
-        bench.clock.passes(0 if bench.caches.native.is_filled else 10**7)
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
-    taken = bench.take(scripted(rounds=10, repeat=1, max_time_s=0.1))
+def test_rows_are_five_long_where_a_miss_takes_long() -> None:
+    taken = slow_bench(10, 0).take(scripted(rounds=10, repeat=1, max_time_s=0.1))
     row = list(range(REHEARSAL, REHEARSAL + 5))
     next_row = [number + 5 + WARMUP + 5 for number in row]
     assert [number % 10**7 for number in calls_of(taken, State.MISS)] == [*row, *next_row]
@@ -248,12 +236,20 @@ def test_calls_during_which_a_counter_moved_are_refused(bench: Bench, counter: s
     assert refused(taken, State.CALL) == {A_COUNTER_MOVED: 1}
 
 
-def test_an_op_that_propagates_on_every_call_has_misses_and_no_hits(bench: Bench) -> None:
+@pytest.fixture
+def never_cached(bench: Bench) -> Bench:
+    """A bench whose op propagates on every call."""
+
     def effect(number: int) -> None:
         bench.caches.native.is_filled = False
         bench.caches.native.ask()
 
     bench.op_that(effect)
+    return bench
+
+
+def test_an_op_that_propagates_on_every_call_has_misses_and_no_hits(never_cached: Bench) -> None:
+    bench = never_cached
     taken = bench.take(plan(rounds=3, repeat=4))
     assert propagation_of(taken) is Propagation.NEVER_CACHED
     assert bench.op.calls == REHEARSAL + 3
@@ -348,13 +344,8 @@ def test_a_cold_call_that_did_not_propagate_is_refused(bench: Bench) -> None:
     assert calls_of(taken, State.COLD) == []
 
 
-def test_an_op_that_is_never_cached_has_cold_calls(bench: Bench) -> None:
-    def effect(number: int) -> None:
-        bench.caches.native.is_filled = False
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
-    taken = bench.take(plan(rounds=2, repeat=1, cold=True))
+def test_an_op_that_is_never_cached_has_cold_calls(never_cached: Bench) -> None:
+    taken = never_cached.take(plan(rounds=2, repeat=1, cold=True))
     assert calls_of(taken, State.COLD) == [4, 6]
     assert calls_of(taken, State.MISS) == [5, 7]
 
@@ -381,19 +372,22 @@ def test_an_op_that_is_never_cached_has_local_calls(bench: Bench) -> None:
 # What the clock sees
 
 
-def test_only_the_call_is_timed(bench: Bench) -> None:
+@pytest.mark.parametrize("is_released", [False, True], ids=["dropped", "released"])
+def test_only_the_call_is_timed(bench: Bench, is_released: bool) -> None:
     """Preparing, releasing the result and reading the counters take a second each, and no sample shows it."""
     second = 10**9
     log: list[str] = []
 
+    def done(what: str) -> None:
+        log.append(what)
+        bench.clock.passes(second)
+
     class Result:
         def __del__(self) -> None:
-            log.append("release")
-            bench.clock.passes(second)
+            done("drop")
 
     def prepare() -> tuple[str]:
-        log.append("prepare")
-        bench.clock.passes(second)
+        done("prepare")
         return ("positional",)
 
     def op(argument: str, *, keyword: str) -> Result:
@@ -404,34 +398,13 @@ def test_only_the_call_is_timed(bench: Bench) -> None:
         return Result()
 
     bench.caches.reading = lambda: bench.clock.passes(second)
-    subject = Subject(op, prepare, {"keyword": "keyword"})
-    unhurried_plan = plan(rounds=2, repeat=3, max_time_s=1e9)
-    taken = bench.rounds(subject, unhurried_plan).take()
+    release = (lambda result: done(f"release {type(result).__name__}")) if is_released else None
+    subject = Subject(op, prepare, {"keyword": "keyword"}, release=release)
+    taken = bench.rounds(subject, plan(rounds=2, repeat=3, max_time_s=1e9)).take()
     assert by_state(taken)[State.MISS].ns == (7, 7)
     assert by_state(taken)[State.HIT].ns == (7,) * 6
-    assert log == ["prepare", "call", "release"] * (REHEARSAL + 2 * (1 + WARMUP + 3))
-
-
-def test_each_result_is_released_outside_of_what_is_timed_where_that_is_asked_for(bench: Bench) -> None:
-    results: list[int] = []
-    released: list[int] = []
-
-    def op() -> int:
-        bench.clock.passes(7)
-        bench.caches.native.ask()
-        results.append(len(results))
-        return results[-1]
-
-    def release(result: int) -> None:
-        bench.clock.passes(10**9)
-        released.append(result)
-
-    subject = Subject(op, tuple, release=release)
-    unhurried_plan = plan(rounds=2, repeat=3, max_time_s=1e9)
-    taken = bench.rounds(subject, unhurried_plan).take()
-    assert by_state(taken)[State.MISS].ns == (7, 7)
-    assert by_state(taken)[State.HIT].ns == (7,) * 6
-    assert released == results
+    each = ["prepare", "call", *["release Result"] * is_released, "drop"]
+    assert log == each * (REHEARSAL + 2 * (1 + WARMUP + 3))
 
 
 def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
@@ -892,7 +865,7 @@ def test_ranks_take_the_rounds_that_were_settled_whatever_their_own_time(max_tim
     bench = Bench()
     taken = bench.take(scripted(20, 2, max_time_s, agreement=settled))
     assert taken.rounds == 7
-    assert {samples.state: len(samples.ns) for samples in taken.samples} == {State.MISS: 7, State.HIT: 14}
+    assert counts_of(taken) == {State.MISS: 7, State.HIT: 14}
     rounds = 20 if max_time_s == 1e9 else 1
     assert settled.proposed == [((rounds, rounds, 2, WARMUP), "cached")]
     rows = 3

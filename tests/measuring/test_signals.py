@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import warnings
 from collections.abc import Iterator
 from types import FrameType
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
+from tests.measuring.test_guard import in_thread
 
 NUMBER = signal.SIGUSR1
 
@@ -121,9 +121,7 @@ def test_outside_the_main_thread_handlers_stay(raising: Any) -> None:
         with Signals():
             seen.append(signal.getsignal(NUMBER))
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
+    assert in_thread(look) == []
     assert seen == [raising]
 
 
@@ -173,8 +171,6 @@ def test_another_thread_warns_as_ever() -> None:
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         with nothing_warned():
-            other = threading.Thread(target=warn)
-            other.start()
-            other.join()
+            in_thread(warn)
             warn()
         assert len(shown) == 1

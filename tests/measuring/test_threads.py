@@ -20,19 +20,18 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
-from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
 from pytest_dtdispatch.torchapi import hooks
 from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, noticing_propagations
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import FEW, Make, captured
 from tests.measuring.test_guard import in_thread
 from tests.plugin_runs import IMPORTS, measure, text_of
 from tests.probes import SLOW_PATH_NAME, has, needs
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 UNCACHED = "propagate_op_sharding_non_cached"
 
 
@@ -53,13 +52,15 @@ def nothing_stays() -> Iterator[None]:
 
 
 def capture(book: TestResults | None = None) -> SignatureCapture:
-    return SignatureCapture(TestResults() if book is None else book, Plan(2, 3))
+    return SignatureCapture(TestResults() if book is None else book, FEW)
 
 
-def warned(body: Callable[[], object]) -> list[str]:
+def warned(body: Callable[[], object], book: TestResults | None = None) -> list[str]:
+    """Run something in a capture; return what is warned of it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        body()
+        with capture(book):
+            body()
     return [str(each.message) for each in caught if each.category is DtDispatchWarning]
 
 
@@ -117,11 +118,9 @@ def test_counting_steps_keeps_other_threads_from_measuring(shard: Make) -> None:
 
 @pytest.mark.parametrize("make", [capture, StepCounter])
 def test_what_a_dead_thread_left_open_is_cleared_away(make: Callable[[], Any], shard: Make) -> None:
-    a, book = shard(8, 8), TestResults()
+    a = shard(8, 8)
     assert in_thread(make().__enter__) == []
-    with capture(book):
-        a + a
-    [measured] = book.measurements()
+    [measured] = captured(lambda: a + a).measurements()
     assert measured.proof == "proved"
 
 
@@ -230,15 +229,10 @@ def test_counts_that_end_in_any_order_leave_no_wrapper() -> None:
 def test_ops_of_threads_without_a_capture_are_said(shard: Make) -> None:
     a = shard(8, 8)
 
-    def unseen() -> None:
-        a + a
-        a * a
-
     def body() -> None:
-        with capture():
-            a + a
-            in_thread(unseen, "first")
-            in_thread(unseen, "second")
+        a + a
+        for name in ("first", "second"):
+            in_thread(lambda: (a + a, a * a), name)
 
     assert warned(body) == [
         "DTensor ops ran in threads 'first', 'second' (at least 4), where no capture was open: "
@@ -248,60 +242,40 @@ def test_ops_of_threads_without_a_capture_are_said(shard: Make) -> None:
 
 def test_ops_of_many_threads_are_one_line(shard: Make) -> None:
     a = shard(8, 8)
-
-    def body() -> None:
-        with capture():
-            for number in range(5):
-                in_thread(lambda: a + a, f"t{number}")
-
-    [line] = warned(body)
+    [line] = warned(lambda: [in_thread(lambda: a + a, f"t{number}") for number in range(5)])
     assert line.startswith("DTensor ops ran in threads 't0', 't1', 't2' and 2 more (at least 5), ")
 
 
 def test_what_a_capture_itself_runs_is_no_op_of_another_thread(shard: Make) -> None:
     a = shard(8, 8, requires_grad=True)
-
-    def body() -> None:
-        with capture():
-            (a * a).sum().backward()
-
-    assert warned(body) == []
+    assert warned(lambda: (a * a).sum().backward()) == []
 
 
 def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(shard: Make) -> None:
     a, book = shard(8, 8), TestResults()
 
     def body() -> None:
-        with capture(book) as mode:
+        [mode] = open_modes()
 
-            def under_it() -> None:  # as autograd's threads are: they are given the modes of the caller
-                torch._C._push_on_torch_dispatch_stack(mode)
-                a + a
-                torch._C._pop_torch_dispatch_stack(None)
+        def under_it() -> None:  # as autograd's threads are: they are given the modes of the caller
+            torch._C._push_on_torch_dispatch_stack(mode)
+            a + a
+            torch._C._pop_torch_dispatch_stack(None)
 
-            assert in_thread(under_it) == []
+        assert in_thread(under_it) == []
 
-    assert warned(body) == []
+    assert warned(body, book) == []
     assert [one.op for one in book.measurements()] == ["add.Tensor"]
 
 
-def test_plain_ops_of_another_thread_are_no_dtensor_ops(shard: Make) -> None:
-    def body() -> None:
-        with capture():
-            in_thread(lambda: torch.ones(3) + 1)
-
-    assert warned(body) == []
+def test_plain_ops_of_another_thread_are_no_dtensor_ops() -> None:
+    assert warned(lambda: in_thread(lambda: torch.ones(3) + 1)) == []
 
 
 def test_a_torch_without_a_native_cache_says_it_too(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "SLOW_PATH", "of newer versions")
     a = shard(8, 8)
-
-    def body() -> None:
-        with capture():
-            in_thread(lambda: a + a, "first")
-
-    [line] = warned(body)
+    [line] = warned(lambda: in_thread(lambda: a + a, "first"))
     assert line.startswith("DTensor ops ran in thread 'first' (at least 1), ")
 
 

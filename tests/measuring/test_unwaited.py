@@ -21,17 +21,17 @@ from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
+from tests.measuring.runs import Make, measured_call
 from tests.probes import needs
 
 pytestmark = [pytest.mark.torch, needs("torch._C._distributed_c10d._get_work_registry_size")]
 
-Make = Callable[..., Any]
 Block = Callable[[], torch.Tensor]
 
 
@@ -82,7 +82,7 @@ def test_repetitions_of_a_call_leave_none_and_the_program_s_own_result_is_as_it_
     gather: Callable[[], Any],
 ) -> None:
     before = unwaited()
-    assert left_by(lambda: run_and_measure_call(gather, (), None, ShardingCaches(), Plan(3, 5))[0]) == 1
+    assert left_by(lambda: measured_call(gather, plan=Plan(3, 5))[0]) == 1
     assert unwaited() == before
 
 
@@ -97,13 +97,13 @@ def hide(request: pytest.FixtureRequest, block: Block) -> Callable[[], Any]:
 
 
 def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], Any]) -> None:
-    caches, plan = ShardingCaches(), Plan(5, 2)
+    plan = Plan(5, 2)
     wrap = funcol._maybe_wrap_tensor
     assert left_by(hide) == 1
-    assert left_by(lambda: run_and_measure_call(hide, (), None, caches, plan) and None) == 1
+    assert left_by(lambda: measured_call(hide, plan=plan) and None) == 1
     assert left_by(lambda: sizes_of(hide, plan) and None) == 2
     asked = Variants("two", {"a": hide, "b": hide}, lambda one, other: True)
-    assert left_by(lambda: run_and_measure_variants(asked, caches, plan) and None) == 2
+    assert left_by(lambda: run_and_measure_variants(asked, ShardingCaches(), plan) and None) == 2
     assert funcol._maybe_wrap_tensor is wrap
 
 
@@ -115,7 +115,7 @@ def test_a_repetition_that_raises_leaves_no_hook(hide: Callable[[], Any]) -> Non
         if next(calls) > 5:
             raise KeyError
 
-    _, _, figures = run_and_measure_call(fail_later, (), None, ShardingCaches(), Plan(5, 2))
+    _, figures = measured_call(fail_later, plan=Plan(5, 2))
     assert "KeyError" in figures.notes[0]
     assert funcol._maybe_wrap_tensor is wrap
 
@@ -133,12 +133,7 @@ def test_a_compile_leaves_none(gather: Callable[[], Any]) -> None:
 
 
 def test_sizes_and_steps_leave_none(block: Block) -> None:
-    assert (
-        left_by(
-            lambda: run_and_measure_sizes(run_call, lambda _: block, (1, 2), ShardingCaches(), Plan(7, 2))
-        )
-        == 0
-    )
+    assert left_by(lambda: sizes_of(block, Plan(7, 2))) == 0
     assert left_by(lambda: run_and_count(StepCalls("block", block, 2, 3))) == 0
 
 
@@ -186,15 +181,8 @@ def test_block(dtdispatch, device_mesh):
 def test_torch_has_nothing_to_say_at_the_end_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "test_block.py"
     path.write_text(PROGRAM)
-    command = (
-        sys.executable,
-        "-m",
-        "pytest",
-        "-pno:cacheprovider",
-        "--dtdispatch",
-        "--dtdispatch-rounds=2",
-        path,
-    )
+    flags = ("-pno:cacheprovider", "--dtdispatch", "--dtdispatch-rounds=2")
+    command = (sys.executable, "-m", "pytest", *flags, path)
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert "1 passed" in result.stdout
     assert "unwaited collective" not in result.stderr

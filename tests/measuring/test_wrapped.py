@@ -11,26 +11,21 @@ from torch.distributed.tensor import Replicate
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
+from tests.measuring.runs import Make, captured
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
 
-
-def captured(run: Callable[[], Any]) -> tuple[Any, tuple[Measurement, ...]]:
-    book = TestResults()
-    with SignatureCapture(book, Plan(2, 3)):
-        result = run()
-    return result, book.measurements()
+def measured_and_result(run: Callable[[], Any]) -> tuple[Any, tuple[Measurement, ...]]:
+    results: list[Any] = []
+    book = captured(lambda: results.append(run()))
+    return results[0], book.measurements()
 
 
 def test_ops_on_dtensors_inside_a_subclass_are_measured(shard: Make) -> None:
     a, b = shard(8, 8), shard(8, 8)
     pair = TwoTensor(a, b)
-    result, measured = captured(lambda: pair + pair)
+    result, measured = measured_and_result(lambda: pair + pair)
     assert [(each.op, each.calls) for each in measured] == [("add.Tensor", 2)]
     assert measured[0].of(State.MISS)
     assert measured[0].of(State.HIT)
@@ -40,7 +35,7 @@ def test_ops_on_dtensors_inside_a_subclass_are_measured(shard: Make) -> None:
 
 def test_a_subclass_without_dtensors_is_left_alone(shard: Make) -> None:
     pair = TwoTensor(torch.ones(4), torch.zeros(4))
-    result, measured = captured(lambda: pair + pair)
+    result, measured = measured_and_result(lambda: pair + pair)
     assert measured == ()
     assert torch.equal(result.a, torch.full((4,), 2.0))
 
@@ -49,7 +44,8 @@ def test_a_shard_that_was_not_waited_for_has_a_row_of_its_own(shard: Make) -> No
     a = shard(8, 8)
     waiting = a.redistribute(placements=[Replicate()], async_op=True)
     ready = a.redistribute(placements=[Replicate()])
-    _, measured = captured(lambda: (waiting + waiting, ready + ready, waiting + ready))
+    book = captured(lambda: (waiting + waiting, ready + ready, waiting + ready))
+    measured = book.measurements()
     assert [(each.label, each.calls) for each in measured] == [
         ("add.Tensor(f32[8,8]R async, f32[8,8]R async)@4", 1),
         ("add.Tensor(f32[8,8]R, f32[8,8]R)@4", 1),
