@@ -60,12 +60,21 @@ def skip_what_torch_refuses(error: tuple[type, str] | None) -> None:
         pytest.skip(f"this torch refuses it: {error[1]}")
 
 
-def assert_same(plain: Seen, captured: Seen) -> None:
+def compared(body: Body, make: Callable[[], tuple[Any, Any]]) -> Seen:
+    """Run a program uncaptured and captured; return what the captured run showed, which is the same."""
+    plain, captured = run(body, make, captured=False), run(body, make, captured=True)
     for before, after in zip(plain.values, captured.values, strict=True):
         assert before == after
     assert captured.aliases == plain.aliases
     assert torch.equal(captured.random, plain.random)
     assert captured.error == plain.error
+    return captured
+
+
+@pytest.fixture
+def two(shard: Make) -> Callable[[], tuple[Any, Any]]:
+    """Make two DTensors, for the cases of each family."""
+    return lambda: (shard(8, 8), shard(8, 8))
 
 
 IN_PLACE: dict[str, Body] = {
@@ -152,19 +161,17 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("body", RESULTS.values(), ids=RESULTS)
-def test_a_captured_program_computes_what_it_computes_uncaptured(shard: Make, body: Body) -> None:
-    def make() -> tuple[Any, Any]:
-        return shard(8, 8), shard(8, 8)
-
-    plain, captured = run(body, make, captured=False), run(body, make, captured=True)
-    assert_same(plain, captured)
-    skip_what_torch_refuses(plain.error)
-    assert plain.error is None
+def test_a_captured_program_computes_what_it_computes_uncaptured(
+    two: Callable[[], tuple[Any, Any]], body: Body
+) -> None:
+    captured = compared(body, two)
+    skip_what_torch_refuses(captured.error)
+    assert captured.error is None
     assert captured.measurements
     without = [row for row in captured.measurements if row.steady_ns is None]
     for row in without:
         assert NEVER_HITS in row.notes, (row.full_label, row.notes)
-    assert not without or propagates_on_every_call(body, make)
+    assert not without or propagates_on_every_call(body, two)
 
 
 def propagates_on_every_call(body: Body, make: Callable[[], tuple[Any, Any]]) -> bool:
@@ -179,13 +186,10 @@ def propagates_on_every_call(body: Body, make: Callable[[], tuple[Any, Any]]) ->
 
 
 @pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
-def test_a_captured_program_raises_what_it_raises_uncaptured(shard: Make, body: Body) -> None:
-    def make() -> tuple[Any, Any]:
-        return shard(8, 8), shard(8, 8)
-
-    plain, captured = run(body, make, captured=False), run(body, make, captured=True)
-    assert plain.error is not None
-    assert_same(plain, captured)
+def test_a_captured_program_raises_what_it_raises_uncaptured(
+    two: Callable[[], tuple[Any, Any]], body: Body
+) -> None:
+    assert compared(body, two).error is not None
     assert not open_modes()
 
 
@@ -193,13 +197,9 @@ def test_running_statistics_of_batch_normalisation_are_updated_once(shard: Make)
     def make() -> tuple[Any, Any]:
         return shard(8, 8, placement=Replicate()), [shard(8, placement=Replicate()) for _ in range(2)]
 
-    def normalise(a: Any, running: Any) -> Any:
-        return F.batch_norm(a, running[0], running[1], training=True)
-
-    plain, captured = run(normalise, make, captured=False), run(normalise, make, captured=True)
-    assert_same(plain, captured)
-    skip_what_torch_refuses(plain.error)
-    assert plain.error is None
+    captured = compared(lambda a, running: F.batch_norm(a, running[0], running[1], training=True), make)
+    skip_what_torch_refuses(captured.error)
+    assert captured.error is None
     assert any(measurement.of(State.MISS) for measurement in captured.measurements)
 
 
@@ -207,10 +207,7 @@ def test_a_generator_that_an_op_is_given_advances_once(shard: Make) -> None:
     def make() -> tuple[Any, Any]:
         return shard(8, 8), torch.Generator().manual_seed(5)
 
-    def draw(a: Any, generator: Any) -> Any:
-        return a.uniform_(generator=generator)
-
-    assert_same(run(draw, make, captured=False), run(draw, make, captured=True))
+    compared(lambda a, generator: a.uniform_(generator=generator), make)
 
 
 class LocalCalls:
@@ -286,28 +283,26 @@ def test_an_op_with_an_effect_outside_tensors_runs_once(whole: Any, capture: Cap
     assert not list(measured.recorded())
 
 
-def test_an_op_that_changes_a_shape_in_place_runs_once(shard: Make) -> None:
-    def make() -> tuple[Any, Any]:
-        return shard(8, 1, 8), 1
-
-    plain, captured = (run(lambda a, dim: a.squeeze_(dim), make, captured) for captured in (False, True))
-    assert_same(plain, captured)
-    skip_what_torch_refuses(plain.error)
-    assert plain.error is None
+@pytest.mark.parametrize(
+    ("body", "shapes", "why"),
+    [
+        (lambda a, _: a.squeeze_(1), [(8, 1, 8), (8,)], "it changes a tensor's shape in place"),
+        (
+            lambda a, out: torch.add(a, 1, out=out),
+            [(8, 8), (0, 8)],
+            "it changed the layout of a tensor that it wrote to",
+        ),
+    ],
+    ids=["squeeze_", "resized out"],
+)
+def test_an_op_that_changes_a_shape_in_place_or_resizes_what_it_writes_to_runs_once(
+    shard: Make, body: Body, shapes: list[tuple[int, ...]], why: str
+) -> None:
+    captured = compared(body, lambda: (shard(*shapes[0]), shard(*shapes[1])))
+    skip_what_torch_refuses(captured.error)
+    assert captured.error is None
     [measured] = captured.measurements
-    assert measured.notes == ("runs once: it changes a tensor's shape in place",)
-    assert not list(measured.recorded())
-
-
-def test_an_op_that_resizes_what_it_writes_to_runs_once(shard: Make) -> None:
-    def make() -> tuple[Any, Any]:
-        return shard(8, 8), shard(0, 8)
-
-    plain, captured = (run(lambda a, out: torch.add(a, 1, out=out), make, c) for c in (False, True))
-    assert plain.error is None
-    assert_same(plain, captured)
-    [measured] = captured.measurements
-    assert measured.notes == ("runs once: it changed the layout of a tensor that it wrote to",)
+    assert measured.notes == (f"runs once: {why}",)
     assert not list(measured.recorded())
 
 
