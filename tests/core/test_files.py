@@ -25,7 +25,7 @@ from pytest_dtdispatch.core.files import (
     checked_target,
     form_of,
     read_text,
-    write_whole,
+    write_atomic,
 )
 from pytest_dtdispatch.errors import DtDispatchError
 
@@ -76,7 +76,7 @@ def refusal(path: Path, form: str = "") -> str:
 
 def put(path: Path, text: str = "new") -> None:
     checked_target(path)
-    write_whole(path, text)
+    write_atomic(path, text)
 
 
 def kind(path: Path) -> int:
@@ -132,7 +132,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(DtDispatchError, match=r"page\.md cannot be written: No space left on device"):
-        write_whole(path, "new")
+        write_atomic(path, "new")
     assert path.read_text(encoding="utf-8") == "kept"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -207,7 +207,7 @@ def test_a_socket_is_refused(folder: Path) -> None:
         listening.bind(str(path))
         assert refusal(path) == f"{path} is a socket: name a file"
         with pytest.raises(DtDispatchError, match="is a socket"):
-            write_whole(path, "new")
+            write_atomic(path, "new")
 
 
 def test_the_file_that_the_command_prints_to_is_refused(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_limit_on_the_size_of_files_leaves_what_was_there(tmp_path: Path) -> N
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
         with pytest.raises(DtDispatchError, match="File too large"):
-            write_whole(path, "x" * 100)
+            write_atomic(path, "x" * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "kept"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.text import many
+from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
     hochberg,
@@ -365,7 +365,7 @@ def _what_would_decide(rows: int, processes: int) -> str:
     needed = next(n for n in itertools.count(1) if rows / math.comb(2 * n, n) <= CONFIRM_LEVEL)
     if processes >= needed:
         return QUIETER
-    return f"so few processes cannot confirm {many(rows, 'row')}: --confirm {needed}"
+    return f"so few processes cannot confirm {plural(rows, 'row')}: --confirm {needed}"
 
 
 def _confirmed(row: str, adjusted_p: float, stage: Stage, remedy: str) -> RowVerdict:

@@ -42,7 +42,7 @@ from pytest_dtdispatch.ab.rule import (
     judge,
 )
 from pytest_dtdispatch.core.ab_answer import GO_ON, Answer, AnswerKind
-from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_whole
+from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.text import brief
@@ -331,7 +331,7 @@ class Measuring:
             for one in compared.verdicts
         ]
         content = {"format": AB_FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
-        write_whole(self._output, json.dumps(content, indent=1) + "\n")
+        write_atomic(self._output, json.dumps(content, indent=1) + "\n")
 
 
 def read_run(path: Path) -> Run:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.compare.model import Variants
-from pytest_dtdispatch.core.text import printable, shown
+from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import CompareError, UnequalError
 from pytest_dtdispatch.measuring.call import dtype_text, shape_text
 from pytest_dtdispatch.measuring.replay import RandomState
@@ -88,7 +88,7 @@ class Reference:
         with without_outer_modes():
             against = self._against(self._first, held)
         if against:
-            pair = printable(f"{label!r} and {self._first.label!r}")
+            pair = escape_controls(f"{label!r} and {self._first.label!r}")
             has_tensors = any(isinstance(leaf, KnownPart) for leaf in held.leaves.values())
             hint = FAKE_HINT if has_tensors and is_group_fake() else ""
             raise UnequalError(

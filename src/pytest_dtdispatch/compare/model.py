@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.results import row_key
-from pytest_dtdispatch.core.text import printable, shown
+from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import CompareError, GateError
 from pytest_dtdispatch.stats.medians import paired_ratio
 
@@ -218,7 +218,7 @@ class Compared:
         """Give a label back; one that no variant has is an error."""
         __tracebackhide__ = True
         if label not in self.labels:
-            valid = ", ".join(map(printable, self.labels))
+            valid = ", ".join(map(escape_controls, self.labels))
             raise CompareError(f"compare {self.name!r} has no variant {shown(label)}; valid: {valid}")
         return label
 
@@ -331,14 +331,14 @@ class VariantResult:
         return self.compared.why_not or "; ".join(notes) or "there are too few rounds"
 
     def _claim(self, other: str, ratio: Ratio | None, holds: bool, wanted: str) -> Claim:
-        pair = printable(f"{self.label} against {other}")
+        pair = escape_controls(f"{self.label} against {other}")
         if ratio is None:
             return Claim(holds, f"{pair}: {self.compared.why_not}")
         rounds = f"{ratio.rounds} rounds"
         return Claim(holds, f"{pair}: {ratio.told}, {ratio} times as long in {rounds}; {wanted}")
 
     def __repr__(self) -> str:
-        return f"<{printable(self.label)} of {printable(self.compared.name)}>"
+        return f"<{escape_controls(self.label)} of {escape_controls(self.compared.name)}>"
 
 
 def check_share(by: object, most: float = float("inf")) -> None:

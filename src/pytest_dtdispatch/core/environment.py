@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.text import MOST_SHOWN, printable
+from pytest_dtdispatch.core.text import MOST_SHOWN, escape_controls
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 NO_TORCH = "torch is not installed"
@@ -159,7 +159,7 @@ def why_no_world(environ: Mapping[str, str]) -> str:
     named = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if environ.get(name)}
     if read_world(environ).is_many or named.items() <= {"RANK": "0", "WORLD_SIZE": "1"}.items():
         return ""
-    said = " and ".join(f"{name}={printable(text)[:MOST_SHOWN]}" for name, text in named.items())
+    said = " and ".join(f"{name}={escape_controls(text)[:MOST_SHOWN]}" for name, text in named.items())
     missing = [name for name in ("RANK", "WORLD_SIZE", *MEETING_POINT) if not environ.get(name)]
     if not missing:
         return f"{said} in the environment: RANK is a whole number from 0 up to WORLD_SIZE - 1"

@@ -103,7 +103,7 @@ def checked_target(path: Path, form: str = "") -> None:
         raise DtDispatchError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Write a file beside its place, and move it there: what was there is lost only when all is written."""
     data = text.encode("utf-8", "backslashreplace")
     try:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.signatures import Signature, shorten
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import GateError
 
@@ -126,7 +126,7 @@ def row_key(name: str) -> str:
         >>> row_key(" my  step\n2 ")
         'my  step\\n2'
     """
-    return printable(name.strip())
+    return escape_controls(name.strip())
 
 
 class Finding(Protocol):

@@ -14,21 +14,21 @@ MAX_DECIMALS = 3
 MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
 
 
-def many(number: int, noun: str, plural: str = "s") -> str:
+def plural(number: int, noun: str, ending: str = "s") -> str:
     """Write how many there are of something.
 
     Example:
-        >>> many(1, "op"), many(1200, "miss", "es")
+        >>> plural(1, "op"), plural(1200, "miss", "es")
         ('1 op', '1,200 misses')
     """
-    return f"{number:,} {noun}{plural * (number != 1)}"
+    return f"{number:,} {noun}{ending * (number != 1)}"
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""Write letters that no terminal shows, such as ESC or a right-to-left mark, by their numbers.
 
     Example:
-        >>> print(printable("\x1b[31mred\r"))
+        >>> print(escape_controls("\x1b[31mred\r"))
         \x1b[31mred\r
     """
     if text.isprintable():
@@ -49,7 +49,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:  # it is the user's, and can raise anything
         return f"<{type(value).__name__} that cannot be shown>"
-    text = printable(" ".join(text.split()))
+    text = escape_controls(" ".join(text.split()))
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from pytest_dtdispatch.core.environment import ranks_text
-from pytest_dtdispatch.core.files import checked_target, read_text, write_whole
+from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, noise_text
 from pytest_dtdispatch.core.results import (
     FEW_SAMPLES,
@@ -334,7 +334,7 @@ def update_expected(
             parse_expected(text, str(path), metrics)
         except ValueError as error:
             raise DtDispatchError(str(error)) from None
-        write_whole(path, text)
+        write_atomic(path, text)
     return Update(
         rows=len(file.rows) + len(added),
         changed=len(changed),

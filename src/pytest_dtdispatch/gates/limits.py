@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pytest_dtdispatch.core.results import listed
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 
 FAILING = (Verdict.REGRESSED, Verdict.MISSING, Verdict.DISABLED)
@@ -51,7 +51,7 @@ def complaint(verdicts: Iterable[RowVerdict]) -> str:
     by_row: dict[str, list[str]] = {}
     for verdict in over(verdicts):
         title = "over its limits" if verdict.verdict is Verdict.REGRESSED else "not judged"
-        by_row.setdefault(f"{printable(verdict.row)}: {title}", []).extend(
+        by_row.setdefault(f"{escape_controls(verdict.row)}: {title}", []).extend(
             filter(None, (*verdict.details, verdict.remedy))
         )
     return "\n".join("\n".join((title, *details)) for title, details in by_row.items())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.ab_answer import GO_ON, KIND, OUTPUT, PASSES, Answer, AnswerKind, RowSample
-from pytest_dtdispatch.core.files import write_whole
+from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import encode
 from pytest_dtdispatch.core.results import MOST_LISTED, Count, TestResults, row_key, state_name
@@ -180,7 +180,7 @@ class Passes:
             self._collected.add(measuring.results.values())
             if session.testsfailed:
                 break
-        write_whole(self._output, json.dumps(encode(self._collected.answer())))
+        write_atomic(self._output, json.dumps(encode(self._collected.answer())))
         return True
 
 

@@ -12,7 +12,7 @@ from _pytest import terminal
 
 from pytest_dtdispatch.core.environment import NO_TORCH, has_torch
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.core.text import many
+from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.resolve import row_nodeid, test_settings
@@ -72,11 +72,11 @@ def why_nothing(reporter: Any, passed: str) -> str:
         ]:
             reasons = {one.longrepr[2].removeprefix("Skipped: ") for one in ended if outcome == "skipped"}
             reason = f" ({reasons.pop()})" if len(reasons) == 1 else ""
-            said.append(f"{many(len(ended), noun)} {words}{reason}")
+            said.append(f"{plural(len(ended), noun)} {words}{reason}")
     phases = (one for outcome, ended in stats.items() if outcome for one in ended)  # "" is of setups
     ran = {phase.nodeid for phase in phases if isinstance(phase, pytest.TestReport)}
     if left := sum(item.nodeid not in ran for item in getattr(reporter._session, "items", ())):
-        said.append(f"{many(left, 'test')} not run")
+        said.append(f"{plural(left, 'test')} not run")
     if "passed" in stats:
         said.append(passed)
     return "; ".join(said) or "no test was collected"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.junitxml import xml_key
 
-from pytest_dtdispatch.core.files import checked_target, write_whole
+from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.parsing import Export
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject
 from pytest_dtdispatch.plugin.endings import FILE_LOST
@@ -139,18 +139,18 @@ def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
     """
     yield "dtdispatch.outcome", verdict_text(run)
     for gate in run.gates:
-        yield f"dtdispatch.gate.{printable(gate.where)}", "failed" if gate.has_failed else "passed"
+        yield f"dtdispatch.gate.{escape_controls(gate.where)}", "failed" if gate.has_failed else "passed"
     for name, text in run.environment.items():
-        yield f"dtdispatch.environment.{printable(name)}", text
+        yield f"dtdispatch.environment.{escape_controls(name)}", text
     for number in run.metrics():
-        yield f"dtdispatch.{number.metric}.{printable(number.name)}", number.value
+        yield f"dtdispatch.{number.metric}.{escape_controls(number.name)}", number.value
 
 
 def _write_whole(export: Export, run: ReportedRun, why_not: str) -> str:
     if why_not:
         raise DtDispatchError(f"{export.path} was not written: {why_not}")
     text, said = FORMATS[export.format].render(run, export.path)
-    write_whole(export.path, text)
+    write_atomic(export.path, text)
     return said
 
 

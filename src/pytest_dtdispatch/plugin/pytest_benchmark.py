@@ -16,7 +16,7 @@ import pytest
 from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import METRICS
 from pytest_dtdispatch.report.run import KEY, encode_run
@@ -268,7 +268,7 @@ def _printable(part: Any) -> Any:
     """Write a name, or the names that a row of a table has."""
     if isinstance(part, dict):
         return {key: _printable(value) for key, value in part.items()}
-    return printable(part) if isinstance(part, str) else part
+    return escape_controls(part) if isinstance(part, str) else part
 
 
 def _plain(value: Any) -> Any:

@@ -20,13 +20,13 @@ from pytest_dtdispatch.core.files import (
     TRACE_EXPORT,
     TRACE_FORMAT,
     checked_target,
-    write_whole,
+    write_atomic,
 )
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Samples
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.core.text import many, printable
+from pytest_dtdispatch.core.text import escape_controls, plural
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.page import html_page, require_jinja
@@ -66,7 +66,7 @@ def github_benchmark(run: ReportedRun) -> str:
     entries = []
     for name, row, samples in recorded_states(run):
         figure = round(samples.figure, DECIMALS)
-        entry: dict[str, Any] = {"name": printable(name), "unit": samples.unit.name, "value": figure}
+        entry: dict[str, Any] = {"name": escape_controls(name), "unit": samples.unit.name, "value": figure}
         if samples.unit.is_time and samples.scatter is not None:
             entry["range"] = f"\xb1 {100 * samples.scatter:.1f} %"  # the column +-% of the table
         details = [
@@ -74,10 +74,10 @@ def github_benchmark(run: ReportedRun) -> str:
             f"{samples.figure_name} of {samples.count:,} samples, {row.proof}",
             *["noisy: its samples scatter too far for it to be judged"] * samples.is_noisy,
         ]
-        entries.append({**entry, "extra": "\n".join(map(printable, details))})
+        entries.append({**entry, "extra": "\n".join(map(escape_controls, details))})
     for number in run.numbers:
         unit = "ns" if number.metric.endswith("_ns") else number.metric.replace("_", " ")
-        name = printable(f"{number.name}::{number.metric}")
+        name = escape_controls(f"{number.name}::{number.metric}")
         entries.append({"name": name, "unit": unit, "value": number.value})
     return json.dumps(entries, indent=1) + "\n"
 
@@ -94,10 +94,10 @@ def bencher(run: ReportedRun) -> str:
             metric["lower_value"], metric["upper_value"] = map(float, interval)
         time_measure = LATENCY if samples.unit == TIME else OTHER_TIME
         measure = time_measure if samples.unit.is_time else samples.unit.name
-        benchmark = shorten(printable(name), len(f"::{samples.state}"), LONGEST_BENCHMARK)
+        benchmark = shorten(escape_controls(name), len(f"::{samples.state}"), LONGEST_BENCHMARK)
         found.setdefault(benchmark, {})[shorten(measure, limit=LONGEST_MEASURE)] = metric
     for number in run.numbers:
-        benchmark = shorten(printable(number.name), limit=LONGEST_BENCHMARK)
+        benchmark = shorten(escape_controls(number.name), limit=LONGEST_BENCHMARK)
         measure = shorten(number.metric, limit=LONGEST_MEASURE)
         found.setdefault(benchmark, {})[measure] = {"value": number.value}
     return json.dumps(found, indent=1) + "\n"
@@ -173,7 +173,7 @@ class Format:
         """
         if not (size := self.size(run)):
             raise DtDispatchError(f"{path} was not written: {self.nothing}")
-        return self.text(run), f"{many(size, self.unit)} written to {path}"
+        return self.text(run), f"{plural(size, self.unit)} written to {path}"
 
 
 FORMATS: Mapping[str, Format] = {
@@ -202,5 +202,5 @@ def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
         check_export(export)
     rendered = [(export.path, *FORMATS[export.format].render(run, export.path)) for export in exports]
     for path, text, _ in rendered:
-        write_whole(path, text)
+        write_atomic(path, text)
     return [said for _, _, said in rendered]

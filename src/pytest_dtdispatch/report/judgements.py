@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import column_scale, many
+from pytest_dtdispatch.core.text import column_scale, plural
 from pytest_dtdispatch.core.verdicts import Drift, Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -103,7 +103,7 @@ def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Par
         middle = Drift(middle.percent, (low, high))
         bounds = f" ({low:+.1f} % to {high:+.1f} %, medians of 99 % intervals)"
     figure = "noise" if middle.is_noise else f"{middle.percent:+.1f} %"
-    rows = many(len(drifts), "passed row")
+    rows = plural(len(drifts), "passed row")
     yield _detail(f"drift of {rows}{f' since {since}' * bool(since)}: median {figure}{bounds}")
 
 

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -46,7 +46,7 @@ def code(text: str) -> str:
         >>> code("a|b")
         '`a\\|b`'
     """
-    text = printable(" ".join(text.split()))
+    text = escape_controls(" ".join(text.split()))
     has_pipe_after_backslash = "\\" in text and "|" in text  # which ends a cell of a table, escaped or not
     if not text or "`" in text or has_pipe_after_backslash:
         return escaped(text)
@@ -60,7 +60,7 @@ def escaped(text: str) -> str:
         >>> escaped("no rule for <x> | y")
         'no rule for \\<x\\> \\| y'
     """
-    return MARKUP.sub(r"\\\1", printable(" ".join(text.split())))
+    return MARKUP.sub(r"\\\1", escape_controls(" ".join(text.split())))
 
 
 def _block_parts(block: Block) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _block_parts(block: Block) -> Iterator[str]:
         case Listing():
             yield _grid(block.titles, block.entries)
         case Folded():
-            title = printable(SPACES.sub(" ", block.title))
+            title = escape_controls(SPACES.sub(" ", block.title))
             yield f"<details>\n<summary>{html.escape(title)}</summary>"
             for inner in block.blocks:
                 yield from _block_parts(inner)
@@ -121,7 +121,7 @@ def _fenced(lines: Sequence[str]) -> str:
     fence = FENCE
     while any(fence in line for line in lines):
         fence += "`"
-    return "\n".join((fence, *map(printable, lines), fence))
+    return "\n".join((fence, *map(escape_controls, lines), fence))
 
 
 def _inline(cell: Cell) -> str:
@@ -131,5 +131,5 @@ def _inline(cell: Cell) -> str:
 def _marked(span: Span) -> str:
     if span.tone is Tone.CODE:
         return code(span.text)
-    text = MARKUP.sub(r"\\\1", printable(SPACES.sub(" ", span.text)))
+    text = MARKUP.sub(r"\\\1", escape_controls(SPACES.sub(" ", span.text)))
     return f"**{text}**" if span.tone is Tone.STRONG else text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import NOISY, TIME, Contains, Measurement, State
 from pytest_dtdispatch.core.results import InPlace, TestResults, Unseen, has_figure
-from pytest_dtdispatch.core.text import many
+from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
     Document,
     Line,
@@ -69,7 +69,7 @@ def caveats(tests: Iterable[TestResults]) -> Document:
     found = list(tests)
     lines = list(_unseen_lines([test.unseen for test in found]))
     if simulated := sum(test.is_simulated for test in found):
-        of = many(simulated, "test")
+        of = plural(simulated, "test")
         lines.append(f"figures of {of} hold the work of all ranks, which LocalTensorMode simulates")
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1, wrap=Wrap.SPACES) for line in lines))
 
@@ -78,21 +78,21 @@ def _unseen_lines(tests: list[Unseen]) -> Iterator[str]:
     if in_threads := [test for test in tests if test.threads]:
         threads, ops = sum(test.threads for test in in_threads), sum(test.ops for test in in_threads)
         yield (
-            f"not measured: {many(len(in_threads), 'test')} ran DTensor ops (at least {ops:,}) in "
-            f"{many(threads, 'thread')} of their own, which a capture of the main thread does not see; "
+            f"not measured: {plural(len(in_threads), 'test')} ran DTensor ops (at least {ops:,}) in "
+            f"{plural(threads, 'thread')} of their own, which a capture of the main thread does not see; "
             "--dtdispatch-metric counts counts what misses there"
         )
     if in_processes := [test for test in tests if test.processes]:
         processes = sum(test.processes for test in in_processes)
         yield (
-            f"not measured: {many(len(in_processes), 'test')} started {many(processes, 'process', 'es')}, "
-            "and what ran in them was not seen; --dtdispatch-metric counts counts in those that are spawned"
+            f"not measured: {plural(len(in_processes), 'test')} started {plural(processes, 'process', 'es')}"
+            ", and what ran in them was not seen; --dtdispatch-metric counts counts in those that are spawned"
         )
     modes = list(dict.fromkeys(mode for test in tests for mode in test.modes))
     for mode in modes:
         hidden = sum(mode in test.modes for test in tests)
         yield (
-            f"not measured: {many(hidden, 'test')} opened {mode}, which hides DTensor ops from a capture "
+            f"not measured: {plural(hidden, 'test')} opened {mode}, which hides DTensor ops from a capture "
             f"around it; take the fixture and open dtdispatch.capture() inside {mode}, "
             "or count it by --dtdispatch-metric counts"
         )

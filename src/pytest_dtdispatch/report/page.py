@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.files import REPORT_TITLE
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import number_name, state_name
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import many, printable, short_count, short_time
+from pytest_dtdispatch.core.text import escape_controls, plural, short_count, short_time
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
@@ -122,7 +122,7 @@ def _template() -> Any:
     markup = jinja2.utils.markupsafe.Markup
 
     def shown(value: Any) -> Any:
-        return printable(value) if isinstance(value, str) and not isinstance(value, markup) else value
+        return escape_controls(value) if isinstance(value, str) and not isinstance(value, markup) else value
 
     environment = jinja2.Environment(
         autoescape=True, finalize=shown, trim_blocks=True, undefined=jinja2.StrictUndefined
@@ -146,7 +146,8 @@ def _policy(style: str, script: str) -> str:
 def _about(run: ReportedRun) -> Iterator[str]:
     rows, tests = sum(1 for _ in run.rows()), sum(map(bool, run.measured.values()))
     where = f" from {run.where}" if run.where else ""
-    yield f"{many(rows, 'row')} in {many(tests, 'test')}, taken {run.taken or 'at an unknown time'}{where}"
+    taken = run.taken or "at an unknown time"
+    yield f"{plural(rows, 'row')} in {plural(tests, 'test')}, taken {taken}{where}"
     cpu, torch, device, python = map(run.environment.get, ("CPU", "torch version", "device", "Python"))
     yield ", ".join(filter(None, (cpu, torch and f"torch {torch}", device, python)))
 

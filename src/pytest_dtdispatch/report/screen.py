@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
 from pytest_dtdispatch.core.progress import NOTHING, told_to
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import Text, document_lines, page_width, text_of
 
@@ -36,7 +36,7 @@ def shown_width() -> int:
 
 def say(text: str, tone: Tone = Tone.PLAIN, stream: TextIO | None = None) -> None:
     """Print a line, to standard output if no stream is named."""
-    _print([text_of(Span(printable(text), tone))], stream or sys.stdout)
+    _print([text_of(Span(escape_controls(text), tone))], stream or sys.stdout)
 
 
 @contextmanager
@@ -135,5 +135,5 @@ class ProgressLine:
 
 def _fitted(text: str, room: int) -> str:
     """Write letters that take one column each, no more of them than there is room for."""
-    text = printable(text).encode("ascii", "replace").decode("ascii")
+    text = escape_controls(text).encode("ascii", "replace").decode("ascii")
     return text if len(text) <= room else f"{text[: room - 3]}..."

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pytest_dtdispatch.core.files import SUMMARY_TITLE
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -212,7 +212,7 @@ def _how_bad(row: RowVerdict) -> tuple[int, float]:
 
 
 def _data(text: str) -> str:
-    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return escape_controls(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.signatures import digest_name, fit_name, shorten
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -59,7 +59,7 @@ def _printable(part: T) -> T:
     """Write what tests and files named so that a terminal shows it, and does not obey it."""
     changed: Any = part
     if isinstance(part, str):
-        changed = printable(part)
+        changed = escape_controls(part)
     elif isinstance(part, tuple):
         changed = tuple(map(_printable, part))
     elif is_dataclass(part) and not isinstance(part, type):

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import place_text, shorten
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.measuring.call import shape_text, tensor_text
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
@@ -74,7 +74,7 @@ def _own_text(given: Any) -> str:
         text = repr(given)
     except Exception:  # it is the user's, and can raise anything
         text = f"<{type(given).__name__}>"
-    return printable(" ".join(ADDRESS.sub("", text).split()))
+    return escape_controls(" ".join(ADDRESS.sub("", text).split()))
 
 
 class CountedRegion(StepCounter):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.core.text import many, shown, step_name
+from pytest_dtdispatch.core.text import plural, shown, step_name
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.steps.events import Collective, Miss, Redistribution, StepEvent, Wrapping, by_cause
 
@@ -209,7 +209,7 @@ class Steps:
     @property
     def length(self) -> str:
         """The number of steps in words: ``5 steps``."""
-        return many(len(self.steps), "step")
+        return plural(len(self.steps), "step")
 
     @property
     def misses_per_step(self) -> float:

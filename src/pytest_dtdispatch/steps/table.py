@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.core.results import number_name
-from pytest_dtdispatch.core.text import many
+from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
@@ -75,7 +75,7 @@ def _state_of_inputs(steps: Steps) -> str:
     steady = steps.steady_after
     if steady is None:
         return "misses"
-    after = f" after {many(steady.shapes, 'shape')}" if steady.steps else ""
+    after = f" after {plural(steady.shapes, 'shape')}" if steady.steps else ""
     grows = ", grows" if _grows(replace(steps, steps=steps.steps[steady.steps :])) else ""
     return f"steady{after}{grows}"
 
@@ -113,9 +113,9 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
 def _steadiness(steps: Steps) -> str:
     steady, rest = steps.steady_after, "never steady, the last step missed"
     if steady is not None:
-        rest = f"steady after {many(steady.shapes, 'shape')} and {many(steady.steps, 'step')}"
+        rest = f"steady after {plural(steady.shapes, 'shape')} and {plural(steady.steps, 'step')}"
     counted = steps.inputs[len(steps.warmup) :]
-    return f"inputs of {many(len(set(counted)), 'shape')} in {many(len(counted), 'step')}: {rest}"
+    return f"inputs of {plural(len(set(counted)), 'shape')} in {plural(len(counted), 'step')}: {rest}"
 
 
 def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:

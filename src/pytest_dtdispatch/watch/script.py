@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from pytest_dtdispatch.core.text import printable
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.watch.step_watch import StepWatch
 from pytest_dtdispatch.watch.text import calls_text, is_first_rank, say_on_first_rank
@@ -47,11 +47,11 @@ def watch_script(name: str, arguments: Sequence[str]) -> int:
         nothing = "called no op on DTensors; processes that it starts are not watched"
         if not status and is_first_rank():
             raise WatchError(f"{name} {nothing}")
-        say_on_first_rank(f"dtdispatch: {printable(name)} {nothing}")
+        say_on_first_rank(f"dtdispatch: {escape_controls(name)} {nothing}")
     elif not len(steps):
         say_on_first_rank(
-            f"dtdispatch: {printable(name)}: no optimizer stepped outside of compiled code, which would have "
-            f"told its steps apart; in all {calls_text(steps.after)}"
+            f"dtdispatch: {escape_controls(name)}: no optimizer stepped outside of compiled code, "
+            f"which would have told its steps apart; in all {calls_text(steps.after)}"
         )
     else:
         say_on_first_rank(watch.summary())

@@ -18,7 +18,7 @@ from pytest_dtdispatch.budget.located import PlaceLog
 from pytest_dtdispatch.budget.measure import take_budget
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
-from pytest_dtdispatch.core.text import printable, shown
+from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.measuring.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
@@ -388,7 +388,7 @@ class StepWatch:
             self._tell(f"step {number}: {grown}")
 
     def _tell(self, line: str) -> None:
-        self._say(f"dtdispatch: {printable(line)}")
+        self._say(f"dtdispatch: {escape_controls(line)}")
 
 
 def _laid_out(document: Document) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from pytest_dtdispatch.core.environment import read_world
-from pytest_dtdispatch.core.text import many, shown
+from pytest_dtdispatch.core.text import plural, shown
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.steps.events import by_cause
@@ -81,14 +81,14 @@ def transfers_text(counts: StepCounts) -> str:
         ("wrap", len(counts.wraps)),
         ("unwrap", len(counts.unwraps)),
     )
-    return ", ".join(many(count, name) for name, count in numbers if count or name == "call")
+    return ", ".join(plural(count, name) for name, count in numbers if count or name == "call")
 
 
 def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
     """Say what happened in a step that was not steady: what missed and why, and what it cost."""
     missed = by_cause([step.counts.missed])
     listed = "; ".join(_listed(missed, MOST_LISTED))
-    parts = [f"{many(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
+    parts = [f"{plural(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
     entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
     parts += [f"cache entries: {entries}"] * bool(entries)
     if step.took_ns is not None:
@@ -98,7 +98,7 @@ def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
 
 def calls_text(counts: StepCounts) -> str:
     """Say how many calls there were, and how many of them missed."""
-    return f"{many(counts.calls, 'call')}, {many(counts.misses, 'miss', 'es')}"
+    return f"{plural(counts.calls, 'call')}, {plural(counts.misses, 'miss', 'es')}"
 
 
 def _beside(steady: Total) -> str:
