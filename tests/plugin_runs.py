@@ -7,9 +7,10 @@ import importlib
 import json
 import pkgutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -102,6 +103,71 @@ def assert_says_once(result: pytest.RunResult, line: str) -> None:
     assert len([each for each in body.splitlines() if line in each]) == 1, text
     for frame in ("pytest_dtdispatch/", "site-packages", "INTERNALERROR", "During handling"):
         assert frame not in text
+
+
+def assert_refused(result: pytest.RunResult, *words: str) -> None:
+    """Check that a run was refused in one line, before anything ran."""
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, text
+    [line] = [line for line in text.splitlines() if line.startswith("ERROR: ")]
+    for word in words:
+        assert word in line
+    for frame in ("Traceback", "INTERNALERROR", "test session starts", "site-packages"):
+        assert frame not in text
+
+
+def assert_gate_failed(result: pytest.RunResult, *words: str, passed: int) -> str:
+    """Check that a gate alone failed a run, without a traceback; return what was printed."""
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, text
+    result.assert_outcomes(passed=passed)
+    assert result.outlines[-1].startswith("="), text  # pytest's own summary line
+    for word in words:
+        assert word in text
+    for frame in ("Traceback", "INTERNALERROR", "pytest_dtdispatch/"):
+        assert frame not in text
+    return text
+
+
+def assert_passed(result: pytest.RunResult, *words: str) -> None:
+    """Check that a run passed, and printed these words."""
+    text = text_of(result)
+    assert result.ret == pytest.ExitCode.OK, text
+    for word in words:
+        assert word in text
+
+
+# No test finds a mode open that the one before it left.
+NOTHING_OPEN = """
+@pytest.fixture(autouse=True)
+def nothing_open():
+    assert not _get_current_dispatch_mode_stack()
+"""
+HERE = "  # here"
+
+
+def assert_mistakes(
+    pytester: pytest.Pytester, mistakes: Iterable[tuple[str, str]], *flags: str, source: str = IMPORTS
+) -> None:
+    """Check that each body fails in the line beside it, at its line ``# here``, or else at its last one."""
+    bodies, lines = zip(*mistakes, strict=True)
+    bodies = [body if HERE in body else body + HERE for body in bodies]
+    tests = "".join(
+        f"\ndef test_{number}(dtdispatch, device_mesh, mesh_factory):\n"
+        f"    a = sharded(device_mesh)\n{indent(body, '    ')}\n"
+        for number, body in enumerate(bodies)
+    )
+    pytester.makepyfile(f"{source}{NOTHING_OPEN}{tests}")
+    result = run(pytester, *flags)
+    result.assert_outcomes(failed=len(bodies))
+    body, _, _ = text_of(result).partition("short test summary info")
+    told = [line for line in body.splitlines() if line.startswith("E ")]
+    for line, says in zip(told, lines, strict=True):
+        assert says in line, line
+    pointed_at = [line for line in body.splitlines() if line.startswith(">") and line.endswith(HERE)]
+    assert len(pointed_at) >= len(bodies)
+    for frame in ("pytest_dtdispatch/", "site-packages", "INTERNALERROR", "During handling"):
+        assert frame not in body
 
 
 @contextmanager

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plugin_runs import ALONE, IMPORTS, TEN_LINES, assert_says_once, measure, rows, run, text_of
+from tests.plugin_runs import (
+    ALONE,
+    IMPORTS,
+    MEASURED,
+    TEN_LINES,
+    assert_mistakes,
+    assert_says_once,
+    measure,
+    rows,
+    run,
+    text_of,
+)
 from tests.probes import NATIVE_CACHE, needs
 
 pytestmark = pytest.mark.torch
 
 PLAIN = "\ndef test_plain(dtdispatch, device_mesh): pass\n"
-KEYWORDS = "rounds, repeat, max_time, cold, ops, mesh, dim_names, backend, device"
 # The next test finds the mode stack as it was, and is measured.
 THEN_CLEAN = """
 def test_next(dtdispatch, device_mesh):
@@ -39,39 +49,6 @@ def in_test(body: str, marker: str = "", then: str = THEN_CLEAN) -> str:
     return f"{IMPORTS}\n{marker}\ndef test_bad(dtdispatch, device_mesh, mesh_factory):\n{lines}{then}"
 
 
-@pytest.mark.parametrize(
-    ("flag", "complaint"),
-    [
-        ("rounds=0", "'0' is not a whole number of at least 1, or auto"),
-        ("rounds=-1", "'-1' is not a whole number of at least 1, or auto"),
-        ("rounds=x", "'x' is not a whole number of at least 1, or auto"),
-        ("repeat=1.5", "'1.5' is not a whole number of at least 1"),
-        ("max-time=nan", "'nan' is not a number of seconds above 0"),
-        ("mesh=2x", "'2x' is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"),
-        ("mesh=0x4", "'0x4' is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"),
-        ("backend=mpi", "'mpi' is not one of auto, fake, gloo, nccl, local"),
-        ("device=tpu", "'tpu' is not one of auto, cpu, cuda"),
-        ("nproc=x", "'x' is not a whole number from 1 to 1,024"),
-    ],
-)
-@pytest.mark.parametrize("source", ["flag", "ini"])
-def test_a_flag_or_an_ini_value_that_is_not_valid(
-    pytester: pytest.Pytester, source: str, flag: str, complaint: str
-) -> None:
-    pytester.makepyfile(PLAIN)
-    name, _, value = flag.partition("=")
-    if source == "flag":
-        result = run(pytester, f"--dtdispatch-{flag}")
-        where = f"--dtdispatch-{name}"
-    else:
-        where = f"dtdispatch_{name.replace('-', '_')}"
-        ini = pytester.makeini(f"[pytest]\n{where} = {value}\n")
-        result = run(pytester)
-        where = f"{ini}: {where}"
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert_says_once(result, f"ERROR: {where}: {complaint}")
-
-
 @pytest.mark.parametrize("flag", ["--dtdispatch", "--dtdispatch-all"])
 def test_one_of_two_ranks_that_cannot_meet_is_not_measured_as_one(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
@@ -88,73 +65,166 @@ def test_one_of_two_ranks_that_cannot_meet_is_not_measured_as_one(
     run(pytester).assert_outcomes(passed=1)  # as it measures nothing
 
 
-def test_an_ini_value_given_on_the_command_line_is_not_laid_to_a_file(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(PLAIN)
-    assert_says_once(
-        run(pytester, "-odtdispatch_rounds=x"), "ERROR: -o dtdispatch_rounds: 'x' is not a whole"
-    )
-
-
-@pytest.mark.parametrize(
-    ("marker", "complaint"),
-    [
-        ("round=1", f"marker dtdispatch has no keyword 'round'; valid: {KEYWORDS}"),
-        ("5", "marker dtdispatch takes keywords only, not 5"),
-        ("rounds=0", "marker dtdispatch: rounds=0 is not a whole number of at least 1, or auto"),
-        ("rounds=-1", "marker dtdispatch: rounds=-1 is not a whole number of at least 1, or auto"),
-        ("rounds='x'", "marker dtdispatch: rounds='x' is not a whole number of at least 1, or auto"),
-        ("rounds=True", "marker dtdispatch: rounds=True is not a whole number of at least 1, or auto"),
-        ("rounds=2.0", "marker dtdispatch: rounds=2.0 is not a whole number of at least 1, or auto"),
-        ("mesh='2x'", "marker dtdispatch: mesh='2x' is not a mesh shape: extents of at least 1"),
-        ("mesh=(0, 4)", "marker dtdispatch: mesh=(0, 4) is not a mesh shape: extents of at least 1"),
-        ("mesh=()", "marker dtdispatch: mesh=() is not a mesh shape: extents of at least 1"),
-        ("dim_names='dp'", "marker dtdispatch: dim_names='dp' is not a tuple of names"),
-        ("dim_names=('a', 'a'), mesh=(2, 2)", "dim_names=('a', 'a') is not a tuple of names that differ"),
-        ("dim_names=('dp',), mesh=(2, 2)", "dim_names has 1 names for a mesh of 2 dimensions"),
-        ("backend='mpi'", "marker dtdispatch: backend='mpi' is not one of auto, fake, gloo, nccl, local"),
-        ("ops=3", "marker dtdispatch: ops=3 is not globs of op names"),
-        ("cold='maybe'", "marker dtdispatch: cold='maybe' is not true or false"),
-        ("nproc=2", "marker dtdispatch has no keyword 'nproc'"),
-    ],
-)
-def test_a_marker_that_is_not_valid_is_told_with_file_and_line(
-    pytester: pytest.Pytester, marker: str, complaint: str
-) -> None:
-    pytester.makepyfile(test_marked=f"import pytest\n\n@pytest.mark.dtdispatch({marker}){PLAIN}")
-    result = run(pytester)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert_says_once(result, "ERROR: test_marked.py:3: ")
-    assert_says_once(result, complaint)
+# What a test does, and the line that its author reads.
+MISTAKES_IN_MESHES = [
+    (
+        'mesh_factory("2x")',
+        "mesh='2x' is not a mesh shape: extents of at least 1 joined by x, such as",
+    ),
+    (
+        "mesh_factory((2, 2), backend='mpi')",
+        "backend='mpi' is not one of auto, fake, gloo, nccl, local",
+    ),
+    ("mesh_factory((2, 2), device='tpu')", "device='tpu' is not one of auto, cpu, cuda"),
+    ("mesh_factory((2, 2), dim_names=('a',))", "mesh 2x2 has 2 dimensions, not ('a',)"),
+    (
+        "mesh_factory((2, 2), dim_names=('a', 'a'))",
+        "dim_names=('a', 'a') is not a tuple of names that",
+    ),
+    ("mesh_factory((2, 2), dim_names=5)", "dim_names=5 is not a tuple of names"),
+    (
+        "mesh_factory((8,))",
+        "mesh 8 needs 8 ranks, and the process group that is open has 4: ask for the",
+    ),
+    (
+        "mesh_factory((4,), backend='gloo', device='cpu')",
+        "backend gloo needs a process for each of the 4 ranks of mesh 4",
+    ),
+]
+MISTAKES_IN_ARGUMENTS = [
+    (
+        "dtdispatch.capture(len)",
+        "capture() takes no arguments: use it in a with; call(fn) measures a",
+    ),
+    (
+        "dtdispatch.call(len, 'a', setup=5)",
+        "setup=5 is not callable: give a function without arguments",
+    ),
+    ("dtdispatch.compile(abs, 1, others=[2])", "compile(): others=[2] is not a list of tuples of"),
+    (
+        "dtdispatch.compile(abs, 1, dynamic='yes')",
+        "compile(): dynamic='yes' is not True, False or None",
+    ),
+    ("dtdispatch.compile(abs, 1, backend=5)", "compile(): backend=5 is not a name or a function"),
+    *(
+        line
+        for method in ("call", "steps", "scaling", "compile")
+        for line in (
+            (
+                f"dtdispatch.{method}(a + a)",
+                f"{method}(): a value of type DTensor is not callable; give a function",
+            ),
+            (f"dtdispatch.{method}(lambda: 1, name=123)", f"{method}(name=123): a name is a text"),
+        )
+    ),
+]
+MAKE = "def make(n): return lambda: None\ndtdispatch."
+PAIR = "{'a': lambda: 1, 'b': lambda: 1}"
+MISTAKES = [
+    (
+        "with dtdispatch.capture():\n    with dtdispatch.capture(): pass",
+        "CaptureError: a capture is open already: captures cannot be nested, close the outer one first",
+    ),
+    (
+        "with dtdispatch.capture():  # here\n    Passing().__enter__()\n    Passing().__enter__()",
+        "CaptureError: Passing, Passing was opened inside the capture and never closed",
+    ),
+    *(
+        (f"with dtdispatch.capture():\n    dtdispatch.{call}", f"{says}: close")
+        for call, says in (
+            ("call(len, 'a', name='n')", "call(name='n') inside a capture would be measured twice"),
+            ("scaling(len, name='n')", "scaling(name='n') inside a capture would be measured twice"),
+            (f"compare({PAIR})", "compare(name='compare') inside a capture would be measured twice"),
+            ("compile(abs, 1)", "compile(name=None) inside a capture would be measured twice"),
+            ("steps(lambda: None)", "steps() inside a capture would count what the capture does"),
+        )
+    ),
+    *(
+        (
+            f"dtdispatch.steps(lambda: dtdispatch.{call}, name='train')",
+            f"CaptureError: {says} inside 'train', which is being counted, would change its counts",
+        )
+        for call, says in (
+            ("steps(lambda: None)", "steps()"),
+            ("capture()", "a capture"),
+            ("call(int, name='n')", "call(name='n')"),
+            (f"compare({PAIR})", "compare(name='compare')"),
+        )
+    ),
+    *(
+        (
+            body,
+            f"CaptureError: the name {name!r} is taken by another call of this test",
+        )
+        for body, name in (
+            ("dtdispatch.call(len, 'a')\ndtdispatch.call(len, 'a')", "len"),
+            ("for _ in range(2): dtdispatch.steps(lambda: None, name='train')", "train"),
+            (f"{MAKE}call(make, 1); dtdispatch.scaling(make)", "make"),
+            (f"{MAKE}call(len, '', name='make[8]'); dtdispatch.scaling(make)", "make"),
+            (f"{MAKE}scaling(make, (1, 2)); dtdispatch.scaling(make, (4, 8))", "make"),
+            (f"{MAKE}scaling(make, (1, 2)); dtdispatch.call(len, '', name='make[1]')", "make[1]"),
+            (f"dtdispatch.call(int, name='mlp'); dtdispatch.compare({PAIR}, name='mlp')", "mlp"),
+            (f"dtdispatch.call(int, name='mlp[b]'); dtdispatch.compare({PAIR}, name='mlp')", "mlp"),
+        )
+    ),
+    *(
+        (f"{MAKE}scaling(make, {arguments})", f"ScalingError: {says}")
+        for arguments, says in (
+            ("(8,)", "sizes=(8,) is not two or more whole numbers of at least 1 that"),
+            ("max_exponent=0", "max_exponent=0 is not a number above 0"),
+        )
+    ),
+    (
+        "dtdispatch.scaling(lambda n: None, name='none')",
+        "ScalingError: make(64) returned None: it must return a callable without arguments",
+    ),
+    (
+        "dtdispatch.scaling(lambda n: 1 // 0, name='n')",
+        "ZeroDivisionError: integer division or modulo",
+    ),
+    ("dtdispatch.scaling(lambda n: lambda: 1 // 0)", "ZeroDivisionError: integer division or modulo"),
+    ("dtdispatch.steps(lambda: {}['of the program'])", "KeyError: 'of the program'"),
+    (
+        "dtdispatch.steps(lambda x: 1 // x, inputs=[1, 0])",
+        "ZeroDivisionError: integer division or modulo",
+    ),
+    (
+        "dtdispatch.steps(lambda: None, steps=0)",
+        "CaptureError: steps(): steps=0 is not a whole number of at least 1",
+    ),
+    (
+        "dtdispatch.steps(lambda x: x)",
+        "CaptureError: the step takes arguments (x), and steps() gives none",
+    ),
+    (
+        "dtdispatch.steps(lambda x: x, inputs=8)",
+        "CaptureError: steps(): inputs=8 cannot be iterated over",
+    ),
+]
 
 
 @pytest.mark.parametrize("flags", [(), ("--dtdispatch",)], ids=["unmeasured", "measured"])
-@pytest.mark.parametrize(
-    ("call", "complaint"),
-    [
-        (
-            'mesh_factory("2x")',
-            "mesh='2x' is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4",
-        ),
-        ("mesh_factory((2, 2), backend='mpi')", "backend='mpi' is not one of auto, fake, gloo, nccl, local"),
-        ("mesh_factory((2, 2), device='tpu')", "device='tpu' is not one of auto, cpu, cuda"),
-        ("mesh_factory((2, 2), dim_names=('a',))", "mesh 2x2 has 2 dimensions, not ('a',)"),
-        ("mesh_factory((2, 2), dim_names=('a', 'a'))", "is not a tuple of names that differ"),
-        ("mesh_factory((2, 2), dim_names=5)", "dim_names=5 is not a tuple of names"),
-        ("mesh_factory((8,))", "mesh 8 needs 8 ranks, and the process group that is open has 4: ask for the"),
-        (
-            "mesh_factory((4,), backend='gloo', device='cpu')",
-            "backend gloo needs a process for each of the 4 ranks of mesh 4",
-        ),
-    ],
-)
-def test_a_mesh_that_the_factory_cannot_make(
-    pytester: pytest.Pytester, flags: tuple[str, ...], call: str, complaint: str
+def test_a_mesh_that_the_factory_cannot_make(pytester: pytest.Pytester, flags: tuple[str, ...]) -> None:
+    calls = enumerate(call for call, _ in MISTAKES_IN_MESHES)
+    tests = (f"def test_{n}(dtdispatch, device_mesh, mesh_factory): {call}\n" for n, call in calls)
+    pytester.makepyfile("".join(tests))
+    result = run(pytester, *flags)
+    result.assert_outcomes(failed=len(MISTAKES_IN_MESHES))
+    for _, complaint in MISTAKES_IN_MESHES:
+        assert_says_once(result, complaint)
+
+
+@pytest.mark.parametrize("flags", [(), MEASURED, (*MEASURED, "--dtdispatch-metric=counts")], ids=str)
+def test_an_argument_that_is_none_is_told_at_the_line_of_the_test(
+    pytester: pytest.Pytester, flags: tuple[str, ...]
 ) -> None:
-    pytester.makepyfile(in_test(call))
-    result = run(pytester, *flags, "--benchmark-quiet")
-    result.assert_outcomes(failed=1, passed=0 if not flags else 1) if flags else None
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert_says_once(result, complaint)
+    assert_mistakes(pytester, MISTAKES_IN_ARGUMENTS, *flags)
+
+
+def test_a_wrong_use_is_told_at_its_line_and_leaves_nothing_open(
+    pytester: pytest.Pytester,
+) -> None:
+    assert_mistakes(pytester, MISTAKES, *MEASURED)
 
 
 @pytest.mark.parametrize("fixture", ["device_mesh", "process_group"])
@@ -277,42 +347,6 @@ def test_is_alive():
 """
     )
     run(pytester).assert_outcomes(passed=2)
-
-
-@pytest.mark.parametrize(
-    ("body", "line", "complaint"),
-    [
-        (
-            "with dtdispatch.capture():\n    with dtdispatch.capture(): pass",
-            "with dtdispatch.capture(): pass",
-            "CaptureError: a capture is open already: captures cannot be nested, close the outer one first",
-        ),
-        (
-            "with dtdispatch.capture():\n    Passing().__enter__()\n    Passing().__enter__()",
-            "with dtdispatch.capture():",
-            "CaptureError: Passing, Passing was opened inside the capture and never closed",
-        ),
-        (
-            "dtdispatch.call(len, 'a')\ndtdispatch.call(len, 'a')",
-            "dtdispatch.call(len, 'a')",
-            "CaptureError: the name 'len' is taken by another call of this test: give another name=",
-        ),
-        (
-            "with dtdispatch.capture():\n    dtdispatch.call(len, 'a', name='n')",
-            "dtdispatch.call(len, 'a', name='n')",
-            "CaptureError: call(name='n') inside a capture would be measured twice: close the capture",
-        ),
-    ],
-    ids=["nested", "mode left open", "name taken", "call in capture"],
-)
-def test_a_wrong_use_points_at_the_test_s_line_and_leaves_nothing_open(
-    pytester: pytest.Pytester, body: str, line: str, complaint: str
-) -> None:
-    pytester.makepyfile(in_test(body))
-    result = measure(pytester)
-    result.assert_outcomes(failed=1, passed=1)
-    assert_says_once(result, complaint)
-    result.stdout.fnmatch_lines([f">*{line}"])
 
 
 def test_a_capture_that_is_never_left_is_told_with_file_and_line(pytester: pytest.Pytester) -> None:
@@ -481,50 +515,6 @@ def test_a_flag_past_a_limit(pytester: pytest.Pytester, flags: list[str], compla
     result = measure(pytester, *flags)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert_says_once(result, complaint)
-
-
-@pytest.mark.parametrize("flags", [(), ("--dtdispatch",)], ids=["unmeasured", "measured"])
-def test_what_is_no_callable_and_a_name_that_is_no_text_are_told_as_that(
-    pytester: pytest.Pytester, flags: tuple[str, ...]
-) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-@pytest.mark.parametrize("method", ["call", "steps", "scaling", "compile"])
-def test_callable(dtdispatch, device_mesh, method):
-    a = sharded(device_mesh)
-    with pytest.raises(Exception) as told:
-        getattr(dtdispatch, method)(a + a)
-    assert str(told.value) == f"{method}(): a value of type DTensor is not callable; give a function"
-
-@pytest.mark.parametrize("method", ["call", "steps", "scaling", "compile"])
-def test_name(dtdispatch, method):
-    with pytest.raises(Exception) as told:
-        getattr(dtdispatch, method)(lambda: 1, name=123)
-    assert str(told.value) == f"{method}(name=123): a name is a text"
-"""
-    )
-    run(pytester, *flags).assert_outcomes(passed=8)
-
-
-@pytest.mark.parametrize("flags", [(), ("--dtdispatch",), ("--dtdispatch", "--dtdispatch-metric=counts")])
-@pytest.mark.parametrize(
-    ("use", "says"),
-    [
-        ("capture(len)", "capture() takes no arguments: use it in a with; call(fn) measures a callable"),
-        ("call(len, 'a', setup=5)", "setup=5 is not callable: give a function without arguments"),
-        ("compile(abs, 1, others=[2])", "compile(): others=[2] is not a list of tuples of arguments"),
-        ("compile(abs, 1, dynamic='yes')", "compile(): dynamic='yes' is not True, False or None"),
-        ("compile(abs, 1, backend=5)", "compile(): backend=5 is not a name or a function"),
-    ],
-)
-def test_an_argument_of_another_type_points_at_the_test_s_line(
-    pytester: pytest.Pytester, flags: tuple[str, ...], use: str, says: str
-) -> None:
-    pytester.makepyfile(f"def test_bad(dtdispatch):\n    dtdispatch.{use}")
-    result = run(pytester, *flags)
-    result.assert_outcomes(failed=1)
-    assert_says_once(result, f"Error: {says}")
 
 
 @pytest.mark.parametrize("form", ["csv", "html"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plugin_runs import IMPORTS, assert_says_once, measure, run
+from tests.plugin_runs import IMPORTS, measure, run
 
 pytestmark = pytest.mark.torch
 
@@ -62,30 +62,3 @@ def test_steps_with_inputs_may_be_beside_others_and_in_files(pytester: pytest.Py
     rows = (pytester.path / "out.csv").read_text()
     assert "::scale,misses_per_step,1" in rows
     assert "::step,misses_per_step,0" in rows
-
-
-@pytest.mark.parametrize(
-    ("call", "line"),
-    [
-        ("inputs=[]", "CaptureError: steps(): inputs has no items: give one at least"),
-        ("inputs=(n for n in ())", "CaptureError: steps(): inputs has no items: give one at least"),
-        ("inputs=8", "CaptureError: steps(): inputs=8 cannot be iterated over"),
-        ("steps=5, inputs=[8]", "CaptureError: steps(): steps=5 with inputs: each input is a step"),
-    ],
-)
-def test_a_mistake_is_told_in_one_line(pytester: pytest.Pytester, call: str, line: str) -> None:
-    pytester.makepyfile(f"def test_step(dtdispatch):\n    dtdispatch.steps(lambda x: x, {call})\n")
-    result = measure(pytester)
-    result.assert_outcomes(failed=1)
-    assert_says_once(result, line)
-
-
-def test_the_exception_of_a_step_is_shown_as_its_own(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        "def step(n):\n    assert n != 2, 'the third'\n\n"
-        "def test_step(dtdispatch):\n    dtdispatch.steps(step, inputs=range(9))\n"
-    )
-    result = measure(pytester)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E*AssertionError: the third"])
-    result.stdout.no_fnmatch_line("*steps/model*")

@@ -292,48 +292,6 @@ def test_regions(dtdispatch, device_mesh):
 # Mistakes
 
 
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        (
-            "dtdispatch.steps(lambda: None, steps=0)",
-            "CaptureError: steps(): steps=0 is not a whole number of at least 1",
-        ),
-        (
-            "dtdispatch.steps(lambda x: x)",
-            "CaptureError: the step takes arguments (x), and steps() gives none",
-        ),
-        ("dtdispatch.steps(7)", "CaptureError: steps(): a value of type int is not callable"),
-        (
-            "with dtdispatch.capture(): dtdispatch.steps(lambda: None)",
-            "CaptureError: steps() inside a capture would count what the capture does: close it first",
-        ),
-        (
-            "dtdispatch.steps(lambda: dtdispatch.steps(lambda: None))",
-            "CaptureError: steps() inside 'step', which is being counted, would change its counts",
-        ),
-        (
-            "dtdispatch.steps(lambda: dtdispatch.capture())",
-            "CaptureError: a capture inside 'step', which is being counted, would change its counts",
-        ),
-        (
-            "dtdispatch.steps(lambda: dtdispatch.call(int, name='n'), name='outer')",
-            "CaptureError: call(name='n') inside 'outer', which is being counted, would change its counts",
-        ),
-        (
-            "for _ in range(2): dtdispatch.steps(lambda: None)",
-            "CaptureError: the name 'step' is taken by another call of this test: give another name=",
-        ),
-    ],
-    ids=lambda value: value.partition("(")[0] if isinstance(value, str) else "",
-)
-def test_a_mistake_is_told_in_one_line(pytester: pytest.Pytester, body: str, line: str) -> None:
-    pytester.makepyfile(f"{IMPORTS}\ndef test_step(dtdispatch):\n    {body}\n")
-    result = measure(pytester)
-    result.assert_outcomes(failed=1)
-    assert_says_once(result, line)
-
-
 ONE_NAME = """
 def test_counted_first(dtdispatch, device_mesh):
     a = sharded(device_mesh)
@@ -381,21 +339,6 @@ def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Py
         assert sorted(key for key in keys if test in key) == sorted(
             f"{test}::step,{each}" for each in metrics
         )
-
-
-def test_a_step_that_raises_fails_with_its_own_error(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        STEPS
-        + """
-def test_step(dtdispatch, device_mesh):
-    def step():
-        raise KeyError("of the program")
-    dtdispatch.steps(step)
-"""
-    )
-    result = measure(pytester)
-    result.assert_outcomes(failed=1)
-    assert_says_once(result, "E       KeyError: 'of the program'")
 
 
 def test_an_unsteady_step_is_told_with_both_counts(pytester: pytest.Pytester) -> None:
