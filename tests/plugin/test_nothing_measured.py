@@ -137,7 +137,13 @@ def test_a_capture_that_is_not_entered_is_an_error(pytester: pytest.Pytester) ->
     run(pytester).assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("flag", ["rounds=5", "metric=counts", "ops=mm*", "any-machine", "max=collectives=0"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("rounds=5", "metric=counts", "ops=mm*", "any-machine", "max=collectives=0", "fail=median:10%"),
+        *("expected=file.csv", "export=csv:file.csv"),
+    ],
+)
 def test_a_measuring_flag_alone_is_refused(pytester: pytest.Pytester, flag: str) -> None:
     result = run(pytester, f"--dtdispatch-{flag}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
