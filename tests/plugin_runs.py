@@ -7,7 +7,7 @@ import importlib
 import json
 import pkgutil
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import indent
@@ -147,11 +147,10 @@ HERE = "  # here"
 
 
 def assert_mistakes(
-    pytester: pytest.Pytester, mistakes: Iterable[tuple[str, str]], *flags: str, source: str = IMPORTS
+    pytester: pytest.Pytester, mistakes: Sequence[tuple[str, str]], *flags: str, source: str = IMPORTS
 ) -> None:
     """Check that each body fails in the line beside it, at its line ``# here``, or else at its last one."""
-    bodies, lines = zip(*mistakes, strict=True)
-    bodies = [body if HERE in body else body + HERE for body in bodies]
+    bodies = [body if HERE in body else body + HERE for body, _ in mistakes]
     tests = "".join(
         f"\ndef test_{number}(dtdispatch, device_mesh, mesh_factory):\n"
         f"    a = sharded(device_mesh)\n{indent(body, '    ')}\n"
@@ -162,7 +161,7 @@ def assert_mistakes(
     result.assert_outcomes(failed=len(bodies))
     body, _, _ = text_of(result).partition("short test summary info")
     told = [line for line in body.splitlines() if line.startswith("E ")]
-    for line, says in zip(told, lines, strict=True):
+    for line, (_, says) in zip(told, mistakes, strict=True):
         assert says in line, line
     pointed_at = [line for line in body.splitlines() if line.startswith(">") and line.endswith(HERE)]
     assert len(pointed_at) >= len(bodies)
