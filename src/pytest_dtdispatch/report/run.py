@@ -145,9 +145,10 @@ class ReportedRun:
         """Whether it ran on many ranks."""
         return any(samples.by_rank for row in self.rows() for samples in row.samples)
 
-    def view(self, verbose: bool = True) -> View:
-        """Say how documents of its rows are laid out."""
-        return View(verbose, "" if self.unit.is_time else self.unit.name, self.is_many)
+    @property
+    def view(self) -> View:
+        """How documents of its rows are laid out: whole."""
+        return View(True, "" if self.unit.is_time else self.unit.name, self.is_many)
 
     @property
     def calls(self) -> dict[str, tuple[Measurement, ...]]:

@@ -135,7 +135,7 @@ def run_sections(run: ReportedRun) -> Iterator[Folded]:
         if each.kind == BUDGET:
             yield _folded(title, each.document)
     if run.calls:
-        rows = of_rows(run.calls, run.view())
+        rows = of_rows(run.calls, run.view)
         yield _folded("Signatures and calls", rows, run.explained)
     for title, each in kinds:
         if each.kind != BUDGET:
