@@ -24,23 +24,16 @@ LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),)
 FIGURES = Figures(5, (Samples(State.HIT, (7,)),))
 
 
-def test_a_signature_is_counted_only_once_it_is_known() -> None:
+def test_a_signature_is_a_row_below_autograd_and_is_counted_once_it_is_known() -> None:
     book = TestResults()
     assert not book.count(ADD)
     assert not book.count(ADD)
     book.enter(ADD, FIGURES)
     assert book.count(ADD)
     assert book.count(ADD)
-    [measured] = book.measurements()
-    assert measured.calls == 3
-
-
-def test_an_op_is_labelled_by_its_signature_and_starts_below_autograd() -> None:
-    book = TestResults()
-    book.enter(ADD, FIGURES)
     [measured] = book.measurements()
     assert measured.label == measured.full_label == "add.Tensor(f32[8]S0)@2x4:cuda"
-    assert (measured.op, measured.mesh) == ("add.Tensor", "2x4:cuda")
+    assert (measured.op, measured.mesh, measured.calls) == ("add.Tensor", "2x4:cuda", 3)
     assert measured.contains is Contains.DISPATCH
     assert measured.figures is FIGURES
 

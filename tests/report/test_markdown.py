@@ -44,10 +44,7 @@ def written(*blocks: Block) -> str:
     [
         (Heading("A <title>", level=1), r"# A \<title\>"),
         (paragraph("2 of *these*", Tone.NOTICE, indent=2), r"2 of \*these\*"),
-        (
-            one_line("gate: ", Span("off", Tone.STRONG), " in ", Span("a_b", Tone.CODE)),
-            "gate: **off** in `a_b`",
-        ),
+        (NAMED, "gate: **off** in `a_b`"),
         (Bullets(("one", (Span("two", Tone.CODE), Span("!")))), "* one\n* `two`\\!"),
         (Verbatim(("a,*b*", "c")), "```\na,*b*\nc\n```"),
         (Verbatim(("a ``` b",)), "````\na ``` b\n````"),

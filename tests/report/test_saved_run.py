@@ -55,9 +55,7 @@ LIVE = ReportedRun(
     environment={"CPU": "a CPU", "threads": "1"},
     measured={"t.py::test_a": (UNMEASURED, row(), REFUSED, RANKS), "t.py::test_b": (row(calls=7),)},
     thresholds={"t.py::test_a": (Threshold("hit", "median", 0.3, is_strict=True),)},
-    documents=(
-        ReportedDocument("budget", Document((BAR, Folded("more", (one_line("x"),))), "is", {"a": "b"})),
-    ),
+    documents=(ReportedDocument("budget", BUDGET),),
     numbers=(MetricValue("t.py::test_a::step", "collectives", 3),),
     gates=(ReportedGate("base.json", (INFINITE,), False, Document((one_line(Span("ok", Tone.GOOD)),))),),
     explained=Document((one_line("all of it"),)),
@@ -130,13 +128,6 @@ def test_what_is_wrong_is_said_in_a_line_that_names_the_file(what: str, tmp_path
     assert len(line) < len(str(path)) + 450
 
 
-def test_a_file_that_is_no_text_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "0001_base.json"
-    path.write_bytes(bytes(range(256)))
-    with pytest.raises(ValueError, match="is no saved run: it is no text"):
-        read_run(path)
-
-
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "0001_base.json"
     with path.open("wb") as file:
@@ -161,7 +152,10 @@ def test_a_file_whose_values_would_fill_the_memory_is_not_read(
     assert read_run(path)
 
 
-def test_a_folder_and_a_file_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+def test_what_is_no_text_and_no_file_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "bytes.json").write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match=r"bytes\.json is no saved run: it is no text"):
+        read_run(tmp_path / "bytes.json")
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(ValueError, match=r"cannot be read: (Is a directory|No such file)"):
             read_run(path)

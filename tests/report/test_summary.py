@@ -55,11 +55,8 @@ def test_the_verdict_comes_first_and_what_changed_second() -> None:
         "| `t.py::gone` | missing | - | misses 4 +-0 % | expected.csv |",
     ]
     assert lines[7:9] == ["* regressed: find what slowed it", "* missing: restore the test"]
-    assert folded_titles(text) == [
-        "Signatures and calls",
-        "Environment",
-        "All that the gate said: expected.csv",
-    ]
+    titles = ["Signatures and calls", "Environment", "All that the gate said: expected.csv"]
+    assert folded_titles(text) == titles
 
 
 def test_a_run_that_passed_lists_no_row() -> None:
@@ -72,16 +69,12 @@ def test_a_run_that_passed_lists_no_row() -> None:
 
 
 def test_the_budget_comes_before_the_table_and_counts_after_it() -> None:
-    documents = tuple(
-        ReportedDocument(kind, Document((one_line(kind),))) for kind in ("steps", "budget", "own")
+    kinds = ("steps", "budget", "own")
+    text = summary(
+        run_of(documents=tuple(ReportedDocument(kind, Document((one_line(kind),))) for kind in kinds))
     )
-    text = summary(run_of(documents=documents))
-    assert folded_titles(text) == [
-        "Budget of each step",
-        "Signatures and calls",
-        "Counts of each step",
-        "Own",
-    ]
+    titles = ["Budget of each step", "Signatures and calls", "Counts of each step", "Own"]
+    assert folded_titles(text) == titles
 
 
 def test_counts_of_instructions_are_in_the_table_of_rows() -> None:
@@ -112,10 +105,8 @@ def test_sections_that_do_not_fit_are_left_out_whole_and_named(room: int) -> Non
     assert text.count("<details>") == text.count("</details>")
     assert "Environment" in folded_titles(text)
     assert "Signatures and calls" not in folded_titles(text)
-    assert (
-        text.splitlines()[-1]
-        == f"Left out, as a summary has room for {room / 1024:,.0f} KiB: Signatures and calls."
-    )
+    left_out = f"Left out, as a summary has room for {room / 1024:,.0f} KiB: Signatures and calls."
+    assert text.splitlines()[-1] == left_out
 
 
 def test_what_changed_is_listed_as_far_as_it_is_read() -> None:

@@ -30,6 +30,7 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 values = st.integers(-(2**20), 2**20).map(float)
 samples = st.lists(values, min_size=1, max_size=25)
 tied = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=6)
+long = st.lists(st.integers(0, 30).map(float), min_size=31, max_size=60)
 times = st.lists(st.integers(1, 10**6).map(float), min_size=1, max_size=12)
 
 
@@ -37,9 +38,8 @@ times = st.lists(st.integers(1, 10**6).map(float), min_size=1, max_size=12)
 def two_untied(draw: st.DrawFn, most: int = 12) -> tuple[list[float], list[float]]:
     """Two samples without equal values, and without equal differences either, nearly always."""
     sizes = draw(st.integers(1, most)), draw(st.integers(1, most))
-    drawn = draw(
-        st.lists(st.integers(1, 2**40).map(float), min_size=sum(sizes), max_size=sum(sizes), unique=True)
-    )
+    both, every = sum(sizes), st.integers(1, 2**40).map(float)
+    drawn = draw(st.lists(every, min_size=both, max_size=both, unique=True))
     return drawn[: sizes[0]], drawn[sizes[0] :]
 
 
@@ -82,10 +82,7 @@ def test_the_exact_p_with_ties_is_that_of_all_permutations(base: list[float], he
 
 
 @unhurried
-@given(
-    st.lists(st.integers(0, 30).map(float), min_size=31, max_size=60),
-    st.lists(st.integers(0, 30).map(float), min_size=31, max_size=60),
-)
+@given(long, long)
 def test_the_approximated_p_is_scipys(base: list[float], head: list[float]) -> None:
     assume(len({*base, *head}) > 1)
     expected = stats.mannwhitneyu(head, base, alternative="greater", method="asymptotic").pvalue
@@ -216,6 +213,7 @@ def test_the_smallest_slow_down_does_not_depend_on_the_one_found(
     [
         (lambda: mann_whitney([], [1.0]), "at least one sample"),
         (lambda: shift_interval([], []), "at least one sample"),
+        (lambda: hodges_lehmann([1.0], []), "at least one sample"),
         (lambda: shift_interval([1.0], [1.0], confidence=1), "between 0 and 1"),
         (lambda: hochberg([0.5, 1.5]), "between 0 and 1"),
         (lambda: smallest_detectable([0.0], [1.0]), "above 0"),
