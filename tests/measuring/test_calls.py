@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,7 +17,7 @@ from torch.distributed.tensor import Replicate, Shard
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.repeat import is_from_elsewhere, run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes, tree_leaves
@@ -478,3 +480,52 @@ def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPat
     random.rewind()
     random.restore()
     assert torch.equal(generator.get_state(), after)
+
+
+# Errors from elsewhere
+
+
+class StoppedError(Exception):
+    """What one thread makes another raise, to stop it."""
+
+
+def at_call(number: int, do: Callable[[], None]) -> tuple[Callable[[], None], torch.Tensor]:
+    """Make a callable that adds to a tensor, and does something else at one of its calls."""
+    calls, total = [0], torch.zeros(2)
+
+    def fn() -> None:
+        calls[0] += 1
+        total.add_(1)
+        if calls[0] == number:
+            do()
+
+    return fn, total
+
+
+def test_what_another_thread_makes_this_one_raise_is_raised() -> None:
+    def stop() -> None:
+        this = ctypes.c_ulong(threading.get_ident())
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(StoppedError))
+
+    fn, total = at_call(5, stop)
+    with pytest.raises(StoppedError):
+        measured_call(fn)
+    assert total.tolist() == [1, 1]
+
+
+def test_an_error_of_a_repetition_is_a_note() -> None:
+    def fail() -> None:
+        raise ValueError("no more of this")
+
+    fn, total = at_call(5, fail)
+    assert measured_call(fn)[1].notes == ("repeating it raised ValueError: no more of this",)
+    assert total.tolist() == [1, 1]
+
+
+def test_an_error_that_says_nothing_and_comes_again_is_of_the_repetition() -> None:
+    def fail() -> None:
+        raise AssertionError
+
+    assert not is_from_elsewhere(AssertionError(), fail)
+    assert is_from_elsewhere(AssertionError(), lambda: None)
+    assert not is_from_elsewhere(ValueError("it says something"), lambda: None)
