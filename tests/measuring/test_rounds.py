@@ -332,8 +332,7 @@ def test_a_cold_call_that_found_a_cache_not_empty_is_refused(bench: Bench) -> No
     bench.caches.cold_size = 1
     bench.caches.cold_clear_works = False
     taken = bench.take(plan(rounds=2, repeat=1, cold=True))
-    assert by_state(taken)[State.COLD].ns == ()
-    assert refused(taken, State.COLD) == {NOT_COLD: 2}
+    assert (calls_of(taken, State.COLD), refused(taken, State.COLD)) == ([], {NOT_COLD: 2})
     assert calls_of(taken, State.MISS) == [5, 18]
 
 
@@ -353,20 +352,14 @@ def test_an_op_that_is_never_cached_has_cold_calls(never_cached: Bench) -> None:
 # The local op
 
 
-@pytest.mark.parametrize("uses", [1, 0], ids=["cached", "unpropagated"])
-def test_local_calls_are_recorded_after_two_of_warm_up(bench: Bench, uses: int) -> None:
-    bench.op_that(lambda number: bench.caches.native.ask() if uses else None)
+@pytest.mark.parametrize("uses", ["cached", "unpropagated", "never cached"])
+def test_local_calls_are_recorded_after_two_of_warm_up(bench: Bench, uses: str) -> None:
+    ask = {"cached": bench.caches.native.ask, "never cached": bench.caches.propagate_uncached}
+    bench.op_that(lambda number: ask[uses]() if uses in ask else None)
     local = FakeOp(bench.clock, lambda number: None)
     taken = bench.take(plan(rounds=2, repeat=3), local=Subject(local, tuple))
     assert calls_of(taken, State.LOCAL) == [2, 3, 4, 7, 8, 9]
     assert local.calls == 10
-
-
-def test_an_op_that_is_never_cached_has_local_calls(bench: Bench) -> None:
-    bench.op_that(lambda number: bench.caches.propagate_uncached())
-    local = FakeOp(bench.clock, lambda number: None)
-    taken = bench.take(plan(rounds=1, repeat=2), local=Subject(local, tuple))
-    assert calls_of(taken, State.LOCAL) == [2, 3]
 
 
 # What the clock sees
@@ -571,15 +564,15 @@ def test_what_prepares_a_call_is_part_of_its_time(bench: Bench) -> None:
         bench.clock.passes(140 * 10**6)
         return ()
 
-    subject = Subject(bench.op, prepare)
-    taken = bench.rounds(subject, scripted()).take()
-    assert counts_of(taken) == {State.MISS: 5, State.HIT: 5}
+    assert counts_of(bench.rounds(Subject(bench.op, prepare), scripted()).take()) == {
+        State.MISS: 5,
+        State.HIT: 5,
+    }
 
 
 def test_a_slow_unpropagated_call_is_taken_five_times(bench: Bench) -> None:
     bench.op_that(lambda number: bench.clock.passes(300 * 10**6))
-    taken = bench.take(scripted())
-    assert counts_of(taken) == {State.CALL: 5}
+    assert counts_of(bench.take(scripted())) == {State.CALL: 5}
     assert bench.op.calls == 2 + 5
 
 
