@@ -160,15 +160,7 @@ def _placement(placed: str, n: int, tensor: torch.Tensor, count: int) -> Placeme
     return kinds[placed][n % len(kinds[placed])]
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of one call."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-def place(sample: Sample, placed: str, mesh: DeviceMesh, change: Callable[..., torch.Tensor]) -> Arguments:
+def place(sample: Sample, placed: str, mesh: DeviceMesh, change: Callable[..., torch.Tensor]) -> Sample:
     """Copy arguments, dense tensors as DTensors, what was one object staying one.
 
     Args:
@@ -192,7 +184,7 @@ def place(sample: Sample, placed: str, mesh: DeviceMesh, change: Callable[..., t
         return leaf.clone_state() if isinstance(leaf, torch.Generator) else leaf
 
     args, kwargs = tree_map(copy, (sample.args, sample.kwargs))
-    return Arguments(args, kwargs)
+    return Sample(args, kwargs)
 
 
 def distribute(tensor: torch.Tensor, mesh: DeviceMesh, placement: Placement, has_grad: bool) -> DTensor:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.tensors import local_of
-from tests.sweep.cases import OPS, Arguments, Case, Sample, distribute, flipped, is_dense, place, unchanged
+from tests.sweep.cases import OPS, Case, Sample, distribute, flipped, is_dense, place, unchanged
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Program:
     """
 
     measured: Callable[..., Any]
-    given: Arguments
+    given: Sample
     after: Callable[[Any], Any]
     later: Any = field(default=None)
 
@@ -57,7 +57,7 @@ class Programs:
             return Program(self._op.get_inplace(), given, nothing)
         if form == "out":
             out = tree_map(self._copy_out, self._out)
-            given = Arguments(given.args, {**given.kwargs, "out": out})
+            given = Sample(given.args, {**given.kwargs, "out": out})
             return Program(self._op, given, nothing)
         if form == "backward":
             return Program(lambda *args, **kwargs: backward(self._op(*args, **kwargs)), given, nothing)
@@ -70,7 +70,7 @@ class Programs:
 
         return Program(self._op, given, later, again)
 
-    def _arguments(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
+    def _arguments(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
         return place(self._sample, self._case.placed, self._mesh, change)
 
     def _find_out(self) -> Any:
