@@ -140,7 +140,8 @@ class ModuleNames:
         if names is None or module not in names:
             names = self._roots[root] = WeakKeyDictionary()
             for name, each in root.named_modules():
-                names[each] = _cleaned(name) or type(_unwrapped(each)).__name__
+                path = ".".join(part for part in name.split(".") if part not in WRAPPERS)
+                names[each] = path or type(_unwrapped(each)).__name__
             names.setdefault(module, "")  # it is not held there, and not looked for again
         return names
 
@@ -151,10 +152,6 @@ class ModuleNames:
                 if any(each is parameter for each in module.parameters(recurse=False)):
                     return name
         return ""
-
-
-def _cleaned(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def _unwrapped(module: Any) -> Any:
@@ -211,10 +208,6 @@ class NodePlaces:
         if number > (self._numbers[-1] if self._numbers else -1):
             self._numbers.append(number)
             self._places.append(place)
-
-    def is_like(self, other: NodePlaces) -> bool:
-        """Return whether this step made so far as many nodes as another did up to there."""
-        return self.backwards == other.backwards[: len(self.backwards)]
 
     def find(self, number: int) -> CodePlace | None:
         """Find where a node was made: noted there, or between two notes of one place; None where neither."""
@@ -363,8 +356,8 @@ class PlaceFinder:
         number, nodes = number_of(node), self._nodes
         if number is None:
             return replace(self._called(), module=self._names.name_of_owner(parameter_of(node)))
-        if not nodes.is_noted and nodes.is_like(self._known):
-            nodes = self._known
+        if not nodes.is_noted and nodes.backwards == self._known.backwards[: len(nodes.backwards)]:
+            nodes = self._known  # a step that made so far as many nodes
         return nodes.find(number - self._nodes.first) or self._called()
 
     def _called(self) -> CodePlace:
