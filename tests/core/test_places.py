@@ -10,22 +10,15 @@ import pytest
 from pytest_dtdispatch.core.events import CodePlace, Phase
 
 
-def test_a_file_below_the_current_directory_is_written_from_there(
+def test_a_file_is_written_from_the_current_directory_or_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    place = CodePlace(str(tmp_path / "models" / "llama.py"), 12, "layers.0", Phase.FORWARD)
-    assert str(place) == f"models{os.sep}llama.py:12 in layers.0 (forward)"
-
-
-def test_any_other_file_is_written_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    place = CodePlace(str(tmp_path / "train.py"), 3, "", Phase.OPTIMIZER)
-    assert str(place) == f"{tmp_path / 'train.py'}:3 (optimizer)"
-
-
-def test_a_place_without_a_line_of_the_program_says_so() -> None:
+    below = CodePlace(str(tmp_path / "here" / "models" / "llama.py"), 12, "layers.0", Phase.FORWARD)
+    assert str(below) == f"models{os.sep}llama.py:12 in layers.0 (forward)"
+    other = CodePlace(str(tmp_path / "train.py"), 3, "", Phase.OPTIMIZER)
+    assert str(other) == f"{tmp_path / 'train.py'}:3 (optimizer)"
     assert str(CodePlace(phase=Phase.BACKWARD)) == "nowhere in the program (backward)"
 
 

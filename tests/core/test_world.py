@@ -16,6 +16,9 @@ TORCHRUN = {
 }
 
 
+IN_IT = "in the environment"
+
+
 def test_torchrun_says_all() -> None:
     world = read_world(TORCHRUN)
     assert world == World(3, 4, 1, 2)
@@ -34,18 +37,9 @@ def test_what_is_incomplete_is_one_rank(name: str, value: str | None) -> None:
     ("environ", "said"),
     [
         ({"RANK": "0", "WORLD_SIZE": "2"}, "RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR"),
-        (
-            {"RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
-            "RANK=1 in the environment, and no WORLD_SIZE:",
-        ),
-        (
-            {"WORLD_SIZE": "4", "RANK": ""},
-            "WORLD_SIZE=4 in the environment, and no RANK and no MASTER_ADDR and",
-        ),
-        (
-            {**TORCHRUN, "RANK": "4"},
-            "RANK=4 and WORLD_SIZE=4 in the environment: RANK is a whole number from 0",
-        ),
+        ({"RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, f"RANK=1 {IN_IT}, and no WORLD_SIZE:"),
+        ({"WORLD_SIZE": "4", "RANK": ""}, f"WORLD_SIZE=4 {IN_IT}, and no RANK and no MASTER_ADDR and"),
+        ({**TORCHRUN, "RANK": "4"}, f"RANK=4 and WORLD_SIZE=4 {IN_IT}: RANK is a whole number from 0"),
         ({**TORCHRUN, "WORLD_SIZE": "x\n" * 999}, "RANK=3 and WORLD_SIZE=x\\nx\\n"),
     ],
 )

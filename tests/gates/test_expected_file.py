@@ -27,26 +27,21 @@ from tests import pytorch_reader
 METRICS = metric_names()
 NAME = "t.py::test_add::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
 ROW = f'"{NAME}",dispatch_hit_ns,6940,0.25'
+REASON = "a step is steady since the cache has a key for it"
 FILE = f"""
 # hits
 
 {ROW}
-t.py::test_step::train,misses_per_step,0,0,a step is steady since the cache has a key for it
+t.py::test_step::train,misses_per_step,0,0,{REASON}
 """
 NAMES = some.text(max_size=80).map(row_key).filter(bool)
+METRIC, VALUE = some.sampled_from(list(METRICS)), some.integers(0, 2**63 - 1)
 RESULTS = some.lists(
-    some.builds(MetricValue, NAMES, some.sampled_from(list(METRICS)), some.integers(0, 2**63 - 1)),
+    some.builds(MetricValue, NAMES, METRIC, VALUE),
     unique_by=lambda result: (result.name, result.metric),
 )
 ROWS = some.lists(
-    some.builds(
-        ExpectedRow,
-        NAMES,
-        some.sampled_from(list(METRICS)),
-        some.integers(0, 2**63 - 1),
-        some.floats(0, 1),
-        some.one_of(some.just(""), NAMES),
-    ),
+    some.builds(ExpectedRow, NAMES, METRIC, VALUE, some.floats(0, 1), some.just("") | NAMES),
     unique_by=lambda row: (row.name, row.metric),
 )
 
@@ -72,14 +67,7 @@ def test_rows_are_read_with_their_lines() -> None:
     file = parse_expected(FILE, "expected.csv", METRICS)
     assert file.rows == (
         ExpectedRow(NAME, "dispatch_hit_ns", 6940, 0.25, "", 4),
-        ExpectedRow(
-            "t.py::test_step::train",
-            "misses_per_step",
-            0,
-            0.0,
-            "a step is steady since the cache has a key for it",
-            5,
-        ),
+        ExpectedRow("t.py::test_step::train", "misses_per_step", 0, 0.0, REASON, 5),
     )
 
 
@@ -202,12 +190,8 @@ def test_no_line_is_written_that_is_too_long_to_be_read(tmp_path: Path) -> None:
 
 def test_a_rewrite_changes_the_lines_of_its_rows_alone() -> None:
     file = parse_expected(FILE, "expected.csv", METRICS)
-    text = file.with_rows(
-        [
-            replace(file.rows[0], expected=7000, reason="a check, more"),
-            ExpectedRow("t", "collectives", 1, 0.0),
-        ]
-    )
+    changed = replace(file.rows[0], expected=7000, reason="a check, more")
+    text = file.with_rows([changed, ExpectedRow("t", "collectives", 1, 0.0)])
     before, after = FILE.splitlines(), text.splitlines()
     assert after[3] == f'"{NAME}",dispatch_hit_ns,7000,0.25,"a check, more"'
     assert after[5:] == ["t,collectives,1,0.0"]
@@ -217,26 +201,15 @@ def test_a_rewrite_changes_the_lines_of_its_rows_alone() -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_line_ends_stay(end: str) -> None:
     file = parse_expected(f"{ROW}{end}{end}# end{end}", "expected.csv", METRICS)
-    assert (
-        file.with_rows([replace(file.rows[0], expected=1)])
-        == f'"{NAME}",dispatch_hit_ns,1,0.25{end}{end}# end{end}'
-    )
+    text = file.with_rows([replace(file.rows[0], expected=1)])
+    assert text == f'"{NAME}",dispatch_hit_ns,1,0.25{end}{end}# end{end}'
 
 
 @pytest.mark.parametrize("text", ["", ROW, f"{ROW}\n", "# start\n"])
 def test_a_row_is_added_on_a_line_of_its_own(text: str) -> None:
     added = ExpectedRow("#t", "collectives", 1, 0.5, "why")
-    assert parse_expected(parse_expected(text, "f", METRICS).with_rows([added]), "f", METRICS).rows[
-        -1
-    ] == replace(added, line=len(text.splitlines()) + 1)
-
-
-@given(ROWS)
-def test_written_rows_read_back_as_they_were(rows: list[ExpectedRow]) -> None:
-    text = parse_expected("", "f", METRICS).with_rows(rows)
-    assert parse_expected(text, "f", METRICS).rows == tuple(
-        replace(row, line=line) for line, row in enumerate(rows, start=1)
-    )
+    longer = parse_expected(parse_expected(text, "f", METRICS).with_rows([added]), "f", METRICS)
+    assert longer.rows[-1] == replace(added, line=len(text.splitlines()) + 1)
 
 
 @given(RESULTS)
@@ -250,10 +223,13 @@ def test_written_results_read_back_as_they_were_here_and_by_pytorch(
 
 
 @given(ROWS)
-def test_pytorch_reads_the_rows_that_we_write_with_their_reasons(
+def test_written_rows_read_back_as_they_were_here_and_by_pytorch(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ExpectedRow]
 ) -> None:
     text = parse_expected("\n\n", "f", METRICS).with_rows(rows)
+    read = parse_expected(text, "f", METRICS).rows
+    assert [replace(row, line=0) for row in read] == rows
+    assert [row.line for row in read] == [*range(3, 3 + len(rows))]
     path = written(tmp_path_factory.mktemp("expected"), text)
     assert pytorch_reader.read_expected(path) == {
         (row.name, row.metric): (row.expected, row.noise_margin) for row in rows
@@ -266,10 +242,7 @@ def test_pytorch_stops_at_a_comment_so_a_reason_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "x" * (expected.LONGEST_REASON + 1)])
-def test_a_reason_says_something(text: str) -> None:
+def test_a_reason_says_something_in_one_line(text: str) -> None:
+    assert checked_reason("two\nlines ") == "two lines"
     with pytest.raises(ValueError, match="a reason has 1 to 500 characters"):
         checked_reason(text)
-
-
-def test_a_reason_is_one_line() -> None:
-    assert checked_reason("two\nlines ") == "two lines"

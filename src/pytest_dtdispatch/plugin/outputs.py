@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,19 +34,7 @@ if TYPE_CHECKING:
 
 ACTIONS, REPOSITORY, JOB_SUMMARY = "GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY"
 NO_JOB = f"no summary was written: --dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A file that is written.
-
-    Args:
-        export: as it was asked for; its path is whole, as a test may change the working directory.
-        is_of_job: whether it is the summary of a job, to which other commands of the job write too.
-    """
-
-    export: Export
-    is_of_job: bool = False
+Write = Callable[[Export, ReportedRun, str], str]
 
 
 class Outputs(PluginObject):
@@ -68,7 +55,7 @@ class Outputs(PluginObject):
         self._config = config
         self._annotates = settings.annotations
         self._report = report
-        self._targets = [target for export in settings.export if (target := _checked(export))]
+        self._targets = [target for export in settings.export if (target := _checked_target(export))]
         self._lacks_job = len(self._targets) < len(settings.export)
         self._notes: list[Span] = []
         self._ended: set[str] = set()
@@ -113,10 +100,9 @@ class Outputs(PluginObject):
             why_not = why_not or f"the run stopped after {ended:,} of {len(items):,} tests"
         run = ReportedRun() if why_not or not self._targets else self._report()
         why_not = why_not or ("" if run else "nothing was measured")
-        for target in self._targets:
+        for export, write in self._targets:
             try:
-                written = _append_summary if target.is_of_job else _write_whole
-                self._notes.append(Span(written(target.export, run, why_not)))
+                self._notes.append(Span(write(export, run, why_not)))
             except DtDispatchError as error:
                 self.failures.append(FILE_LOST)
                 self._notes.append(Span(f"failed: {error}", Tone.BAD))
@@ -168,8 +154,14 @@ def _append_summary(export: Export, run: ReportedRun, why_not: str) -> str:
     return f"a summary was appended to {path}"
 
 
-def _checked(export: Export) -> Target | None:
-    """Check that a file can be written, before hours of work are lost; None where no job has a summary."""
+def _checked_target(export: Export) -> tuple[Export, Write] | None:
+    """Check that a file can be written, before hours of work are lost, and choose how it is written.
+
+    Other commands of a job write to its summary too. The path is whole, as a test may change the directory.
+
+    Returns:
+        None where no job has a summary.
+    """
     job = os.environ.get(JOB_SUMMARY, "")
     if export.is_auto and not job:
         return None
@@ -179,7 +171,7 @@ def _checked(export: Export) -> Target | None:
         checked_target(path)
     else:
         check_export(export)
-    return Target(Export(export.format, path.absolute()), is_of_job)
+    return Export(export.format, path.absolute()), _append_summary if is_of_job else _write_whole
 
 
 def _check_that_files_differ(settings: Settings) -> None:

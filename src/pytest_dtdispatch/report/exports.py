@@ -130,10 +130,6 @@ def interval_of(samples: Samples) -> tuple[float, float] | None:
     return bounds(samples.values) if is_of_samples else None
 
 
-def _number_count(run: ReportedRun) -> int:
-    return len(run.metrics())
-
-
 def _figure_count(run: ReportedRun) -> int:
     return sum(1 for _ in recorded_states(run)) + len(run.numbers)
 
@@ -177,12 +173,12 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    "csv": Format(RESULTS, lambda run: results_text(run.metrics()), _number_count),
-    "oss-json": Format(RECORDS, oss_json, _number_count),
+    "csv": Format(RESULTS, lambda run: results_text(run.metrics()), lambda run: len(run.metrics())),
+    "oss-json": Format(RECORDS, oss_json, lambda run: len(run.metrics())),
     "github-action-benchmark": Format(GITHUB, github_benchmark, _figure_count, "figure"),
     "bencher": Format(BENCHER, bencher, _figure_count, "figure"),
     "html": Format(REPORT, html_page, _block_count),
-    "markdown": Format(SUMMARY, summary, lambda run: _number_count(run) or _block_count(run)),
+    "markdown": Format(SUMMARY, summary, lambda run: len(run.metrics()) or _block_count(run)),
     TRACE_EXPORT: Format(TRACE, trace, _event_count, "event", "no steps were counted"),
 }
 

@@ -126,13 +126,12 @@ def _figures_text(row: RowVerdict) -> str:
     figures = dict(row.figures)
     if "base_ns" in figures:
         unit = column_scale([figures["base_ns"], figures["head_ns"]])
-        percents = [f"{100 * (figures[name] - 1):+.1f} %" for name in ("ratio", "ratio_low", "ratio_high")]
-        samples = f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
-        return (
-            f"{row.criterion}: {unit.text(figures['base_ns'])} {unit.name} -> "
-            f"{unit.text(figures['head_ns'])} {unit.name}, {percents[0]}, "
-            f"99 % interval {percents[1]} to {percents[2]} ({samples})"
+        then, now = (f"{unit.text(figures[name])} {unit.name}" for name in ("base_ns", "head_ns"))
+        change, low, high = (
+            f"{100 * (figures[name] - 1):+.1f} %" for name in ("ratio", "ratio_low", "ratio_high")
         )
+        samples = f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
+        return f"{row.criterion}: {then} -> {now}, {change}, 99 % interval {low} to {high} ({samples})"
     change = f", {figures['change_percent']:+.1f} %" if "change_percent" in figures else ""
     return f"{row.criterion}: found {figures['found']:,}{change}" if "found" in figures else row.criterion
 

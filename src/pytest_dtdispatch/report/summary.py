@@ -177,13 +177,9 @@ def error_commands(run: ReportedRun, places: Mapping[str, CodeLine]) -> list[str
     room = MOST_SHOWN - len(said)
     if len(failed) <= room:
         return [*said, *(_of_row(row, places) for row in failed)]
-    shown = failed[: room - 1]
-    rest = f"and {len(failed) - len(shown):,} rows more failed: the output of the run names all"
-    return [
-        *said,
-        *(_of_row(row, places) for row in shown),
-        workflow_command("error", {"title": TITLE}, rest),
-    ]
+    rest = f"and {len(failed) - (room - 1):,} rows more failed: the output of the run names all"
+    shown = [_of_row(row, places) for row in failed[: room - 1]]
+    return [*said, *shown, workflow_command("error", {"title": TITLE}, rest)]
 
 
 def workflow_command(name: str, properties: Mapping[str, str], message: str) -> str:
@@ -207,8 +203,8 @@ def _of_row(row: RowVerdict, places: Mapping[str, CodeLine]) -> str:
 
 def _how_bad(row: RowVerdict) -> tuple[int, float]:
     """Put what regressed before what is missing, by how much it did; all else comes after."""
-    order = (Verdict.MISSING, Verdict.REGRESSED)
-    return (order.index(row.verdict) + 1 if row.verdict in order else 0), growth_percent(row)
+    rank = {Verdict.REGRESSED: 2, Verdict.MISSING: 1}.get(row.verdict, 0)
+    return rank, growth_percent(row)
 
 
 def _data(text: str) -> str:
