@@ -304,29 +304,26 @@ def test_what_a_call_makes_and_frees_is_free_again_after_it() -> None:
     assert kept[0].untyped_storage().nbytes() == 0
 
 
-def sparse_writes(x: torch.Tensor) -> Callable[[], None]:
-    sparse = torch.eye(3).to_sparse()
-
-    def fn() -> None:
-        x.mul_(10)
-        sparse.mul_(2)  # runs once
-
-    return fn
-
-
-def test_a_variant_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once() -> None:
-    x = torch.ones(4)
-
-    def once_more() -> None:
+def variants(x: torch.Tensor, writes_and_runs_once: Callable[[], None]) -> None:
+    def add_one() -> None:
         x.add_(1)
 
-    asked = Variants("row", {"a": once_more, "b": sparse_writes(x)})
+    asked = Variants("row", {"a": add_one, "b": writes_and_runs_once})
     run_and_measure_variants(asked, ShardingCaches(), FEW)
-    assert x.tolist() == [20.0] * 4
 
 
-def test_a_size_that_is_repeated_keeps_what_a_later_one_wrote_that_runs_once() -> None:
-    x = torch.ones(4)
-    make = {2: lambda: x.add_(1), 1: sparse_writes(x)}
+def sizes(x: torch.Tensor, writes_and_runs_once: Callable[[], None]) -> None:
+    make = {2: lambda: x.add_(1), 1: writes_and_runs_once}
     run_and_measure_sizes(run_call, make.__getitem__, (1, 2), ShardingCaches(), FEW)
+
+
+@pytest.mark.parametrize("measure", [variants, sizes])
+def test_one_that_is_repeated_keeps_what_another_wrote_that_runs_once(measure: Callable[..., None]) -> None:
+    x, sparse = torch.ones(4), torch.eye(3).to_sparse()
+
+    def writes_and_runs_once() -> None:
+        x.mul_(10)
+        sparse.mul_(2)
+
+    measure(x, writes_and_runs_once)
     assert x.tolist() == [20.0] * 4
