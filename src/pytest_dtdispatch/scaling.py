@@ -123,11 +123,6 @@ class Scaling:
         return ()
 
 
-def row_name(name: str, size: int) -> str:
-    """Name the row of one size: ``stack[8]``."""
-    return f"{name}[{size}]"
-
-
 def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
     """Make and call a callable at each size, the largest first, and measure nothing."""
     __tracebackhide__ = True

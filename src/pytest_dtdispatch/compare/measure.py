@@ -18,10 +18,10 @@ from pytest_dtdispatch.compare.model import (
     ComparedVariant,
     Variants,
     ratio_of,
-    row_name,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.progress import tell
+from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
 from pytest_dtdispatch.measuring.repeat import (
     RanCall,
@@ -248,7 +248,7 @@ def _measured(
 def _counted(subject: Subject, signals: Signals) -> CallCounts:
     """Count what a call does that finds the caches filled, what prepares it aside."""
     found: list[Steps] = []
-    release = subject.release or nothing_to_do_with
+    release = subject.release or (lambda result: None)
     try:
         args = subject.prepare()
         signals.let_in()
@@ -262,7 +262,3 @@ def _counted(subject: Subject, signals: Signals) -> CallCounts:
         signals.is_open = False
     [counts] = found[0].steps
     return CallCounts(counts.misses, counts.redistributes, counts.collective_calls, len(counts.wraps))
-
-
-def nothing_to_do_with(result: Any) -> None:
-    """Stand in for what releases a result, where it is just dropped."""

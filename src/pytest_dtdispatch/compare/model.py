@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.results import row_key
+from pytest_dtdispatch.core.results import row_key, row_name
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import CompareError, GateError
 from pytest_dtdispatch.stats.medians import paired_ratio
@@ -155,11 +155,6 @@ def ratio_of(one: ComparedVariant, other: ComparedVariant) -> Ratio | None:
         return None
     found = paired_ratio(other.samples.values, one.samples.values, CONFIDENCE)
     return None if found is None else Ratio(*found, rounds=len(one.samples.values))
-
-
-def row_name(name: str, label: str) -> str:
-    """Name the row of one variant: ``mlp[plain]``."""
-    return f"{name}[{label}]"
 
 
 @dataclass(frozen=True, repr=False)

@@ -117,6 +117,11 @@ def plain_name(name: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
 
 
+def row_name(name: str, one: object) -> str:
+    """Name the row of one size, or of one variant: ``stack[8]``, ``mlp[plain]``."""
+    return f"{name}[{one}]"
+
+
 def row_key(name: str) -> str:
     r"""Give the key of a row in files: its name, on one line, without the spaces at its ends.
 

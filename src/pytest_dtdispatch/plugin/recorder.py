@@ -14,11 +14,18 @@ import pytest
 from pytest_dtdispatch import api
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import Compared, Variants
-from pytest_dtdispatch.compare.model import row_name as row_name_of
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.files import TRACE_EXPORT
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Unseen, number_name, row_key
+from pytest_dtdispatch.core.results import (
+    Finding,
+    NamedCall,
+    TestResults,
+    Unseen,
+    number_name,
+    row_key,
+    row_name,
+)
 from pytest_dtdispatch.core.text import own_name, step_name
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import CaptureError, GateError
@@ -29,7 +36,6 @@ from pytest_dtdispatch.scaling import (
     Scaling,
     fit_scaling,
     merge,
-    row_name,
     run_and_measure_sizes,
     run_sizes,
 )
@@ -381,7 +387,7 @@ class Recorder(api.DtDispatch):
         def counted(label: str, fn: Callable[[], Any]) -> Callable[[], Any]:
             def run() -> Any:
                 __tracebackhide__ = True
-                name = row_name_of(asked.name, label)
+                name = row_name(asked.name, label)
                 with self._counted(Steps.kind, name), self._counted_region(name, self.record):
                     return fn()
 
