@@ -211,8 +211,13 @@ def ranged(texts: Sequence[str]) -> str:
     return NUMBER.sub(lambda _: next(ranges), texts[0])
 
 
+def number_of(text: str) -> int:
+    """Read a number that may have commas."""
+    return int(text.replace(",", ""))
+
+
 def _range(numbers: Sequence[str]) -> str:
-    by_size = sorted(numbers, key=lambda number: int(number.replace(",", "")))
+    by_size = sorted(numbers, key=number_of)
     return by_size[0] if by_size[0] == by_size[-1] else f"{by_size[0]}-{by_size[-1]}"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.steps.events import NUMBER, Miss, ranged
+from pytest_dtdispatch.steps.events import NUMBER, Miss, number_of, ranged
 from pytest_dtdispatch.steps.model import StepCounts
 
 MOST_CAUSES, MOST_STEPS, MOST_TIMES = 1000, 500, 500
@@ -86,12 +86,8 @@ class Cause:
 def _merged(choose: Callable[..., str], one: str, other: str) -> str:
     """Choose each number of two texts that differ in numbers alone."""
     pairs = zip(NUMBER.findall(one), NUMBER.findall(other), strict=True)
-    chosen = iter([choose(pair, key=_size) for pair in pairs])
+    chosen = iter([choose(pair, key=number_of) for pair in pairs])
     return NUMBER.sub(lambda _: next(chosen), one)
-
-
-def _size(number: str) -> int:
-    return int(number.replace(",", ""))
 
 
 @dataclass
@@ -209,22 +205,19 @@ class LoopSteps:
             return
         self.disturbed.add(step)
         self.happened.append(step)
-        self._add_misses(step.counts.missed, step.number)
+        for miss in step.counts.missed:
+            cause = self._causes.get(miss.origin)
+            if cause is None and len(self._causes) < MOST_CAUSES:
+                cause = self._causes[miss.origin] = Cause(step.number)
+            if cause is None:
+                self._more_misses += 1
+            else:
+                cause.add(miss, step.number)
 
     def add_steady(self, calls: int, took_ns: int) -> None:
         """Add a step of hits alone, after the warm-up."""
         self._count += 1
         self.steady.add_calls(calls, took_ns)
-
-    def _add_misses(self, missed: Iterable[Miss], number: int) -> None:
-        for miss in missed:
-            cause = self._causes.get(miss.origin)
-            if cause is None and len(self._causes) < MOST_CAUSES:
-                cause = self._causes[miss.origin] = Cause(number)
-            if cause is None:
-                self._more_misses += 1
-            else:
-                cause.add(miss, number)
 
     @property
     def _totals(self) -> tuple[Total, Total, Total]:

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from operator import gt
 from typing import Any
@@ -240,12 +240,9 @@ class StepWatch:
         self._growth: Growth | None = None
         self._look_ns = LOOK_NS
         refuse_inside("StepWatch()")
-        counter = LoopCounter()
-        with ExitStack() as stack:
-            stack.enter_context(counter)
-            held = stack.pop_all()
-        self._counter = counter
-        self._finish = weakref.finalize(self, held.close)
+        self._counter = counter = LoopCounter()
+        counter.__enter__()
+        self._finish = weakref.finalize(self, counter.__exit__)
         counter.look()
         counter.begin_notes()
         self._allowance = Allowance()
@@ -285,7 +282,10 @@ class StepWatch:
         took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
         if self._is_in_warmup(step):
-            self._warm_up(step)
+            self.steps.add_warmup(step)
+            if step.number >= NOTED:
+                self._counter.end_notes()
+            self._tell(warmup_line(step))
         else:
             self._watch(step)
         if self._budget is not None:
@@ -358,12 +358,6 @@ class StepWatch:
         if self._warmup is not None:
             return step.number <= self._warmup
         return not self._is_warm and step.counts.misses > 0 and step.number <= MOST_WARMUP
-
-    def _warm_up(self, step: LoopStep) -> None:
-        self.steps.add_warmup(step)
-        if step.number >= NOTED:
-            self._counter.end_notes()
-        self._tell(warmup_line(step))
 
     def _watch(self, step: LoopStep) -> None:
         self.steps.add(step)
