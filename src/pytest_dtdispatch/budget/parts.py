@@ -356,10 +356,8 @@ def marks_of(node: Node) -> list[Mark]:
     """Find the ranges of ours in a profiled step, itself included, in the order of time."""
     marks = [Mark(True, node.event.begin_ns)]
     for child in node.children:
-        if child.event.name.startswith(OURS):
-            marks += marks_of(child)
-        else:
-            marks += marks_of(child)[1:-1]
+        inside = marks_of(child)
+        marks += inside if child.event.name.startswith(OURS) else inside[1:-1]
     return [*marks, Mark(False, node.event.end_ns)]
 
 

@@ -316,8 +316,8 @@ class StepCounter:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
         counts = self._counted()
         gc.collect()
-        held, before = LiveCounts.by(self._caches), self._held
-        self._held = held
+        before = self._held
+        held = self._held = LiveCounts.by(self._caches)
         self._begin()
         return replace(
             counts,
@@ -482,7 +482,7 @@ class StepCounter:
             reason = self._seen.why(called)
         where = one.at.call, one.at.thread != self._home, one.place
         return Miss(
-            _signature_text(one.schema), reason.text, one.asked, one.nested, reason.cause, *where
+            _signature_text(one.schema), reason.text, one.asked, one.nested, reason.without_values, *where
         ), called
 
 

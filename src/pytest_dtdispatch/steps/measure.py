@@ -66,10 +66,6 @@ def _text(given: Any) -> str:
         return f"({', '.join(map(_text, given))})"
     if hasattr(given, "dtype") and hasattr(given, "shape"):  # an array of another library
         return f"{given.dtype}{shape_text(given.shape)}"
-    return _own_text(given)
-
-
-def _own_text(given: Any) -> str:
     try:
         text = repr(given)
     except Exception:  # it is the user's, and can raise anything

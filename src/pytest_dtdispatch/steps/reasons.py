@@ -66,11 +66,6 @@ class Reason(NamedTuple):
     text: str
     without_values: str = ""
 
-    @property
-    def cause(self) -> str:
-        """What calls that missed for the same reason have in common."""
-        return self.without_values or self.text
-
 
 class Describer:
     """Describe calls; meshes are described once, as one may have many ranks."""
