@@ -11,7 +11,16 @@ import torch
 
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
-from tests.plugin_runs import IMPORTS, assert_says_once, import_compilers, measure, rows, run, text_of
+from tests.plugin_runs import (
+    IMPORTS,
+    MEASURED,
+    assert_mistakes,
+    import_compilers,
+    measure,
+    rows,
+    run,
+    text_of,
+)
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, has, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -142,41 +151,19 @@ def test_a_failed_assertion_on_a_count_lists_it(pytester: pytest.Pytester) -> No
 # Gates
 
 
-def test_a_limit_fails_a_test_that_has_more(pytester: pytest.Pytester) -> None:
+def test_limits_and_expected_results_hold_counts(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(BREAKS)
     result = measure(pytester, *FEW, "--dtdispatch-max=graph_breaks=0", "--dtdispatch-max=recompiles=0")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["E*graph_breaks=0, and there are 2"])
     result.stdout.fnmatch_lines(["E*recompiles=0, and there are 1"])
-    result = measure(pytester, *FEW, "--dtdispatch-max=graph_breaks=2", "--dtdispatch-max=recompiles=0")
+    pytester.makepyfile(test_named=BREAKS)
+    name = "test_named.py::test_breaks::twice_broken"
+    pytester.makefile(".csv", expected=f"{name},graphs,3,0\n{name},graph_breaks,1,0\n{name},recompiles,0,0\n")
+    limits = ("--dtdispatch-max=graph_breaks=2,recompiles=0", "--dtdispatch-expected=expected.csv")
+    result = measure(pytester, *FEW, *limits, "test_named.py")
     result.assert_outcomes(failed=1, passed=1)
-
-
-def test_a_limit_of_the_marker_holds_for_its_test(pytester: pytest.Pytester) -> None:
-    marked = BREAKS.replace(
-        "def test_breaks", "@pytest.mark.dtdispatch(max='graph_breaks=1')\ndef test_breaks"
-    )
-    pytester.makepyfile(marked)
-    measure(pytester, *FEW, "-k", "breaks").assert_outcomes(failed=1, deselected=1)
-
-
-def test_a_limit_that_judges_nothing_does_not_pass(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_plain(dtdispatch): pass")
-    result = measure(pytester, "--dtdispatch-max=recompiles=0")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*--dtdispatch-max recompiles=* judged nothing: nothing was compiled*"])
-    pytester.makepyfile(
-        "import pytest\n@pytest.mark.dtdispatch(max='graph_breaks=0')\ndef test_plain(dtdispatch): pass"
-    )
-    result = measure(pytester)
-    result.stdout.fnmatch_lines(["graph_breaks=0 judged nothing: nothing was compiled*"])
-
-
-def test_steps_are_no_compiled_functions(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(DOUBLE)
-    result = measure(pytester, *FEW, "--dtdispatch-max=collectives=0")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*--dtdispatch-max collectives=* judged nothing: no steps *"])
+    result.stdout.fnmatch_lines(["gate: failed against expected.csv: 2 passed, 1 regressed*"])
 
 
 def test_thresholds_of_saved_runs_hold_for_compiles(pytester: pytest.Pytester) -> None:
@@ -188,15 +175,6 @@ def test_thresholds_of_saved_runs_hold_for_compiles(pytester: pytest.Pytester) -
     # Where the machine is too busy to tell, no row could be judged.
     noisy = r"gate: failed against .*: 1 inconclusive(, 1 mismatched)?\n(.*\n)+ +noisy"
     assert re.search(f"gate: passed against .*: 1 passed|{noisy}", text_of(result))
-
-
-def test_counts_are_held_against_expected_results(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_named=BREAKS)
-    name = "test_named.py::test_breaks::twice_broken"
-    pytester.makefile(".csv", expected=f"{name},graphs,3,0\n{name},graph_breaks,1,0\n{name},recompiles,0,0\n")
-    result = measure(pytester, *FEW, "--dtdispatch-expected=expected.csv", "-k", "breaks")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["gate: failed against expected.csv: 2 passed, 1 regressed*"])
 
 
 # Captures
@@ -257,26 +235,12 @@ def test_what_ran_first_in_a_capture_keeps_running_compiled(pytester: pytest.Pyt
     measure(pytester, *FEW).assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (
-            "with dtdispatch.capture():\n        dtdispatch.compile(double, a)",
-            "compile(name=None) inside",
-        ),
-        ("[dtdispatch.call(double, a), dtdispatch.compile(double, a)]", "the name 'double' is taken"),
-        (
-            "dtdispatch.compile(double, a, backend='inductr')",
-            "backend='inductr' is none of torch",
-        ),
-    ],
-)
-def test_a_mistake_is_told_in_one_line(pytester: pytest.Pytester, body: str, says: str) -> None:
-    source, _, _ = DOUBLE.rpartition("    dtdispatch.compile")
-    pytester.makepyfile(f"{source}    {body}\n")
-    result = measure(pytester, *FEW)
-    result.assert_outcomes(failed=1)
-    assert_says_once(result, f"Error: {says}")
+def test_a_mistake_is_told_at_its_line(pytester: pytest.Pytester) -> None:
+    mistakes = [
+        ("[dtdispatch.call(abs, a), dtdispatch.compile(abs, a)]", "the name 'abs' is taken"),
+        ("dtdispatch.compile(abs, a, backend='inductr')", "backend='inductr' is none of torch"),
+    ]
+    assert_mistakes(pytester, mistakes, *MEASURED, *FEW)
 
 
 def test_a_graph_break_is_told_in_one_line_with_its_place(pytester: pytest.Pytester) -> None:

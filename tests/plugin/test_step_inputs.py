@@ -22,8 +22,8 @@ LIMITED = BATCHES.replace("def test", '@pytest.mark.dtdispatch(max="misses=0")\n
 
 def test_inputs_are_shown_by_shape(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    pytester.makepyfile(BATCHES)
-    result = measure(pytester, "--benchmark-quiet")
+    pytester.makepyfile(f"{BATCHES}    dtdispatch.steps(lambda: batches[0] * 2)\n")
+    result = measure(pytester, "--benchmark-quiet", "--dtdispatch-export=csv:out.csv")
     result.assert_outcomes(passed=1)
     result.stdout.re_match_lines(
         [
@@ -37,15 +37,14 @@ def test_inputs_are_shown_by_shape(pytester: pytest.Pytester, monkeypatch: pytes
         ],
         consecutive=False,
     )
+    rows = (pytester.path / "out.csv").read_text()
+    assert "::scale,misses_per_step,1" in rows
+    assert "::step,misses_per_step,0" in rows
 
 
-def test_without_the_flag_the_step_runs_once_with_each_input(pytester: pytest.Pytester) -> None:
+def test_a_limit_judges_each_step_and_without_the_flag_none(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LIMITED)
     run(pytester).assert_outcomes(passed=1)
-
-
-def test_a_limit_judges_each_step(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(LIMITED)
     result = measure(pytester)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E *misses=0, and step 1 has 1"])
@@ -54,11 +53,3 @@ def test_a_limit_judges_each_step(pytester: pytest.Pytester) -> None:
 def test_a_limit_holds_after_a_warm_up_with_all_shapes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LIMITED.replace("name=", "warmup=4, name=").replace("(3, 4)", "(3, 0)"))
     measure(pytester).assert_outcomes(passed=1)
-
-
-def test_steps_with_inputs_may_be_beside_others_and_in_files(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(f"{BATCHES}    dtdispatch.steps(lambda: batches[0] * 2)\n")
-    measure(pytester, "--dtdispatch-export=csv:out.csv").assert_outcomes(passed=1)
-    rows = (pytester.path / "out.csv").read_text()
-    assert "::scale,misses_per_step,1" in rows
-    assert "::step,misses_per_step,0" in rows
