@@ -19,7 +19,6 @@ from tests.plugin_runs import (
     MEASURED,
     TEN_LINES,
     TORCH_WARNS,
-    benchmarks_of,
     measure,
     rows,
     run,
@@ -33,7 +32,8 @@ PARAMETRIZED = (
     + """
 @pytest.mark.parametrize("extent", [8, 16])
 @pytest.mark.parametrize("dtype", [torch.float32])
-def test_add(dtdispatch, device_mesh, extent, dtype):
+@pytest.mark.parametrize("op", ["theirs"])
+def test_add(dtdispatch, device_mesh, extent, dtype, op):
     a = sharded(device_mesh, extent, extent)
     with dtdispatch.capture():
         a + a
@@ -147,41 +147,18 @@ def test_a_run_that_does_not_measure_leaves_the_machine_alone(pytester: pytest.P
     assert "dtdispatch" not in json.loads((pytester.path / "rows.json").read_text())["machine_info"]
 
 
-def test_names_are_unique_and_equal_in_two_runs(pytester: pytest.Pytester) -> None:
+def test_rows_have_unique_names_and_the_parameters_of_their_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(PARAMETRIZED)
     _, first = rows(pytester)
-    _, second = rows(pytester)
+    result, second = rows(pytester, "--benchmark-group-by=param:extent")
     names = [row["fullname"] for row in first]
     assert names == [row["fullname"] for row in second]
     assert len(set(names)) == len(names) == 6
-
-
-def test_parameters_of_the_test_are_parameters_of_its_rows(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(PARAMETRIZED)
-    result, found = rows(pytester, "--benchmark-group-by=param:extent")
-    assert result.ret == pytest.ExitCode.OK
-    # A dtype is no JSON: it stands there as text.
-    assert {(row["params"]["extent"], row["params"]["dtype"]) for row in found} == {
-        (8, "torch.float32"),
-        (16, "torch.float32"),
-    }
     for extent in (8, 16):
         result.stdout.fnmatch_lines([f"*benchmark 'extent={extent}': 3 tests*"])
-
-
-def test_a_parameter_named_like_one_of_ours_does_not_hide_ours(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-@pytest.mark.parametrize("op", [torch.add, torch.mul])
-def test_op(dtdispatch, device_mesh, op):
-    a = sharded(device_mesh)
-    with dtdispatch.capture():
-        op(a, a)
-"""
-    )
-    _, found = rows(pytester)
-    assert {row["params"]["op"] for row in found} == {"add.Tensor", "mul.Tensor"}
+    # A dtype is no JSON: it stands there as text. A parameter that is named as ours does not hide ours.
+    params = {(row["params"]["extent"], row["params"]["dtype"], row["params"]["op"]) for row in first}
+    assert params == {(extent, "torch.float32", "add.Tensor") for extent in (8, 16)}
 
 
 def test_rows_can_be_grouped_by_op_and_by_state(pytester: pytest.Pytester) -> None:
@@ -319,12 +296,6 @@ def test_rows_of_an_installed_suite_are_named_by_its_module(
     monkeypatch.syspath_prepend(str(package.parent))
     _, found = rows(pytester, "--pyargs", "some_suite.test_ten")
     assert {row["fullname"].partition("::")[0] for row in found} == {"some_suite/test_ten.py"}
-
-
-def test_no_file_of_a_benchmark_is_written_without_rows(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_plain(): pass")
-    _, found = rows(pytester)
-    assert found == benchmarks_of(pytester.path / "rows.json") == []
 
 
 def test_rows_are_shown_and_saved_where_the_default_device_is_not_here(

@@ -27,18 +27,9 @@ def test_a_mesh_has_four_fake_ranks_by_default(pytester: pytest.Pytester) -> Non
     assert shape_of(pytester, "--dtdispatch-device=cpu") == "(4,) None cpu fake 4"
 
 
-def test_a_marker_gives_shape_and_names(pytester: pytest.Pytester) -> None:
-    marker = '@pytest.mark.dtdispatch(mesh=(2, 4), dim_names=("dp", "tp"), device="cpu", backend="fake")\n'
-    assert shape_of(pytester, marker=marker[:-1]) == "(2, 4) ('dp', 'tp') cpu fake 8"
-
-
-def test_an_ini_file_gives_the_shape(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\ndtdispatch_mesh = 3x2\ndtdispatch_device = cpu\n")
-    assert shape_of(pytester) == "(3, 2) None cpu fake 6"
-
-
 def test_a_marker_beats_the_ini_file_and_a_flag_beats_both(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_mesh = 3x2\ndtdispatch_device = cpu\n")
+    assert shape_of(pytester) == "(3, 2) None cpu fake 6"
     marker = '@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))'
     assert shape_of(pytester, marker=marker) == "(2, 2) ('dp', 'tp') cpu fake 4"
     # Names for two dimensions cannot name one: they go with the shape that the flag replaced.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, rows, run, text_of
+from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, benchmarks_of, measure, rows, run, text_of
 
 pytestmark = pytest.mark.torch
 
@@ -71,26 +71,22 @@ def test_the_ten_line_test_is_measured(pytester: pytest.Pytester) -> None:
     )
 
 
-def test_without_the_flag_the_test_runs_once_and_nothing_is_measured(pytester: pytest.Pytester) -> None:
+def test_a_mode_of_the_program_sees_one_call_measured_or_not(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(COUNTED)
     result = run(pytester, "-s")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*enabled False calls 1 measured 0*"])
     assert "= dtdispatch =" not in text_of(result)
     assert "dtdispatch: " not in text_of(result)
-
-
-def test_with_the_flag_a_mode_of_the_program_still_sees_one_call(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(COUNTED)
-    result = measure(pytester, "-s")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*enabled True calls 1 measured 1*"])
+    measure(pytester, "-s").stdout.fnmatch_lines(["*enabled True calls 1 measured 1*"])
 
 
 def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_own=OWN_GROUP, test_ten=TEN_LINES)
-    result, found = rows(pytester, "--dtdispatch-all")
+    path = pytester.path / "rows.json"
+    result = run(pytester, "--dtdispatch-all", "--dtdispatch-rounds=1", f"--benchmark-json={path}")
     assert result.ret == pytest.ExitCode.OK
+    found = benchmarks_of(path)
     own = [row["fullname"] for row in found if row["fullname"].startswith("test_own")]
     assert set(own) == {
         f"test_own.py::test_without_fixtures::{row}"
@@ -101,13 +97,6 @@ def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: 
     }
     # Of the test with the fixture its capture alone: what it does around it is not measured.
     assert {row["params"]["op"] for row in found if row["fullname"].startswith("test_ten")} == {"add.Tensor"}
-
-
-def test_all_alone_turns_measuring_on(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(OWN_GROUP)
-    result = run(pytester, "--dtdispatch-all", "--dtdispatch-rounds=1", "--benchmark-quiet")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["  mul.Tensor(*"])
 
 
 def test_all_says_that_no_test_ran_a_dtensor_op(pytester: pytest.Pytester) -> None:
@@ -154,18 +143,6 @@ def test_cold_rows_are_added_when_asked_for(pytester: pytest.Pytester) -> None:
     result, found = rows(pytester, "-odtdispatch_cold=true")
     assert states_of(found) == ["cold", "hit", "local", "miss"]
     result.stdout.fnmatch_lines(["dtdispatch: * cold)", "  signature *cold ?s*"])
-
-
-def test_the_header_says_how_measuring_is_set(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
-    result = measure(
-        pytester, "--co", "--dtdispatch-mesh=2x4", "-odtdispatch_cold=true", "--dtdispatch-ops=mm*"
-    )
-    result.stdout.fnmatch_lines(
-        [
-            "dtdispatch: *(mesh=2x4 device=auto backend=auto rounds=2 repeat=3 max_time=1s cold ops=mm*)",
-        ]
-    )
 
 
 MARKED = (
@@ -232,23 +209,6 @@ def test_a_marker_chooses_ops_and_cold_for_its_test_alone(pytester: pytest.Pytes
     assert seen["test_marked"] == {("mul.Tensor", state) for state in ("miss", "hit", "local", "cold")}
     assert {op for op, _ in seen["test_plain"]} == {"add.Tensor", "mul.Tensor"}
     assert "cold" not in {state for _, state in seen["test_plain"]}
-
-
-def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-pytestmark = pytest.mark.dtdispatch(rounds=1, repeat=1)
-
-@pytest.mark.dtdispatch(rounds=3)
-def test_marked(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    with dtdispatch.capture():
-        a + a
-"""
-    )
-    result = run(pytester, "--dtdispatch", "-v", "--benchmark-quiet")
-    result.stdout.fnmatch_lines(["  add.Tensor(* 3+3 *"])
 
 
 def test_a_test_that_fails_keeps_its_rows(pytester: pytest.Pytester) -> None:

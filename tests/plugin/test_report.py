@@ -9,7 +9,7 @@ import pytest
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import read_run
-from tests.plugin_runs import IMPORTS, assert_says_once, measure, run
+from tests.plugin_runs import IMPORTS, assert_says_once, measure
 
 pytestmark = pytest.mark.torch
 
@@ -64,10 +64,3 @@ def test_a_page_replaces_a_page_and_nothing_else(pytester: pytest.Pytester) -> N
     said = "holds something else, not an HTML report: name another file, or remove it"
     assert_says_once(measure(pytester, f"--dtdispatch-export=html:{path}"), said)
     assert path.read_text().endswith("<title>mine</title>")
-
-
-def test_a_run_that_measured_nothing_writes_no_page(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_reported="def test_nothing(): pass")
-    result = run(pytester, "--dtdispatch", "--dtdispatch-export=html:page.html")
-    assert_says_once(result, "page.html was not written: nothing was measured")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED

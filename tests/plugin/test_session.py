@@ -154,25 +154,3 @@ def test_a_row_has_one_name_in_tables_and_files_and_stands_whole_in_files(
     # What has no room in 80 columns stands below its line where all was asked for.
     assert re.search(r" local [\d,.]+ us, .*rounds 2\b", " ".join(narrow.split()))
     assert "-v shows" not in narrow
-
-
-def test_a_test_that_failed_after_it_measured_shows_its_row(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_ten=TEN_LINES + "        assert False\n")
-    result = measure(pytester)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*= dtdispatch =*", "test_ten.py::test_add (dispatch from below autograd)", "  add.Tensor(*"]
-    )
-
-
-def test_a_test_without_dtensors_has_one_line_beside_one_with(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_ten=TEN_LINES
-        + """
-    def test_plain_tensors(dtdispatch):
-        with dtdispatch.capture():
-            torch.ones(2) + 1
-"""
-    )
-    [line] = [line for line in measured_section(pytester) if "test_plain_tensors" in line]
-    assert line.startswith("not measured: ")

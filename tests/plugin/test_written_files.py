@@ -54,14 +54,6 @@ def _no_actions(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> N
     pytester.makepyfile(test_files=TESTS)
 
 
-def refused(pytester: pytest.Pytester, *args: str) -> str:
-    """Check that a run was refused in one line; give it."""
-    result = measure(pytester, *args)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    [line] = [line for line in text_of(result).splitlines() if line.startswith("ERROR: ")]
-    return line
-
-
 def test_a_run_and_what_was_saved_of_it_are_exported_alike(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,19 +116,6 @@ def test_what_cannot_be_exported_is_told_in_one_line(
     assert (out, err.count("\n")) == ("", 1)
     assert says in err
     assert not Path("out").exists()
-
-
-def test_flags_that_cannot_be_obeyed_are_refused_before_anything_runs(pytester: pytest.Pytester) -> None:
-    assert "['xml:out'] is not FORMAT:FILE: no format is called 'xml'; valid: csv, oss-json, " in refused(
-        pytester, "--dtdispatch-export=xml:out"
-    )
-    same = ("--dtdispatch-export=csv:out", "--dtdispatch-export=bencher:./out")
-    says = "--dtdispatch-export bencher: out is the file of --dtdispatch-export csv too: name another"
-    assert says in refused(pytester, *same)
-    (pytester.path / "kept").write_text("kept")
-    assert "kept holds something else, not metrics of" in refused(
-        pytester, "--dtdispatch-export=bencher:kept"
-    )
 
 
 def test_an_ini_file_names_exports_beside_it_and_asks_for_what_a_run_has(
