@@ -63,23 +63,23 @@ def test_what_was_not_seen_before_is_told(changed: Traits, reason: str) -> None:
     assert why(seen, "add", call) == reason
 
 
-def test_an_argument_that_is_not_given_any_more_is_told() -> None:
+@pytest.mark.parametrize(
+    ("before", "call", "reason"),
+    [
+        ({**BASE, **number("alpha", 2)}, BASE, "alpha is not given, and was"),
+        (
+            {**tensor("self"), **tensor("other")},
+            {**tensor("self", shape="[9,8]"), **tensor("other", shape="[9,8]")},
+            "shape of self and other [9,8], was [8,8]",
+        ),
+        (tensors("tensors", 2), tensors("tensors", 4), "length of tensors 4, was 2"),
+    ],
+    ids=["an argument less", "equal changes", "a longer list"],
+)
+def test_what_differs_is_told_once(before: Traits, call: Traits, reason: str) -> None:
     seen = Seen()
-    note(seen, "add", {**BASE, **number("alpha", 2)})
-    assert why(seen, "add", BASE) == "alpha is not given, and was"
-
-
-def test_equal_changes_of_several_arguments_are_told_once() -> None:
-    seen = Seen()
-    note(seen, "add", {**tensor("self"), **tensor("other")})
-    call = {**tensor("self", shape="[9,8]"), **tensor("other", shape="[9,8]")}
-    assert why(seen, "add", call) == "shape of self and other [9,8], was [8,8]"
-
-
-def test_of_a_list_its_length_is_told_and_not_its_elements() -> None:
-    seen = Seen()
-    note(seen, "stack", tensors("tensors", 2))
-    assert why(seen, "stack", tensors("tensors", 4)) == "length of tensors 4, was 2"
+    note(seen, "add", before)
+    assert why(seen, "add", call) == reason
 
 
 def test_the_nearest_call_is_compared_with_and_of_equals_the_last() -> None:

@@ -129,22 +129,22 @@ def test_a_step_over_a_limit_is_told_with_what_it_has(limit: str) -> None:
     assert (title, what) == ("train: over its limits", f"{limit}=1, and step 2 has 2")
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_step_at_a_limit_is_not_over_it(limit: str) -> None:
-    assert not complaint(judge(steps_of(TWO), {limit: 2}))
-
-
-def test_without_limits_nothing_is_exceeded() -> None:
-    assert not complaint(judge(steps_of(TWO), {}))
+@pytest.mark.parametrize(
+    ("steps", "limits"),
+    [
+        *[(steps_of(TWO), {limit: 2}) for limit in LIMITS],
+        (steps_of(TWO), {}),
+        (Steps("train", (TWO,), (StepCounts(),)), {"misses": 0}),  # the warm-up is not judged
+        (steps_of(), dict.fromkeys(LIMITS, 0)),
+    ],
+    ids=[*LIMITS, "no limits", "warm-up", "no steps"],
+)
+def test_what_is_at_a_limit_or_has_none_is_not_over_it(steps: Steps, limits: dict[str, int]) -> None:
+    assert not complaint(judge(steps, limits))
 
 
 def test_a_limit_of_0_is_a_limit() -> None:
     assert complaint(judge(steps_of(TWO), {"misses": 0}))
-
-
-def test_the_warm_up_is_not_judged_and_no_step_exceeds_nothing() -> None:
-    assert not complaint(judge(Steps("train", (TWO,), (StepCounts(),)), {"misses": 0}))
-    assert not complaint(judge(steps_of(), dict.fromkeys(LIMITS, 0)))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 5))
