@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jinja2  # noqa: F401 (else the run imports it, pytester forgets it, and its environment is of two copies)
 import pytest
 
 from pytest_dtdispatch.cli import main
