@@ -166,6 +166,18 @@ def test_limits_and_expected_results_hold_counts(pytester: pytest.Pytester) -> N
     result.stdout.fnmatch_lines(["gate: failed against expected.csv: 2 passed, 1 regressed*"])
 
 
+def test_a_limit_of_the_marker_holds_for_its_test(pytester: pytest.Pytester) -> None:
+    marker = "@pytest.mark.dtdispatch(max='graph_breaks=1')"
+    marked = BREAKS.replace("def test_breaks", f"{marker}\ndef test_breaks")
+    idle = "import pytest\n@pytest.mark.dtdispatch(max='graph_breaks=0')\ndef test_plain(dtdispatch): pass"
+    pytester.makepyfile(test_marked=marked, test_idle=idle)
+    result = measure(pytester, *FEW, "-k", "breaks or plain")
+    result.assert_outcomes(failed=2, deselected=1)
+    result.stdout.fnmatch_lines_random(
+        ["E*graph_breaks=1, and there are 2", "graph_breaks=0 judged nothing: nothing was compiled*"]
+    )
+
+
 def test_thresholds_of_saved_runs_hold_for_compiles(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(DOUBLE.replace("aot_eager", "eager"))
     eight = ("--benchmark-quiet", "-odtdispatch_compile_rounds=8")
