@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,9 +22,7 @@ from pytest_dtdispatch.ab.rule import (
     compare_stages,
     compare_times,
     judge,
-    percent,
 )
-from pytest_dtdispatch.ab.run import BASE, HEAD, interleaved
 from pytest_dtdispatch.core.verdicts import Verdict
 
 HIT, MISS, LOCAL = "t.py::test_add::add@4::hit", "t.py::test_add::add@4::miss", "t.py::test_add::add@4::local"
@@ -39,13 +35,11 @@ factors = st.floats(0.7, 1.5)
 def processes(count: int, seed: int, noise: float = 0.01, **factor: float) -> list[dict[str, float]]:
     """Script processes: a hit of 7 us, a miss of 1.3 ms, a plain op of 2 us, each times its factor."""
     draw = random.Random(seed)
-    rows = {HIT: 7e3, MISS: 1.3e6, LOCAL: 2e3}
+    rows = {"hit": (7e3, noise), "miss": (1.3e6, noise), "local": (2e3, min(noise, 0.002))}
     return [
         {
-            row: ns
-            * factor.get(row.rpartition("::")[2], 1.0)
-            * math.exp(draw.gauss(0, min(noise, 0.002) if row == LOCAL else noise))
-            for row, ns in rows.items()
+            f"t.py::test_add::add@4::{state}": ns * factor.get(state, 1.0) * math.exp(draw.gauss(0, spread))
+            for state, (ns, spread) in rows.items()
         }
         for _ in range(count)
     ]
@@ -77,12 +71,11 @@ def verdicts(screen: Stage, confirm: Stage | None = None) -> dict[str, Verdict]:
     ],
 )
 def test_a_whole_run(noise: float, factor: dict[str, float], hit: Verdict, miss: Verdict) -> None:
-    def taken(stage: str) -> Sides:
-        if stage == SCREEN:
-            return processes(5, 1, noise), processes(5, 2, noise, **factor)
-        return processes(10, 3, noise), processes(10, 4, noise, **factor)
+    def measured(stage: str) -> Sides:
+        count, seed = (5, 1) if stage == SCREEN else (10, 3)
+        return processes(count, seed, noise), processes(count, seed + 1, noise, **factor)
 
-    stages = compare_stages(RULE, taken)
+    stages = compare_stages(RULE, measured)
     assert verdicts(stages[SCREEN], stages.get(CONFIRM)) == {HIT: hit, MISS: miss}
 
 
@@ -102,6 +95,11 @@ def test_what_tripped_is_judged_on_fresh_processes_alone(
     assert screen.tripped() == [HIT]
     found = verdicts(screen, None if confirmed is None else fresh([HIT], 0.01, 10, **confirmed))
     assert found == {HIT: verdict, MISS: PASSED}
+
+
+def test_a_row_that_a_noisy_screen_cannot_clear_is_cleared_by_fresh_processes() -> None:
+    noisy = screened(noise=0.2)
+    assert set(verdicts(noisy, fresh(noisy.tripped())).values()) == {PASSED}
 
 
 def test_too_few_processes_say_how_many_would_confirm() -> None:
@@ -131,134 +129,109 @@ def test_the_control_has_a_floor_in_either_direction(factor: float, is_past: boo
     assert not compare_sides(base, head, Rule(control=0.0)).is_contaminated
 
 
-def test_without_plain_tensors_there_is_no_control() -> None:
-    base, head = ([{HIT: p[HIT]} for p in processes(5, seed)] for seed in (1, 2))
-    assert compare_sides(base, head, RULE).control is None
-
-
 @pytest.mark.parametrize("metric", ["time", COUNTS])
 def test_rows_that_some_processes_have_are_missing_new_or_inconclusive(metric: str) -> None:
     base = [{"a::t::x": 1.0, "a::t::gone": 1.0, "a::t::some": 1.0}, {"a::t::x": 1.0, "a::t::gone": 1.0}]
     head = [{"a::t::x": 1.0, "a::t::new": 1.0, "a::t::some": 1.0}] * 2
     rule = Rule(metric=metric)
-    found = {one.row: one for one in judge(rule, {SCREEN: compare_sides(base, head, rule)})}
-    assert {row.rpartition("::")[2]: one.verdict for row, one in found.items()} == {
-        "x": found["a::t::x"].verdict,
-        "some": INCONCLUSIVE,
-        "gone": Verdict.MISSING,
-        "new": Verdict.NEW,
-    }
-    assert "1 of 2 and 2 of 2 processes" in found["a::t::some"].remedy
+    [_, some, gone, new] = judge(rule, {SCREEN: compare_sides(base, head, rule)})
+    assert [some.verdict, gone.verdict, new.verdict] == [INCONCLUSIVE, Verdict.MISSING, Verdict.NEW]
+    assert [one.row for one in (some, gone, new)] == ["a::t::some", "a::t::gone", "a::t::new"]
+    assert "1 of 2 and 2 of 2 processes" in some.remedy
+
+
+def sides(base: dict[str, list[float]], head: dict[str, list[float]]) -> Sides:
+    """Return the processes of two sides, of which each row has one value a process."""
+    before, after = (
+        [dict(zip(side, values, strict=True)) for values in zip(*side.values(), strict=True)]
+        for side in (base, head)
+    )
+    return before, after
+
+
+SLOW, SLOWER = [100.0, 101.0, 102.0, 103.0, 104.0], [120.0, 121.0, 122.0, 123.0, 124.0]
 
 
 def test_p_values_are_adjusted_for_the_number_of_rows_that_tripped() -> None:
     """One row at the least p that five pairs can have: alone it would do, beside noisy ones not."""
     sure, *noisy = rows = [f"t.py::test_{i}::add::hit" for i in range(3)]
-    values = {
-        sure: ((100, 101, 102, 103, 104), (120, 121, 122, 123, 124)),
-        **dict.fromkeys(noisy, ((100, 101, 102, 103, 130), (120, 121, 122, 123, 124))),
-    }
-    base, head = ([{row: float(values[row][i][n]) for row in rows} for n in range(5)] for i in range(2))
-    screen = compare_sides(base, head, RULE)
-    one = compare_sides(base, head, RULE, 0.005, [sure])
-    assert one.rows[sure].p == pytest.approx(1 / 252)
-    assert verdicts(screen, one)[sure] is REGRESSED
-    every = compare_sides(base, head, RULE, 0.005, rows)
-    assert set(verdicts(screen, every).values()) == {INCONCLUSIVE}
+    base = {sure: SLOW} | {row: [*SLOW[:4], 130.0] for row in noisy}
+    values = sides(base, dict.fromkeys(rows, SLOWER))
+    screen = compare_sides(*values, RULE)
+    alone = compare_sides(*values, RULE, 0.005, [sure])
+    assert alone.rows[sure].p == pytest.approx(1 / 252)
+    assert verdicts(screen, alone)[sure] is REGRESSED
+    assert set(verdicts(screen, compare_sides(*values, RULE, 0.005, rows)).values()) == {INCONCLUSIVE}
 
 
 def test_rows_that_are_slow_together_do_not_hide_each_other() -> None:
     rows = [f"t.py::test_{i}::add::hit" for i in range(20)]
-    base = [dict.fromkeys(rows, value) for value in (100.0, 101.0, 102.0, 103.0, 104.0)]
-    head = [dict.fromkeys(rows, value) for value in (120.0, 121.0, 122.0, 123.0, 124.0)]
-    every = compare_sides(base, head, RULE, 0.005, rows)
-    assert set(verdicts(compare_sides(base, head, RULE), every).values()) == {REGRESSED}
+    values = sides(dict.fromkeys(rows, SLOW), dict.fromkeys(rows, SLOWER))
+    every = compare_sides(*values, RULE, 0.005, rows)
+    assert set(verdicts(compare_sides(*values, RULE), every).values()) == {REGRESSED}
 
 
 def test_a_shift_past_the_floor_that_may_be_chance_does_not_pass() -> None:
     """However narrow its interval is: two processes a side give no p of 0.05 or less."""
-    base, head = ([{HIT: v * f} for v in (100.0, 100.1)] for f in (1.0, 1.2))
-    screen = compare_sides(base, head, RULE)
+    screen = compare_sides(*sides({HIT: [100.0, 100.1]}, {HIT: [120.0, 120.1]}), RULE)
     assert screen.tripped() == [HIT]
     assert verdicts(screen, screen) == {HIT: INCONCLUSIVE}
 
 
 def test_one_disturbed_process_does_not_hide_a_slow_down_from_the_screen() -> None:
-    base = [{HIT: value} for value in (100.0, 101.0, 102.0, 150.0, 160.0)]
-    screen = compare_sides(base, [{HIT: value} for value in (120.0, 121.0, 122.0, 123.0, 124.0)], RULE)
+    screen = compare_sides(*sides({HIT: [*SLOW[:3], 150.0, 160.0]}, {HIT: SLOWER}), RULE)
     assert screen.rows[HIT].p > SCREEN_LEVEL
     assert screen.tripped() == [HIT]
 
 
-def test_a_row_that_a_screen_cannot_clear_is_looked_at_again() -> None:
-    noisy = screened(noise=0.2)
-    assert noisy.tripped()
-    assert set(verdicts(noisy, fresh(noisy.tripped())).values()) == {PASSED}
-
-
 @given(st.lists(st.floats(1.0, 1e9), min_size=2, max_size=8), factors)
-def test_a_shift_is_a_ratio_whatever_the_unit(base: list[float], factor: float) -> None:
-    compared = compare_times(base, [value * factor for value in base], 0.075, 0.05)
-    scaled = compare_times([v * 1e-3 for v in base], [v * factor * 1e-3 for v in base], 0.075, 0.05)
-    assert scaled.shift == pytest.approx(compared.shift, abs=1e-9)
-    assert compared.low <= compared.shift <= compared.high
+def test_a_shift_is_a_ratio_whatever_the_unit_and_the_other_way_round_it_is_its_inverse(
+    base: list[float], factor: float
+) -> None:
+    def shift(base: list[float], head: list[float]) -> float:
+        found = dict(compare_times(base, head, 0.075, 0.05).figures)
+        assert found["low_percent"] <= found["shift_percent"] <= found["high_percent"]
+        return math.log1p(found["shift_percent"] / 100)
+
+    head = [value * factor for value in base]
+    assert shift([v * 1e-3 for v in base], [v * 1e-3 for v in head]) == pytest.approx(
+        shift(base, head), abs=1e-9
+    )
+    assert shift(head, base) == pytest.approx(-shift(base, head), abs=1e-9)
 
 
 @given(factors)
-def test_both_sides_exchanged_shift_the_other_way(factor: float) -> None:
+def test_both_sides_exchanged_are_as_likely_chance(factor: float) -> None:
     base, head = [100.0, 101.0, 103.0, 107.0], [factor * v for v in (100.0, 102.0, 104.0, 109.0)]
-    there, back = compare_times(base, head, 0.075, 0.05), compare_times(head, base, 0.075, 0.05)
-    assert there.shift == pytest.approx(-back.shift)
-    assert there.p == back.p or abs(there.shift) < 1e-9
+    there, back = (compare_times(*each, 0.075, 0.05) for each in ((base, head), (head, base)))
+    assert there.p == back.p or abs(dict(there.figures)["shift_percent"]) < 1e-6
 
 
-def test_an_interval_without_an_end_stays_without() -> None:
-    assert percent(math.inf) == math.inf
-    assert percent(-math.inf) == -math.inf
-
-
-def judged(metric: str, base: list[Any], head: list[Any]) -> Verdict:
-    """Judge one number of each process."""
+@pytest.mark.parametrize(
+    ("metric", "base", "head", "verdict"),
+    [
+        (COUNTS, [0], [0], PASSED),
+        (COUNTS, [0], [1], REGRESSED),
+        (COUNTS, [2], [1], IMPROVED),
+        (COUNTS, [2.0], [2.25], REGRESSED),
+        (COUNTS, [0, 0], [1, 1], REGRESSED),
+        (COUNTS, [0, 3], [4, 5], REGRESSED),
+        (COUNTS, [0, 1], [1, 1], INCONCLUSIVE),  # what varies from process to process
+        (COUNTS, [0, 1], [0, 0], INCONCLUSIVE),
+        (COUNTS, [1, 1], [0, 2], INCONCLUSIVE),
+        (INSTRUCTIONS, [60_000], [61_199], PASSED),
+        (INSTRUCTIONS, [60_000], [61_201], REGRESSED),
+        (INSTRUCTIONS, [60_000], [58_799], IMPROVED),
+        (INSTRUCTIONS, [60_000, 60_100], [63_000, 60_300], PASSED),  # the least stands for a side
+        (INSTRUCTIONS, [64_000, 60_000], [63_000, 63_000], REGRESSED),
+    ],
+)
+def test_a_count_is_exact_and_instructions_are_held_to_a_threshold(
+    metric: str, base: list[float], head: list[float], verdict: Verdict
+) -> None:
     rule = Rule(metric=metric)
-    before, after = ([{HIT: float(one)} for one in side] for side in (base, head))
-    [one] = judge(rule, {SCREEN: compare_sides(before, after, rule)})
-    return one.verdict
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "verdict"),
-    [
-        ([0], [0], PASSED),
-        ([0], [1], REGRESSED),
-        ([2], [1], IMPROVED),
-        ([2.0], [2.25], REGRESSED),
-        ([0, 0], [1, 1], REGRESSED),
-        ([0, 3], [4, 5], REGRESSED),
-        ([0, 1], [1, 1], INCONCLUSIVE),
-        ([0, 1], [0, 0], INCONCLUSIVE),
-        ([1, 1], [0, 2], INCONCLUSIVE),
-    ],
-)
-def test_a_count_is_exact_and_one_that_varies_is_inconclusive(
-    base: list[float], head: list[float], verdict: Verdict
-) -> None:
-    assert judged(COUNTS, base, head) is verdict
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "verdict"),
-    [
-        ([60_000], [61_199], PASSED),
-        ([60_000], [61_201], REGRESSED),
-        ([60_000], [58_799], IMPROVED),
-        ([60_000, 60_100, 60_200], [63_000, 63_000, 60_300], PASSED),  # the least stands for a side
-        ([64_000, 60_000, 64_000], [63_000, 63_000, 63_000], REGRESSED),
-    ],
-)
-def test_instructions_are_held_to_a_threshold_by_the_least_of_each_side(
-    base: list[float], head: list[float], verdict: Verdict
-) -> None:
-    assert judged(INSTRUCTIONS, base, head) is verdict
+    [one] = judge(rule, {SCREEN: compare_sides(*sides({HIT: base}, {HIT: head}), rule)})
+    assert one.verdict is verdict
 
 
 def test_plain_tensors_that_count_otherwise_contaminate_instructions() -> None:
@@ -270,21 +243,13 @@ def test_plain_tensors_that_count_otherwise_contaminate_instructions() -> None:
     assert "--control off" in one.remedy
 
 
-@pytest.mark.parametrize(("head", "asked_for"), [(0, [(SCREEN,)]), (1, [(SCREEN,), (SCREEN, CONFIRM)])])
-def test_numbers_are_judged_on_all_processes(head: float, asked_for: list[tuple[str, ...]]) -> None:
+@pytest.mark.parametrize(("head", "stages"), [(0, [(SCREEN,)]), (1, [(SCREEN,), (SCREEN, CONFIRM)])])
+def test_numbers_are_judged_on_all_processes(head: float, stages: list[tuple[str, ...]]) -> None:
     seen = []
 
-    def taken(*stages: str) -> Sides:
+    def measured(*stages: str) -> Sides:
         seen.append(stages)
         return [{HIT: 0.0}] * len(stages), [{HIT: head}] * len(stages)
 
-    compare_stages(Rule(metric=COUNTS), taken)
-    assert seen == asked_for
-
-
-@pytest.mark.parametrize("pairs", [1, 2, 5, 10])
-def test_each_pair_has_both_sides_and_each_second_pair_is_turned_round(pairs: int) -> None:
-    order = interleaved((BASE, HEAD), pairs)
-    made = list(zip(order[::2], order[1::2], strict=True))
-    assert all(set(pair) == {BASE, HEAD} for pair in made)
-    assert all(one != other for one, other in pairwise(made))
+    compare_stages(Rule(metric=COUNTS), measured)
+    assert seen == stages

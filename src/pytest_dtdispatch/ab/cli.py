@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,8 @@ def read_floors(text: str) -> dict[str, float]:
 
 def read_control(text: str) -> float:
     """Read a percentage, or ``off``."""
-    if text == "off":
-        return 0.0
     try:
-        return read_percent(text)
+        return 0.0 if text == "off" else read_percent(text)
     except ValueError as error:
         raise ValueError(f"{error}, or off") from None
 
@@ -72,40 +71,21 @@ def argument_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
+read_metric = partial(read_choice, choices=METRICS)
 # Each a flag, what reads it, its metavar, its help.
 FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--base", str, "PYTHON", "interpreter of the base"),
     ("--head", str, "PYTHON", "interpreter of the head"),
     ("--base-rev", str, "REV", "commit of the base, in the repository here"),
     ("--head-rev", str, "REV", "commit of the head"),
-    (
-        "--metric",
-        lambda text: read_choice(text, METRICS),
-        "METRIC",
-        "what is compared: time, counts or instructions (default: time)",
-    ),
-    (
-        "--threshold",
-        read_percent,
-        "PERCENT",
-        "least shift of a count of instructions that counts (default: 2%%)",
-    ),
+    ("--metric", read_metric, "METRIC", "time, counts or instructions (default: time)"),
+    ("--threshold", read_percent, "PERCENT", "least shift of instructions that counts (default: 2%%)"),
     ("--pairs", read_count, "N", "of the screen (default: 5; of counts and instructions 1)"),
     ("--confirm", read_count, "N", "fresh pairs (default: 10; of counts 1, of instructions 2)"),
     ("--passes", read_count, "N", "in a process (default: 5)"),
     ("--floor", read_floors, "FLOORS", "least shifts that count (default: hit=7.5%%,miss=10%%)"),
-    (
-        "--control",
-        read_control,
-        "PERCENT",
-        "shift of plain tensors past which nothing is judged, or off (default: 3%%)",
-    ),
-    (
-        "--time-limit",
-        read_seconds,
-        "S",
-        "seconds that a process may take (default: 300; of instructions 1800)",
-    ),
+    ("--control", read_control, "PERCENT", "most that plain tensors may shift, or off (default: 3%%)"),
+    ("--time-limit", read_seconds, "S", "of a process (default: 300; of instructions 1800)"),
     ("--json", read_file, "FILE", "every sample, written after each process"),
     ("--judge", read_file, "FILE", "judge what such a file has once more, with no process"),
 )
@@ -113,7 +93,7 @@ FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
 
 def add_ab_parser(commands: Any) -> None:
     """Declare the subcommand."""
-    parser = commands.add_parser("ab", help=HELP)
+    parser = commands.add_parser("ab", help=HELP, argument_default=argparse.SUPPRESS)
     for flag, reader, metavar, meaning in FLAGS:
         parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
     what = "an interpreter; once for each: all others are compared with the first"
@@ -122,9 +102,8 @@ def add_ab_parser(commands: Any) -> None:
 
 def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Compare what was typed, print what was found, and return the exit status."""
-    typed = {name: value for name, value in vars(options).items() if value is not None}
+    typed = {name: value for name, value in vars(options).items() if name not in ("command", "version")}
     typed |= typed.pop("floor", {})
-    typed = {name: value for name, value in typed.items() if name not in ("command", "version")}
     if arguments:
         typed["arguments"] = tuple(arguments)
     with stopped_by_signals():
@@ -134,10 +113,8 @@ def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
             found = judge_run(run)
         else:
             request = _request(typed)
-            metric = request.rule.metric
-            run, found = measure_run(
-                request, typed.get("time_limit", TIME_LIMITS_S[metric]), typed.get("json")
-            )
+            time_limit_s = typed.get("time_limit", TIME_LIMITS_S[request.rule.metric])
+            run, found = measure_run(request, time_limit_s, typed.get("json"))
     show(run_document(run, found))
     return exit_status(found)
 

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.ab_answer import KIND, OUTPUT, PASSES, Answer, AnswerKind
+from pytest_dtdispatch.core.ab_answer import OUTPUT, Answer
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.plain_data import decode
@@ -30,23 +28,20 @@ STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 PROBE_SECONDS, GIT_SECONDS = 120.0, 600
 PROBE = """
 import importlib.metadata, importlib.util, json, platform
-def version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-found = {"plugin": version("pytest-dtdispatch") if importlib.util.find_spec("pytest_dtdispatch") else ""}
-found["python"], found["torch"], found["build"] = platform.python_version(), "", ""
+found = dict(python=platform.python_version(), plugin="", torch="", build="")
+for plugin in importlib.metadata.distributions(name="pytest-dtdispatch"):
+    found["plugin"] = found["plugin"] or plugin.version
 if importlib.util.find_spec("torch"):
     import torch
-    found["torch"] = torch.__version__
-    found["build"] = getattr(torch.version, "git_version", None) or ""
+    found.update(torch=torch.__version__, build=getattr(torch.version, "git_version", None) or "")
 print("dtdispatch-probe", json.dumps(found))
 """
 PROBED, PROBED_FIELDS = "dtdispatch-probe ", ("python", "plugin", "torch", "build")
 MOST_READ, MOST_SHOWN, MOST_BYTES = 64 * 1024, 200, 64 * 2**20
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
-NO_TESTS, TESTS_FAILED = 5, 1
+NO_TESTS = 5
+# By exit status what it means, and how the line begins that says more; else the last line does.
+FAILURES = {0: ("measured nothing, and said last", ()), 1: ("tests failed", ("FAILED ", "ERROR "))}
 
 
 @dataclass(frozen=True)
@@ -57,19 +52,6 @@ class Arm:
     python: str
     folder: Path
     import_path: tuple[Path, ...] = ()  # folders that it imports from first
-
-    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of its processes: ours, with a hash seed of its own and one thread.
-
-        A fixed seed would hide what the seed does, and not take it away. What is measured is dispatch: a
-        local op must not wait for a second thread.
-        """
-        made = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-        made.setdefault("OMP_NUM_THREADS", "1")
-        if self.import_path:
-            after = [made["PYTHONPATH"]] if made.get("PYTHONPATH") else []
-            made["PYTHONPATH"] = os.pathsep.join([*map(str, self.import_path), *after])
-        return {**made, **extra}
 
     def __str__(self) -> str:
         return f"{self.name} {self.python}"
@@ -84,14 +66,6 @@ class Versions:
     torch: str
     build: str  # git revision that torch was built from
     cpu: str
-
-
-@dataclass(frozen=True)
-class PytestRun:
-    """One run of pytest: what it answers with, and the flags for it."""
-
-    kind: AnswerKind
-    flags: tuple[str, ...]
 
 
 def interpreter(side: str, typed: str) -> str:
@@ -112,7 +86,7 @@ def probe(arm: Arm, workspace: Path) -> Versions:
     """Ask an interpreter which versions it has; refuse one that cannot measure."""
     log = workspace / f"{arm.name}-probe.log"
     try:
-        status = run_to_end([arm.python, "-c", PROBE], arm.folder, arm.environment({}), log, PROBE_SECONDS)
+        status = run_to_end(arm, ["-c", PROBE], {}, log, PROBE_SECONDS)
     except OSError as error:
         raise DtDispatchError(f"{arm}: cannot be run: {error.strerror or error}") from None
     if status is None:
@@ -125,18 +99,20 @@ def probe(arm: Arm, workspace: Path) -> Versions:
     except (StopIteration, ValueError, TypeError, KeyError):
         how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status}, and not a word"
         raise DtDispatchError(f"{arm}: is no python that runs: {how}") from None
+    if why_not := _why_not(versions):
+        raise DtDispatchError(f"{arm}: has {why_not}")
+    return versions
+
+
+def _why_not(versions: Versions) -> str:
     ours = version("pytest-dtdispatch")
     remedy = f"pip install pytest-dtdispatch=={ours}"
     if not versions.plugin:
-        raise DtDispatchError(f"{arm}: has no pytest-dtdispatch; install it there: {remedy}")
+        return f"no pytest-dtdispatch; install it there: {remedy}"
     if versions.plugin != ours:
-        differ = (
-            f"has pytest-dtdispatch {versions.plugin}, and this is {ours}: two versions measure differently"
-        )
-        raise DtDispatchError(f"{arm}: {differ}; {remedy}")
-    if not versions.torch:
-        raise DtDispatchError(f"{arm}: has no torch")
-    return versions
+        differ = f"pytest-dtdispatch {versions.plugin}, and this is {ours}"
+        return f"{differ}: two versions measure differently; {remedy}"
+    return "" if versions.torch else "no torch"
 
 
 @contextlib.contextmanager
@@ -145,109 +121,88 @@ def worktrees(revisions: Mapping[str, str], project: Path, workspace: Path) -> I
     if not revisions:
         yield {}
         return
-    top = Path(_git("--base-rev", project, "rev-parse", "--show-toplevel"))
+    top = Path(_git(project, "rev-parse", "--show-toplevel", what="--base-rev"))
     inside = project.resolve().relative_to(top.resolve())
     commits = {}
     for side, revision in revisions.items():
         verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-        commits[side] = _git(f"--{side}-rev {revision}", project, *verified)
-    made: list[Path] = []
+        commits[side] = _git(project, *verified, what=f"--{side}-rev {revision}")
+    made: list[str] = []
     try:
         for side, commit in commits.items():
-            made.append(workspace / side)
-            _git(f"--{side}-rev", project, "worktree", "add", "--quiet", "--detach", str(made[-1]), commit)
-            if not (made[-1] / inside).is_dir():
+            made.append(str(workspace / side))
+            add = ("worktree", "add", "--quiet", "--detach", made[-1], commit)
+            _git(project, *add, what=f"--{side}-rev")
+            if not (workspace / side / inside).is_dir():
                 raise DtDispatchError(f"--{side}-rev {revisions[side]}: it has no folder {inside}")
         yield {side: workspace / side / inside for side in commits}
     finally:
         with signals_held_back():
             for folder in made:
-                _run_git(project, "worktree", "remove", "--force", str(folder))
-            _run_git(project, "worktree", "prune")
+                _git(project, "worktree", "remove", "--force", folder)
+            _git(project, "worktree", "prune")
 
 
-def _git(what: str, project: Path, *words: str) -> str:
-    done = _run_git(project, *words)
-    if done.returncode:
+def _git(project: Path, *words: str, what: str = "") -> str:
+    """Run git, and return what it prints; where it fails, that is an error in what is named."""
+    command = ["git", "-C", str(project), *words]
+    try:  # Ctrl-C is for us: git must finish what it began
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False, start_new_session=True
+        )
+    except OSError as error:
+        raise DtDispatchError(f"git cannot be run: {error.strerror}") from None
+    if done.returncode and what:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["git failed"]
         raise DtDispatchError(f"{what}: {lines[-1].removeprefix('fatal: ')} (git in {project})")
     return done.stdout.strip()
 
 
-def _run_git(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            ["git", "-C", str(project), *words],
-            capture_output=True,
-            text=True,
-            timeout=GIT_SECONDS,
-            check=False,
-            start_new_session=True,  # Ctrl-C is for us: git must finish what it began
-        )
-    except OSError as error:
-        raise DtDispatchError(f"git cannot be run: {error.strerror}") from None
-
-
 def run_pytest(
-    arm: Arm,
-    run: PytestRun,
-    arguments: Sequence[str],
-    passes: int,
-    workspace: Path,
-    time_limit_s: float,
-    environment: Mapping[str, str],
-) -> tuple[Answer, float]:
-    """Measure in a process of a side; return its answer, and the seconds that it took."""
+    arm: Arm, words: Sequence[str], variables: Mapping[str, str], workspace: Path, time_limit_s: float
+) -> Answer:
+    """Measure in a process of a side, and return its answer.
+
+    Args:
+        arm: the side.
+        words: flags and arguments of pytest.
+        variables: of its environment, beside those that all have.
+        workspace: folder of its log and its answer.
+        time_limit_s: seconds after which it is ended.
+
+    Raises:
+        ProcessError: it has no answer; the message names its log.
+    """
     log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
     output.unlink(missing_ok=True)
-    variables = {**environment, OUTPUT: str(output), PASSES: str(passes), KIND: str(run.kind)}
-    command = [arm.python, "-m", "pytest", *PLUGINS, "--dtdispatch", *run.flags, *arguments]
-    start = time.monotonic()
+    words = ["-m", "pytest", *PLUGINS, "--dtdispatch", *words]
     try:
-        status = run_to_end(command, arm.folder, arm.environment(variables), log, time_limit_s)
+        status = run_to_end(arm, words, {**variables, OUTPUT: str(output)}, log, time_limit_s)
     except OSError as error:
         raise ProcessError(f"{arm}: cannot be run: {error.strerror or error}") from None
-    seconds = time.monotonic() - start
     if status is None:
-        raise ProcessError(
-            f"{arm}: not over after {time_limit_s:g} s, and was ended: --time-limit; log: {log}"
-        )
+        limit = f"not over after {time_limit_s:g} s, and was ended: --time-limit"
+        raise ProcessError(f"{arm}: {limit}; log: {log}")
     if status or not output.exists():
         raise ProcessError(f"{arm}: {_failure(status, last_lines(log))}; log: {log}")
     try:
         text = read_text(output, MOST_BYTES, f"more than {MOST_BYTES:,} bytes")
-        return checked_answer(decode(Answer, json.loads(text))), seconds
+        answer: Answer = decode(Answer, json.loads(text))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise ProcessError(f"{arm}: wrote something else than its rows: {error}; log: {log}") from None
-
-
-def checked_answer(answer: Answer) -> Answer:
-    """Check that an answer has figures that some process can have; else raise a ValueError."""
-    for row in answer.rows.values():
-        figures = (*row.medians_ns, row.quietest_ns)
-        if not row.medians_ns or not all(0 < ns < math.inf for ns in figures) or row.samples < 1:
-            raise ValueError(f"latencies of {figures} ns, {row.samples} samples")
-    for name, number in answer.numbers.items():
-        if not math.isfinite(number):
-            raise ValueError(f"{name}: {number}")
     return answer
 
 
 def _failure(status: int, lines: Sequence[str]) -> str:
     """Say why a process has no answer: by its status, and by what it said last."""
-    last = next((line for line in reversed(lines) if not line.startswith("=")), "")[:MOST_SHOWN]
     if status < 0:
         names = {int(number): number.name for number in signal.Signals}
         return f"died of {names.get(-status, f'signal {-status}')}"
     if status == NO_TESTS:
         return "no test was collected"
-    if status == TESTS_FAILED:
-        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-        return f"tests failed: {failed[0][:MOST_SHOWN] if failed else last}"
-    if status:
-        errors = [line for line in lines if line.startswith(("ERROR: ", "E   "))]
-        return f"exit status {status}: {errors[0][:MOST_SHOWN] if errors else last}"
-    return f"measured nothing, and said last: {last}"
+    last = next((line for line in reversed(lines) if not line.startswith("=")), "")
+    what, marks = FAILURES.get(status, (f"exit status {status}", ("ERROR: ", "E   ")))
+    return f"{what}: {next((line for line in lines if line.startswith(marks)), last)[:MOST_SHOWN]}"
 
 
 def last_lines(log: Path) -> list[str]:
@@ -259,7 +214,7 @@ def last_lines(log: Path) -> list[str]:
 
 
 def run_to_end(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, time_limit_s: float
+    arm: Arm, words: Sequence[str], variables: Mapping[str, str], log: Path, time_limit_s: float
 ) -> int | None:
     """Run a process in a group of its own, and end the whole group when it is over, however it ended.
 
@@ -270,30 +225,47 @@ def run_to_end(
     """
     late = threading.Event()
     process: subprocess.Popen[bytes] | None = None
+
+    def end_late() -> None:
+        if process and process.poll() is None:
+            late.set()
+            _end_group(process)
+
+    timer = threading.Timer(time_limit_s, end_late)
     with log.open("wb") as out:
         try:
             with signals_held_back():  # no interrupt between the start of a process and our knowing of it
                 process = subprocess.Popen(
-                    command,
-                    cwd=folder,
-                    env=environment,
+                    [arm.python, *words],
+                    cwd=arm.folder,
+                    env=_environment(arm, variables),
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            timer = threading.Timer(time_limit_s, _end_late, (process, late))
             timer.start()
-            try:
-                status = process.wait()
-            finally:
-                timer.cancel()
+            status = process.wait()
         finally:
+            timer.cancel()
             if process is not None:
                 with signals_held_back():
                     _end_group(process)
                     process.wait()
     return None if late.is_set() else status
+
+
+def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process: ours, with a hash seed of its own and one thread.
+
+    A fixed seed would hide what the seed does, and not take it away. What is measured is dispatch: a local op
+    must not wait for a second thread.
+    """
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    folders = [*map(str, arm.import_path), ours.get("PYTHONPATH", "")]
+    if arm.import_path:
+        ours["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    return {"OMP_NUM_THREADS": "1", **ours, **variables}
 
 
 @contextlib.contextmanager
@@ -322,12 +294,6 @@ def _handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
     finally:
         for number, theirs in before.items():
             signal.signal(number, theirs)
-
-
-def _end_late(process: subprocess.Popen[bytes], late: threading.Event) -> None:
-    if process.poll() is None:
-        late.set()
-        _end_group(process)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

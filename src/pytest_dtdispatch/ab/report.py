@@ -15,10 +15,9 @@ from pytest_dtdispatch.ab.rule import (
     TIME,
     Stage,
     percent,
-    state_of,
 )
 from pytest_dtdispatch.ab.run import Found, Pair, Run
-from pytest_dtdispatch.core.text import MICROSECONDS
+from pytest_dtdispatch.core.text import MICROSECONDS, plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -52,13 +51,12 @@ LEGENDS = {
     INSTRUCTIONS: "base, head: the least count of all processes. base+, head+: how many instructions the "
     "greatest of them has more. shift: from the least of the base to the least of the head.",
 }
-US = MICROSECONDS.name
-COLUMNS = {
-    TIME: (("state", ""), ("base", US), ("head", US), ("shift", "%"), ("95", "%"), ("p", ""), ("sees", "%")),
-    COUNTS: (("count", ""), ("base", ""), ("head", "")),
-    INSTRUCTIONS: (("state", ""), ("base", ""), ("base+", ""), ("head", ""), ("head+", ""), ("shift", "%")),
+NO_CONTROL = {
+    TIME: "no plain tensors were measured: a change of the machine cannot be told from one of the code",
+    INSTRUCTIONS: "no plain tensors were counted: another build cannot be told from another code",
 }
 EXPENDABLE = {TIME: ("base", "head", "p", "95"), COUNTS: (), INSTRUCTIONS: ("base+", "head+")}
+Figures = Mapping[str, float]
 
 
 def exit_status(found: Found) -> int:
@@ -67,7 +65,7 @@ def exit_status(found: Found) -> int:
     Of several interpreters, what one of them lacks is listed, and fails nothing.
     """
     verdicts = {one.verdict for compared in found.values() for one in compared.verdicts}
-    has_compared = any(compared.has_compared for compared in found.values())
+    has_compared = any(one.figures for compared in found.values() for one in compared.verdicts)
     if len(found) > 1:
         verdicts.discard(Verdict.MISSING)
     if not has_compared and Verdict.MISSING not in verdicts:
@@ -77,18 +75,17 @@ def exit_status(found: Found) -> int:
 
 def run_document(run: Run, found: Found) -> Document:
     """Lay out what a run found."""
+    metric = run.request.rule.metric
     blocks: list[Block] = [*_side_lines(run)]
-    is_legend_due = True
+    legend = [paragraph(LEGENDS[metric], indent=1)]
     for pair, compared in found.items():
         if len(found) > 1:
             blocks.append(one_line(Span(f"{pair[1]} against {pair[0]}:", Tone.STRONG)))
         if table := _table(run, pair, compared.verdicts):
-            blocks.append(table)
-            if is_legend_due:
-                blocks.append(paragraph(LEGENDS[run.request.rule.metric], indent=1))
-            is_legend_due = False
+            blocks += [table, *legend]
+            legend = []  # once
         blocks += [one_line(_stage_text(run, pair, name, stage)) for name, stage in compared.stages.items()]
-        blocks.append(summary(compared.verdicts, "number" if run.request.rule.metric == COUNTS else "row"))
+        blocks.append(summary(compared.verdicts, "number" if metric == COUNTS else "row"))
     if len(found) > 1:
         blocks.append(_first_regressed(run, found))
     return Document(tuple(blocks))
@@ -98,8 +95,7 @@ def summary(verdicts: Sequence[RowVerdict], what: str = "row") -> Paragraph:
     """Count the verdicts."""
     if not verdicts:
         return one_line(Span(f"no {what}s: nothing was compared", Tone.NOTICE))
-    rows = f"1 {what}" if len(verdicts) == 1 else f"{len(verdicts):,} {what}s"
-    return one_line(f"{rows}: ", *verdict_counts(verdicts))
+    return one_line(f"{plural(len(verdicts), what)}: ", *verdict_counts(verdicts))
 
 
 def _side_lines(run: Run) -> Iterator[Paragraph]:
@@ -115,9 +111,8 @@ def _first_regressed(run: Run, found: Found) -> Paragraph:
         regressed = sum(one.verdict is Verdict.REGRESSED for one in compared.verdicts)
         if regressed:
             python = run.request.pythons[run.request.sides.index(head)]
-            rows = "1 row" if regressed == 1 else f"{regressed} rows"
-            text = f"first regressed: {head}: {python}, torch {run.sides[head].torch}: {rows}"
-            return one_line(Span(text, Tone.BAD))
+            side = f"{head}: {python}, torch {run.sides[head].torch}"
+            return one_line(Span(f"first regressed: {side}: {plural(regressed, 'row')}", Tone.BAD))
     return one_line("first regressed: none")
 
 
@@ -130,17 +125,19 @@ def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None
         if not lists_all and one.verdict is Verdict.PASSED:
             continue
         # The last part is the state or the count, the one before it the signature or step, the rest the test.
-        test, _, label = one.row.removesuffix(f"::{state_of(one.row)}").rpartition("::")
+        name, _, state = one.row.rpartition("::")
+        test, _, label = name.rpartition("::")
         figures = dict(one.figures)
-        cells = CELLS[metric](figures) if figures else ("-",) * (len(COLUMNS[metric]) - 1)
-        state = state_of(one.row).replace("_", " ") if metric == COUNTS else state_of(one.row)
+        cells = [text(figures) if figures else "-" for _, _, text in COLUMNS[metric]]
+        state = state.replace("_", " ") if metric == COUNTS else state
         tone = Tone.GOOD if one.verdict in GOOD else Tone.BAD
         line = Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
         groups.setdefault(test, []).append(line)
     if not groups:
         return None
+    first = Column("count" if metric == COUNTS else "state")
     return Table(
-        tuple(Column(title, unit) for title, unit in COLUMNS[metric]),
+        (first, *(Column(title, unit) for title, unit, _ in COLUMNS[metric])),
         tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
         label_title="row",
         proof_title="verdict",
@@ -156,24 +153,25 @@ def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
     if one.verdict is Verdict.REGRESSED and (grown := _grown(run, pair, one.row)):
         return tuple(View().listed(grown))
     absent_from = {Verdict.MISSING: head, Verdict.NEW: base}.get(one.verdict)
-    why = [one.remedy] if one.remedy else []
-    for process in run.processes:
-        if process.side == absent_from:
-            why[:0] = [
-                f"in {absent_from}: {name}: {reason}"
-                for name, reason in process.absent.items()
-                if one.row == name or one.row.startswith(f"{name}::")
-            ]
-    return tuple(why[:1])
+    reasons = (
+        f"in {absent_from}: {name}: {reason}"
+        for process in run.processes
+        if process.side == absent_from
+        for name, reason in process.absent.items()
+        if f"{one.row}::".startswith(f"{name}::")
+    )
+    why = next(reasons, one.remedy)
+    return (why,) if why else ()
 
 
 def _grown(run: Run, pair: Pair, row: str) -> list[str]:
-    lines: dict[str, list[str]] = {side: [] for side in pair}
-    for process in run.processes:
-        if process.side in lines:
-            lines[process.side] += process.details.get(row, ())
-    base, head = (lines[side] for side in pair)
-    return list(dict.fromkeys(line for line in head if line not in base))
+    base, head = (
+        dict.fromkeys(
+            line for process in run.processes if process.side == side for line in process.details.get(row, ())
+        )
+        for side in pair
+    )
+    return [line for line in head if line not in base]
 
 
 def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
@@ -187,51 +185,45 @@ def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     took = f"in {sum(one.seconds for one in processes):.0f} s"
     if rule.metric == COUNTS:
         return f"{len(processes)} samples {took}; exact: any difference is one"
+    text = f"{len(processes)} samples {took}; threshold {100 * rule.threshold:g} %"
     if is_time:
         text = f"{'screen' if name == SCREEN else 'confirmation'}: {len(processes)} processes {took}"
-        cannot = "no plain tensors were measured: a change of the machine cannot be told from one of the code"
-    else:
-        text = f"{len(processes)} samples {took}; threshold {100 * rule.threshold:g} %"
-        cannot = "no plain tensors were counted: another build cannot be told from another code"
     if stage.control is None:
-        return f"{text}; {cannot}"
+        return f"{text}; {NO_CONTROL[rule.metric]}"
     text += f"; plain tensors shifted by {percent(stage.control):+.{1 if is_time else 2}f} %"
     if stage.is_contaminated:
         text += f", past {100 * rule.control:g} %: contaminated; {RUN_AGAIN if is_time else OTHER_BUILD}"
     return text
 
 
-def _time_cells(found: Mapping[str, float]) -> tuple[str, ...]:
-    low, high = _percent(found["low_percent"]), _percent(found["high_percent"])
-    return (
-        MICROSECONDS.text(found["base_ns"]),
-        MICROSECONDS.text(found["head_ns"]),
-        _percent(found["shift_percent"]),
-        f"{low} to {high}",
-        f"{found['p']:.4f}",
-        _percent(found["smallest_percent"], ".1f"),
-    )
-
-
-def _count_cells(found: Mapping[str, float]) -> tuple[str, ...]:
-    ends = ((found[f"{side}_least"], found[f"{side}_most"]) for side in ("base", "head"))
-    return tuple(f"{least:,g}" if least == most else f"{least:,g} to {most:,g}" for least, most in ends)
-
-
-def _instruction_cells(found: Mapping[str, float]) -> tuple[str, ...]:
-    cells = []
-    for side in ("base", "head"):
-        least, most = found[f"{side}_least"], found[f"{side}_most"]
-        cells += [f"{least:,.0f}", f"{most - least:,.0f}"]
-    return (*cells, f"{found['shift_percent']:+.2f}")
-
-
-CELLS: Mapping[str, Callable[[Mapping[str, float]], tuple[str, ...]]] = {
-    TIME: _time_cells,
-    COUNTS: _count_cells,
-    INSTRUCTIONS: _instruction_cells,
-}
-
-
 def _percent(value: float, form: str = "+.1f") -> str:
     return format(value, form) if math.isfinite(value) else "-"
+
+
+def _range(found: Figures, side: str) -> str:
+    least, most = found[f"{side}_least"], found[f"{side}_most"]
+    return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
+
+
+# Beside the state of a row, each with its title, its unit, and what it shows of the figures of a verdict.
+COLUMNS: Mapping[str, Sequence[tuple[str, str, Callable[[Figures], str]]]] = {
+    TIME: (
+        ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["base_ns"])),
+        ("head", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["head_ns"])),
+        ("shift", "%", lambda found: _percent(found["shift_percent"])),
+        ("95", "%", lambda found: " to ".join(_percent(found[f"{end}_percent"]) for end in ("low", "high"))),
+        ("p", "", lambda found: f"{found['p']:.4f}"),
+        ("sees", "%", lambda found: _percent(found["smallest_percent"], ".1f")),
+    ),
+    COUNTS: (
+        ("base", "", lambda found: _range(found, "base")),
+        ("head", "", lambda found: _range(found, "head")),
+    ),
+    INSTRUCTIONS: (
+        ("base", "", lambda found: f"{found['base_least']:,.0f}"),
+        ("base+", "", lambda found: f"{found['base_most'] - found['base_least']:,.0f}"),
+        ("head", "", lambda found: f"{found['head_least']:,.0f}"),
+        ("head+", "", lambda found: f"{found['head_most'] - found['head_least']:,.0f}"),
+        ("shift", "%", lambda found: f"{found['shift_percent']:+.2f}"),
+    ),
+}

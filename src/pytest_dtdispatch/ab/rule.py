@@ -11,8 +11,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import plural
@@ -72,122 +71,37 @@ class Rule:
     control: float = 0.03
     threshold: float = 0.02
 
-    def floor_of(self, row: str) -> float:
-        """Return the least shift of a row that counts."""
-        return self.floor_miss if state_of(row) in MISSES else self.floor_hit
-
 
 @dataclass(frozen=True)
-class Times:
-    """Times of one row on both sides.
+class Difference:
+    """One row on both sides.
 
     Args:
-        base_ns: median of the process values, in nanoseconds.
-        head_ns: the same of the head.
-        shift: of Hodges and Lehmann, from base to head, in logarithms.
-        low: lower end of its 95 % interval.
-        high: upper end.
-        p: of the rank test, one-sided in the direction in which the head shifted.
-        floor: the least shift that counts, in logarithms.
-        smallest_percent: the smallest slow-down that this comparison could have seen.
+        figures: what a verdict is shown with.
+        verdict: regressed or improved where the difference counts, if it is no chance; else passed.
+        p: of the rank test, one-sided in the direction in which the head shifted; 0 where nothing is chance.
+        is_undecided: whether it must not pass, where it is not called regressed or improved.
     """
 
-    base_ns: float
-    head_ns: float
-    shift: float
-    low: float
-    high: float
-    p: float
-    floor: float
-    smallest_percent: float
-
-    @property
-    def is_past_floor(self) -> bool:
-        """Whether the shift counts, in either direction."""
-        return abs(self.shift) > self.floor
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether a slow-down past the floor was found, or fits into an interval wider than the floor.
-
-        Asked only of what could not be called regressed: it must not pass.
-        """
-        return self.shift > self.floor or (self.high - self.low > self.floor and self.high > self.floor)
+    figures: tuple[tuple[str, float], ...]
+    verdict: Verdict
+    p: float = 0.0
+    is_undecided: bool = False
 
     @property
     def is_tripped(self) -> bool:
-        """Whether fresh processes must look at it: past the floor in either direction, or undecided.
+        """Whether fresh processes must look at it.
 
         No p is asked for here. One disturbed process of five spoils it, and fresh processes either confirm
         the row or clear it: their p keeps false alarms out.
         """
-        return self.is_past_floor or self.is_undecided
+        return self.verdict is not Verdict.PASSED or self.is_undecided
 
-    @property
-    def figures(self) -> tuple[tuple[str, float], ...]:
-        """What a verdict is shown with."""
-        return (
-            ("base_ns", self.base_ns),
-            ("head_ns", self.head_ns),
-            ("shift_percent", percent(self.shift)),
-            ("low_percent", percent(self.low)),
-            ("high_percent", percent(self.high)),
-            ("p", self.p),
-            ("smallest_percent", self.smallest_percent),
-        )
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """One count, or count of instructions, in every process of both sides.
-
-    Args:
-        base: the numbers of the base.
-        head: those of the head.
-        threshold: the least shift that counts, as a fraction; None where any difference does.
-    """
-
-    base: tuple[float, ...]
-    head: tuple[float, ...]
-    threshold: float | None = None
-
-    @property
-    def shift(self) -> float:
-        """From the least of the base to the least of the head, in logarithms; both are above 0."""
-        return math.log(min(self.head) / min(self.base))
-
-    @property
-    def verdict(self) -> Verdict:
-        """Less is better. Exact numbers that differ and overlap cannot be told apart.
-
-        Instructions are judged by the least of each side: accidents only ever add.
-        """
-        if self.threshold is not None:
-            ratio = min(self.head) / min(self.base) - 1
-            if abs(ratio) <= self.threshold:
-                return Verdict.PASSED
-            return Verdict.REGRESSED if ratio > 0 else Verdict.IMPROVED
-        if len({*self.base, *self.head}) == 1:
-            return Verdict.PASSED
-        if min(self.head) > max(self.base):
-            return Verdict.REGRESSED
-        return Verdict.IMPROVED if max(self.head) < min(self.base) else Verdict.INCONCLUSIVE
-
-    @property
-    def is_tripped(self) -> bool:
-        """Whether fresh processes must look at it."""
-        return self.verdict is not Verdict.PASSED
-
-    @property
-    def figures(self) -> tuple[tuple[str, float], ...]:
-        """What a verdict is shown with: the least and the most of each side."""
-        ends = (
-            ("base_least", min(self.base)),
-            ("base_most", max(self.base)),
-            ("head_least", min(self.head)),
-            ("head_most", max(self.head)),
-        )
-        return ends if self.threshold is None else (*ends, ("shift_percent", percent(self.shift)))
+    def judged(self, adjusted_p: float) -> Verdict:
+        """Return the verdict of its row, with p adjusted for all rows that are judged."""
+        if self.verdict is not Verdict.PASSED and adjusted_p <= CONFIRM_LEVEL:
+            return self.verdict
+        return Verdict.INCONCLUSIVE if self.is_undecided else Verdict.PASSED
 
 
 @dataclass(frozen=True)
@@ -195,46 +109,73 @@ class Stage:
     """Both sides compared on the processes of one stage, or of both.
 
     Args:
-        rows: comparisons of each row that every process measured.
-        missing: rows that the base measured, and the head never did.
-        new: rows that the head measured, and the base never did.
-        partial: rows that some processes did not measure, and how many did.
+        rows: each row that every process measured.
+        absent: what is said of rows that some processes, or all of one side, did not measure.
         control: shift of plain tensors, in logarithms, if any were measured.
         is_contaminated: whether it is past its floor.
         processes: of the side that has fewer.
     """
 
-    rows: Mapping[str, Any]  # Times or Numbers
-    missing: tuple[str, ...] = ()
-    new: tuple[str, ...] = ()
-    partial: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, Difference]
+    absent: tuple[RowVerdict, ...] = ()
     control: float | None = None
     is_contaminated: bool = False
     processes: int = 0
 
     def tripped(self) -> list[str]:
         """Rows that fresh processes must look at."""
-        return [row for row, compared in self.rows.items() if compared.is_tripped]
+        return [row for row, difference in self.rows.items() if difference.is_tripped]
 
 
-def compare_times(base: Sequence[float], head: Sequence[float], floor: float, level: float) -> Times:
+def compare_times(base: Sequence[float], head: Sequence[float], floor: float, level: float) -> Difference:
     """Compare one row on logarithms: a shift is a ratio.
+
+    Undecided is a slow-down past the floor, or one that fits into an interval wider than the floor.
 
     Source: the shift of Hodges and Lehmann (1963) for its size, the rank test of Mann and Whitney (1947) for
     chance; both are asked, as a rank test alone calls differences that matter to nobody.
     """
     before, after = [math.log(value) for value in base], [math.log(value) for value in head]
     shift, (low, high) = hodges_lehmann(before, after), shift_interval(before, after)
-    return Times(
-        base_ns=statistics.median(base),
-        head_ns=statistics.median(head),
-        shift=shift,
-        low=low,
-        high=high,
-        p=mann_whitney(before, after) if shift >= 0 else mann_whitney(after, before),
-        floor=math.log1p(floor),
-        smallest_percent=smallest_detectable(base, head, floor, level),
-    )
+    p = mann_whitney(before, after) if shift >= 0 else mann_whitney(after, before)
+    least = math.log1p(floor)
+    figures = {
+        "base_ns": statistics.median(base),
+        "head_ns": statistics.median(head),
+        "shift_percent": percent(shift),
+        "low_percent": percent(low),
+        "high_percent": percent(high),
+        "p": p,
+        "smallest_percent": smallest_detectable(base, head, floor, level),
+    }
+    is_undecided = shift > least or (high - low > least and high > least)
+    return Difference(tuple(figures.items()), _direction(shift, least), p, is_undecided)
+
+
+def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: float | None) -> Difference:
+    """Compare one number of every process; less is better.
+
+    Exact numbers, which have no threshold, cannot be told apart where they differ and overlap. Instructions
+    are compared by the least of each side: accidents only ever add.
+    """
+    least, most = (min(base), min(head)), (max(base), max(head))
+    figures = [
+        *(("base_least", least[0]), ("base_most", most[0])),
+        *(("head_least", least[1]), ("head_most", most[1])),
+    ]
+    if threshold is not None:
+        growth = least[1] / least[0] - 1
+        figures.append(("shift_percent", percent(math.log(least[1] / least[0]))))
+        return Difference(tuple(figures), _direction(growth, threshold))
+    growth = max(least[1] - most[0], 0.0) - max(least[0] - most[1], 0.0)
+    is_undecided = not growth and len({*base, *head}) > 1
+    return Difference(tuple(figures), _direction(growth, 0.0), is_undecided=is_undecided)
+
+
+def _direction(growth: float, least: float) -> Verdict:
+    if abs(growth) <= least:
+        return Verdict.PASSED
+    return Verdict.REGRESSED if growth > 0 else Verdict.IMPROVED
 
 
 def compare_sides(
@@ -245,34 +186,34 @@ def compare_sides(
     only: Collection[str] | None = None,
 ) -> Stage:
     """Compare the processes of one stage."""
-    compared: dict[str, Times | Numbers] = {}
-    partial = {}
+    rows: dict[str, Difference] = {}
+    absent = []
     before, after = (Counter(row for process in side for row in process) for side in (base, head))
-    rows = [r for r in {**before, **after} if state_of(r) != State.LOCAL and (only is None or r in only)]
-    for row in rows:
+    for row in {**before, **after}:
+        if state_of(row) == State.LOCAL or (only is not None and row not in only):
+            continue
         if before[row] == len(base) and after[row] == len(head):
-            compared[row] = _compare_row(row, base, head, rule, level)
-        elif row in before and row in after:
-            partial[row] = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
+            rows[row] = _compare_row([one[row] for one in base], [one[row] for one in head], row, rule, level)
+        elif row not in after:
+            absent.append(RowVerdict(row, Verdict.MISSING, (), GONE))
+        elif row not in before:
+            absent.append(RowVerdict(row, Verdict.NEW))
+        else:
+            measured = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
+            absent.append(RowVerdict(row, Verdict.INCONCLUSIVE, (), f"measured in {measured}: see the log"))
+    absent.sort(key=lambda one: one.verdict is not Verdict.INCONCLUSIVE)
     control = None if rule.metric == COUNTS else control_shift(base, head, rule.metric)
-    return Stage(
-        compared,
-        missing=tuple(row for row in rows if row not in after),
-        new=tuple(row for row in rows if row not in before),
-        partial=partial,
-        control=control,
-        is_contaminated=0 < math.log1p(rule.control) < abs(control or 0.0),
-        processes=min(len(base), len(head)),
-    )
+    is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
+    return Stage(rows, tuple(absent), control, is_contaminated, min(len(base), len(head)))
 
 
 def _compare_row(
-    row: str, base: Sequence[Values], head: Sequence[Values], rule: Rule, level: float
-) -> Times | Numbers:
-    before, after = tuple(one[row] for one in base), tuple(one[row] for one in head)
+    base: Sequence[float], head: Sequence[float], row: str, rule: Rule, level: float
+) -> Difference:
     if rule.metric == TIME:
-        return compare_times(before, after, rule.floor_of(row), level)
-    return Numbers(before, after, None if rule.metric == COUNTS else rule.threshold)
+        floor = rule.floor_miss if state_of(row) in MISSES else rule.floor_hit
+        return compare_times(base, head, floor, level)
+    return compare_numbers(base, head, None if rule.metric == COUNTS else rule.threshold)
 
 
 def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str) -> float | None:
@@ -294,9 +235,10 @@ def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str) -
 
 def is_suspect(screen: Stage, rule: Rule) -> bool:
     """Tell whether fresh processes must look at anything."""
-    if rule.metric == TIME:
+    if screen.tripped() or rule.metric == TIME:
         return bool(screen.tripped())
-    return bool(screen.tripped() or screen.partial or (screen.is_contaminated and screen.rows))
+    is_partial = any(one.verdict is Verdict.INCONCLUSIVE for one in screen.absent)
+    return is_partial or bool(screen.is_contaminated and screen.rows)
 
 
 def compare_stages(rule: Rule, processes: Callable[..., Sides]) -> dict[str, Stage]:
@@ -321,39 +263,39 @@ def compare_stages(rule: Rule, processes: Callable[..., Sides]) -> dict[str, Sta
 
 
 def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
-    """Judge every row of a run."""
-    screen = stages[SCREEN]
-    if rule.metric == TIME:
-        verdicts = _judge_times(screen, stages.get(CONFIRM))
-    else:
-        verdicts = {row: _judge_numbers(row, screen, rule.metric) for row in screen.rows}
-    for row, measured in screen.partial.items():
-        verdicts[row] = RowVerdict(row, Verdict.INCONCLUSIVE, (), f"measured in {measured}: see the log")
-    for row in screen.missing:
-        verdicts[row] = RowVerdict(row, Verdict.MISSING, (), GONE)
-    for row in screen.new:
-        verdicts[row] = RowVerdict(row, Verdict.NEW)
-    return list(verdicts.values())
+    """Judge every row of a run.
 
-
-def _judge_times(screen: Stage, confirm: Stage | None) -> dict[str, RowVerdict]:
-    """Judge times.
-
-    A row that tripped is judged on the fresh processes of the confirmation, with its p values adjusted by
-    Hochberg's method over all that tripped; every other row on the screen.
+    A time that tripped is judged on the fresh processes of the confirmation, with its p values adjusted by
+    Hochberg's method over all that tripped. Every other row is judged on the screen.
     """
-    verdicts = {row: _verdict(row, screen, Verdict.PASSED, RUN_AGAIN) for row in screen.rows}
-    confirmed = confirm.rows if confirm else {}
-    tripped = screen.tripped()
-    found = [row for row in tripped if row in confirmed]
-    if confirm:
-        remedy = _what_would_decide(len(found), confirm.processes)
-        for row, p in zip(found, hochberg([confirmed[row].p for row in found]), strict=True):
-            verdicts[row] = _confirmed(row, p, confirm, remedy)
-    for row in tripped:
-        if row not in confirmed:
-            verdicts[row] = RowVerdict(row, Verdict.INCONCLUSIVE, screen.rows[row].figures, UNCONFIRMED)
-    return verdicts
+    screen = stages[SCREEN]
+    last = stages.get(CONFIRM) if rule.metric == TIME else screen
+    found = [row for row in screen.tripped() if last and row in last.rows]
+    adjusted = dict(zip(found, hochberg([last.rows[row].p for row in found] if last else []), strict=True))
+    verdicts = []
+    for row, difference in screen.rows.items():
+        if last and row in adjusted:
+            verdict = last.rows[row].judged(adjusted[row])
+            verdicts.append(_row_verdict(rule, row, last, verdict, len(found)))
+        elif difference.is_tripped:
+            verdicts.append(RowVerdict(row, Verdict.INCONCLUSIVE, difference.figures, UNCONFIRMED))
+        else:
+            verdicts.append(_row_verdict(rule, row, screen, Verdict.PASSED))
+    return [*verdicts, *screen.absent]
+
+
+def _row_verdict(rule: Rule, row: str, stage: Stage, verdict: Verdict, tripped: int = 0) -> RowVerdict:
+    """Return what a stage found of a row, and the remedy; a contaminated one has found nothing."""
+    remedy = ""
+    if stage.is_contaminated and stage.control is not None:
+        verdict = Verdict.CONTAMINATED
+        because = RUN_AGAIN if rule.metric == TIME else OTHER_BUILD
+        remedy = f"plain tensors shifted by {percent(stage.control):+.1f} %: {because}"
+    elif verdict is Verdict.REGRESSED:
+        remedy = FIND_IT[rule.metric]
+    elif verdict is Verdict.INCONCLUSIVE:
+        remedy = _what_would_decide(tripped, stage.processes) if rule.metric == TIME else VARIES
+    return RowVerdict(row, verdict, stage.rows[row].figures, remedy)
 
 
 def _what_would_decide(rows: int, processes: int) -> str:
@@ -366,31 +308,6 @@ def _what_would_decide(rows: int, processes: int) -> str:
     if processes >= needed:
         return QUIETER
     return f"so few processes cannot confirm {plural(rows, 'row')}: --confirm {needed}"
-
-
-def _confirmed(row: str, adjusted_p: float, stage: Stage, remedy: str) -> RowVerdict:
-    compared = stage.rows[row]
-    if compared.is_past_floor and adjusted_p <= CONFIRM_LEVEL:
-        if compared.shift > 0:
-            return _verdict(row, stage, Verdict.REGRESSED, RUN_AGAIN, FIND_IT[TIME])
-        return _verdict(row, stage, Verdict.IMPROVED, RUN_AGAIN)
-    if compared.is_undecided:
-        return _verdict(row, stage, Verdict.INCONCLUSIVE, RUN_AGAIN, remedy)
-    return _verdict(row, stage, Verdict.PASSED, RUN_AGAIN)
-
-
-def _judge_numbers(row: str, stage: Stage, metric: str) -> RowVerdict:
-    verdict = stage.rows[row].verdict
-    remedies = {Verdict.REGRESSED: FIND_IT[metric], Verdict.INCONCLUSIVE: VARIES}
-    return _verdict(row, stage, verdict, OTHER_BUILD, remedies.get(verdict, ""))
-
-
-def _verdict(row: str, stage: Stage, verdict: Verdict, if_contaminated: str, remedy: str = "") -> RowVerdict:
-    """Return what a stage found of a row; a contaminated one has found nothing."""
-    if stage.is_contaminated and stage.control is not None:
-        verdict = Verdict.CONTAMINATED
-        remedy = f"plain tensors shifted by {percent(stage.control):+.1f} %: {if_contaminated}"
-    return RowVerdict(row, verdict, stage.rows[row].figures, remedy)
 
 
 def percent(shift: float) -> float:

@@ -9,17 +9,16 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.process import (
     Arm,
-    PytestRun,
     Versions,
-    checked_answer,
     interpreter,
     probe,
     run_pytest,
@@ -41,7 +40,7 @@ from pytest_dtdispatch.ab.rule import (
     is_suspect,
     judge,
 )
-from pytest_dtdispatch.core.ab_answer import GO_ON, Answer, AnswerKind
+from pytest_dtdispatch.core.ab_answer import GO_ON, KIND, PASSES, Answer, AnswerKind
 from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.progress import tell
@@ -53,15 +52,13 @@ from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 BASE, HEAD = "base", "head"
 TIME_LIMITS_S = {TIME: 300.0, COUNTS: 300.0, INSTRUCTIONS: 1800.0}  # of each process
 # Of a sample, one after the other. Counting repeats nothing, so another run proves which calls hit.
-PYTEST_RUNS = {
-    TIME: (PytestRun(AnswerKind.TIMES, ("--dtdispatch-rounds=20", "--dtdispatch-repeat=30")),),
-    COUNTS: (
-        PytestRun(AnswerKind.COUNTS, ("--dtdispatch-metric=counts",)),
-        PytestRun(
-            AnswerKind.PROOFS, ("--dtdispatch-metric=time", "--dtdispatch-rounds=1", "--dtdispatch-repeat=2")
-        ),
-    ),
-    INSTRUCTIONS: (PytestRun(AnswerKind.INSTRUCTIONS, ("--dtdispatch-metric=instructions",)),),
+PYTEST_RUNS: Mapping[str, Mapping[AnswerKind, tuple[str, ...]]] = {
+    TIME: {AnswerKind.TIMES: ("--dtdispatch-rounds=20", "--dtdispatch-repeat=30")},
+    COUNTS: {
+        AnswerKind.COUNTS: ("--dtdispatch-metric=counts",),
+        AnswerKind.PROOFS: ("--dtdispatch-metric=time", "--dtdispatch-rounds=1", "--dtdispatch-repeat=2"),
+    },
+    INSTRUCTIONS: {AnswerKind.INSTRUCTIONS: ("--dtdispatch-metric=instructions",)},
 }
 # 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors, which are the control.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
@@ -148,11 +145,6 @@ class Run:
         base, head = ([p.values(metric) for p in processes if p.side == side] for side in pair)
         return base, head
 
-    def is_suspect(self, pair: Pair) -> bool:
-        """Tell whether fresh processes must look at two sides."""
-        rule = self.request.rule
-        return is_suspect(compare_sides(*self.values(pair, SCREEN), rule), rule)
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -160,11 +152,6 @@ class Compared:
 
     stages: Mapping[str, Stage]
     verdicts: Sequence[RowVerdict]
-
-    @property
-    def has_compared(self) -> bool:
-        """Whether any row is on both sides."""
-        return bool(self.stages[SCREEN].rows)
 
 
 Found = Mapping[Pair, Compared]
@@ -196,18 +183,19 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         DtDispatchError: what was asked for cannot be obeyed.
         ProcessError: a process measured nothing; the message names its log.
     """
+    rule = request.rule
     with _workplace(request, output) as (arms, folder):
         imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is asked once what it is
         versions = {imports: probe(arm, folder) for imports, arm in imported.items()}
         sides = {arm.name: versions[arm.python, arm.import_path] for arm in arms}
-        measured = Measuring(Run(request, sides), arms, folder, time_limit_s, output)
-        measured.run_stage(SCREEN, request.sides, request.rule.pairs)
-        suspects = {side for pair in request.pairs if measured.run.is_suspect(pair) for side in pair}
-        fresh = [side for side in request.sides if side in suspects]
-        measured.run_stage(CONFIRM, fresh, request.rule.confirm)
-        found = judge_run(measured.run)
-        measured.write(found)
-        return measured.run, found
+        measuring = Measuring(Run(request, sides), arms, folder, time_limit_s, output)
+        measuring.run_stage(SCREEN, request.sides, rule.pairs)
+        screens = {pair: compare_sides(*measuring.run.values(pair, SCREEN), rule) for pair in request.pairs}
+        suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
+        measuring.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
+        found = judge_run(measuring.run)
+        measuring.write(found)
+        return measuring.run, found
 
 
 @contextlib.contextmanager
@@ -242,65 +230,56 @@ def _arm(side: str, python: str, request: Request, checkouts: Mapping[str, Path]
     return Arm(side, python, project if request.arguments else empty, (source,) if checkouts else ())
 
 
+@dataclass
 class Measuring:
     """Runs the processes of a run, and keeps every sample, in a file where one was asked for."""
 
-    def __init__(
-        self, run: Run, arms: Sequence[Arm], folder: Path, time_limit_s: float, output: Path | None
-    ) -> None:
-        self.run = run
-        self._arms = {arm.name: arm for arm in arms}
-        self._folder = folder
-        self._time_limit_s = time_limit_s
-        self._output = output
-        self.write({})
+    run: Run
+    arms: Sequence[Arm]
+    folder: Path
+    time_limit_s: float
+    output: Path | None
 
     def run_stage(self, stage: str, sides: Sequence[str], rounds: int) -> None:
         """Run the processes of a stage; the file has each before the next one starts."""
         order = interleaved(sides, rounds)
+        arms = {arm.name: arm for arm in self.arms}
         seconds: list[float] = []
         left = ""
         with shown_progress():
             for number, side in enumerate(order, 1):
+                self.write({})
                 what = f"{stage}: process {number} of {len(order)} ({side})"
                 tell("{}{}", what, left)
-                sample = self._sample(side, stage)
-                self.run = Run(self.run.request, self.run.sides, (*self.run.processes, sample))
-                self.write({})
+                sample = self._sample(arms[side], stage)
+                self.run = replace(self.run, processes=(*self.run.processes, sample))
                 seconds.append(sample.seconds)
                 remaining = statistics.mean(seconds) * (len(order) - number)
                 left = f", about {remaining:.0f} s left" if remaining else ""
                 if not is_watched(sys.stderr.isatty()):
                     say(f"{what} took {sample.seconds:.1f} s{left}", stream=sys.stderr)
 
-    def _sample(self, side: str, stage: str) -> ProcessSample:
-        request, arm = self.run.request, self._arms[side]
-        measure = partial(
-            run_pytest,
-            arm,
-            arguments=request.arguments or DEFAULT_TESTS,
-            passes=request.passes,
-            workspace=self._folder,
-            time_limit_s=self._time_limit_s,
-            environment=self._environment(side),
-        )
-        answers, seconds = zip(*map(measure, PYTEST_RUNS[request.rule.metric]), strict=True)
+    def _sample(self, arm: Arm, stage: str) -> ProcessSample:
+        request, variables = self.run.request, self._variables(arm.name)
         merged: dict[str, Any] = {each.name: {} for each in fields(Answer)}
-        for answer in answers:
+        start = time.monotonic()
+        for kind, flags in PYTEST_RUNS[request.rule.metric].items():
+            words = [*flags, *(request.arguments or DEFAULT_TESTS)]
+            answer = run_pytest(arm, words, {**variables, KIND: kind}, self.folder, self.time_limit_s)
             for name, values in merged.items():
                 values |= getattr(answer, name)
+        seconds = time.monotonic() - start
         # What a test measured before it failed was measured in fewer passes than elsewhere.
-        absent = merged["absent"]
+        absent = tuple(f"{test}::" for test in merged["absent"])
         for name in ("rows", "numbers"):
-            kept = (one for one in merged[name] if not any(one.startswith(f"{less}::") for less in absent))
-            merged[name] = {one: merged[name][one] for one in kept}
+            merged[name] = {row: value for row, value in merged[name].items() if not row.startswith(absent)}
         if not merged["rows"] and not merged["numbers"]:
             no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
-            why = next(("{}: {}".format(*one) for one in absent.items()), no_calls)
-            raise ProcessError(f"{arm}: measured nothing: {why}; log: {self._folder / f'{side}.log'}")
-        return ProcessSample(**merged, stage=stage, side=side, seconds=sum(seconds))
+            why = next(("{}: {}".format(*each) for each in merged["absent"].items()), no_calls)
+            raise ProcessError(f"{arm}: measured nothing: {why}; log: {self.folder / f'{arm.name}.log'}")
+        return ProcessSample(**merged, stage=stage, side=arm.name, seconds=seconds)
 
-    def _environment(self, side: str) -> dict[str, str]:
+    def _variables(self, side: str) -> dict[str, str]:
         """Return what a process finds in its environment, beside what all have.
 
         Of many versions some lack what a test needs: it is left out there, and the others are compared. Each
@@ -308,15 +287,17 @@ class Measuring:
         the same in every process, so that one that lies badly would lie badly each time (Mytkowicz et al.,
         2009, https://doi.org/10.1145/1508244.1508275).
         """
-        made = {GO_ON: "1"} if len(self.run.sides) > 2 else {}
+        variables = {PASSES: str(self.run.request.passes)}
+        if len(self.run.sides) > 2:
+            variables[GO_ON] = "1"
         if self.run.request.rule.metric == INSTRUCTIONS:
-            taken = sum(one.side == side for one in self.run.processes)
-            made[PADDING] = "x" * (STEP_BYTES * taken)
-        return made
+            samples = sum(one.side == side for one in self.run.processes)
+            variables[PADDING] = "x" * (STEP_BYTES * samples)
+        return variables
 
     def write(self, found: Found) -> None:
         """Write all of it; an interval without an end is no number of JSON's."""
-        if self._output is None:
+        if self.output is None:
             return
         verdicts = [
             {
@@ -331,7 +312,7 @@ class Measuring:
             for one in compared.verdicts
         ]
         content = {"format": AB_FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
-        write_atomic(self._output, json.dumps(content, indent=1) + "\n")
+        write_atomic(self.output, json.dumps(content, indent=1) + "\n")
 
 
 def read_run(path: Path) -> Run:
@@ -374,14 +355,13 @@ def _check_whole(run: Run) -> None:
             raise ValueError(f"{name} of {share!r}")
     if len(sides) < 2 or tuple(run.sides) != sides:
         raise ValueError(f"versions of {', '.join(run.sides) or 'no side'}, and interpreters of {len(sides)}")
-    for process in run.processes:
-        checked_answer(process)
     fresh = [process.side for process in run.of(CONFIRM)]
     suspects = [side for side in sides if side in fresh]
-    order: list[tuple[str, str]] = []
-    for stage, of_stage, rounds in ((SCREEN, sides, rule.pairs), (CONFIRM, suspects, rule.confirm)):
-        if len(of_stage) * rounds <= len(run.processes):  # else it may be a number that fills the memory
-            order += [(stage, side) for side in interleaved(of_stage, rounds if of_stage else 0)]
-    if [(process.stage, process.side) for process in run.processes] != order:
+    stages = [(SCREEN, sides, rule.pairs), *([(CONFIRM, suspects, rule.confirm)] if suspects else ())]
+    # What is not as many may be a number that fills the memory.
+    is_whole = len(run.processes) == sum(len(of_stage) * rounds for _, of_stage, rounds in stages)
+    if not is_whole or [(process.stage, process.side) for process in run.processes] != [
+        (stage, side) for stage, of_stage, rounds in stages for side in interleaved(of_stage, rounds)
+    ]:
         rounds_text = f"{rule.pairs} pairs, and of {rule.confirm} fresh ones where something tripped"
         raise ValueError(f"it was cut off or changed: its processes are not those of {rounds_text}")

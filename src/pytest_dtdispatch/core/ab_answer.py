@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,7 +25,7 @@ class AnswerKind(str, Enum):
 
 @dataclass(frozen=True)
 class RowSample:
-    """One row in one process.
+    """One row in one process; a ValueError refuses figures that no process can have.
 
     Args:
         medians_ns: median latency of each pass over all tests, in nanoseconds, in the order taken.
@@ -36,10 +37,15 @@ class RowSample:
     quietest_ns: float
     samples: int
 
+    def __post_init__(self) -> None:
+        figures = (*self.medians_ns, self.quietest_ns)
+        if not self.medians_ns or not all(0 < ns < math.inf for ns in figures) or self.samples < 1:
+            raise ValueError(f"latencies of {figures} ns, {self.samples} samples")
+
 
 @dataclass(frozen=True)
 class Answer:
-    """What a process measured.
+    """What a process measured; a ValueError refuses numbers that are none.
 
     Args:
         rows: times, by row.
@@ -52,3 +58,8 @@ class Answer:
     numbers: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, number in self.numbers.items():
+            if not math.isfinite(number):
+                raise ValueError(f"{name}: {number}")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Of each pass and row. At 20 rounds a block of misses is one miss, of hits 30: some milliseconds, in which a
 # machine is quiet when it is never quiet for as long as a pass takes.
 BLOCKS = 20
+PER_STEP = ("misses", "redistributes", "collectives", "wraps", "unwraps")
+GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
 LONGEST_DETAIL, LONGEST_REASON = 500, 300
 
 
@@ -40,7 +42,7 @@ class Collected:
     def __init__(self, kind: AnswerKind) -> None:
         self.absent: dict[str, str] = {}
         self._kind = kind
-        self._rows: dict[str, RowSample] = {}
+        self._passes: dict[str, list[tuple[float, float, int]]] = {}
         self._numbers: dict[str, float] = {}
         self._details: dict[str, tuple[str, ...]] = {}
 
@@ -61,16 +63,16 @@ class Collected:
     def _add_times(self, results: TestResults) -> None:
         for name, _, samples in results.times():
             quietest_ns = quietest_block(samples.ns, BLOCKS, least=1)
-            before = self._rows.get(name, RowSample((), quietest_ns, 0))
-            self._rows[name] = RowSample(
-                (*before.medians_ns, float(samples.median_ns)),
-                float(min(before.quietest_ns, quietest_ns)),
-                before.samples + len(samples.ns),
-            )
+            found = float(samples.median_ns), float(quietest_ns), len(samples.ns)
+            self._passes.setdefault(name, []).append(found)
 
     def answer(self) -> Answer:
         """Return all of it."""
-        return Answer(self._rows, self._numbers, self._details, self.absent)
+        rows = {}
+        for name, passes in self._passes.items():
+            medians_ns, quietest_ns, counts = zip(*passes, strict=True)
+            rows[name] = RowSample(medians_ns, min(quietest_ns), sum(counts))
+        return Answer(rows, self._numbers, self._details, self.absent)
 
 
 def absences(results: TestResults) -> Iterator[tuple[str, str]]:
@@ -96,15 +98,11 @@ def counts(results: TestResults) -> Iterator[tuple[str, float]]:
 
 def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
     yield "calls_per_step", steps.calls / len(steps.steps)
-    yield "misses_per_step", steps.misses_per_step
-    yield "redistributes_per_step", steps.redistributes_per_step
-    yield "collectives_per_step", steps.collectives_per_step
-    yield "wraps_per_step", steps.wraps_per_step
-    yield "unwraps_per_step", steps.unwraps_per_step
+    names: tuple[str, ...] = PER_STEP
     if steps.warmup or len(steps.steps) > 1:  # a step from empty caches fills them: that is no growth
-        yield "cache_growth_per_step", steps.cache_growth_per_step
-        yield "spec_growth_per_step", steps.spec_growth_per_step
-        yield "dtensor_growth_per_step", steps.dtensor_growth_per_step
+        names += GROWTHS
+    for name in names:
+        yield f"{name}_per_step", getattr(steps, f"{name}_per_step")
 
 
 def proofs(results: TestResults) -> Iterator[tuple[str, float]]:
@@ -128,80 +126,71 @@ def instructions(results: TestResults) -> Iterator[tuple[str, float]]:
 _NUMBERS = {AnswerKind.COUNTS: counts, AnswerKind.PROOFS: proofs, AnswerKind.INSTRUCTIONS: instructions}
 
 
-class AbsentTests:
-    """The plugin object that leaves tests that failed or were skipped out of later passes, and says why."""
+class Passes:
+    """The plugin object that runs all tests several times, and then writes the answer.
 
-    def __init__(self, absent: dict[str, str]) -> None:
-        self._absent = absent
+    Args:
+        collected: what they found.
+        goes_on: whether tests that failed or were skipped are left out of later passes, with the reason.
+    """
+
+    def __init__(self, collected: Collected, goes_on: bool) -> None:
+        self._collected = collected
+        self._goes_on = goes_on
+        self._count, self._output = int(os.environ[PASSES]), Path(os.environ[OUTPUT])
         self._why: dict[str, str] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep why a file has no tests; no test of it has a name yet."""
-        if report.failed or report.skipped:
-            self._absent[report.nodeid] = outcome_text(report)
+        """Record why a file has no tests; no test of it has a name yet."""
+        if self._goes_on and (report.failed or report.skipped):
+            self._collected.absent[report.nodeid] = outcome_text(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep why a test has no result; one that is expected to fail has one."""
+        """Record why a test has no result; one that is expected to fail has one."""
         if (report.failed or report.skipped) and not hasattr(report, "wasxfail"):
             self._why[report.nodeid] = outcome_text(report)
-
-    def leave_out(self, session: pytest.Session) -> None:
-        """Take from the session what gave no result, and let it go on."""
-        absent = [item for item in session.items if item.nodeid in self._why]
-        self._absent |= {row_nodeid(item): self._why[item.nodeid] for item in absent}
-        session.items[:] = [item for item in session.items if item not in absent]
-        session.testsfailed = 0
-
-
-class Passes:
-    """The plugin object that runs all tests several times, and then writes the answer."""
-
-    def __init__(
-        self, count: int, output: Path, collected: Collected, absent: AbsentTests | None = None
-    ) -> None:
-        self._count = count
-        self._output = output
-        self._collected = collected
-        self._absent = absent
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Run every test, and then every test again; stop after a pass in which one failed."""
         measuring: Session | None = session.config.pluginmanager.get_plugin("dtdispatch-session")
-        if self._absent:
-            self._absent.leave_out(session)
+        self._leave_out(session)
         if session.testsfailed or session.config.option.collectonly or measuring is None:
             return None
         own_loop: Any = session.config.pluginmanager.get_plugin("main")  # of pytest
         for _ in range(self._count):
             own_loop.pytest_runtestloop(session)
-            if self._absent:
-                self._absent.leave_out(session)
+            self._leave_out(session)
             self._collected.add(measuring.results.values())
             if session.testsfailed:
                 break
         write_atomic(self._output, json.dumps(encode(self._collected.answer())))
         return True
 
+    def _leave_out(self, session: pytest.Session) -> None:
+        """Take from the session what gave no result, and let it go on."""
+        if self._goes_on:
+            absent = [item for item in session.items if item.nodeid in self._why]
+            self._collected.absent |= {row_nodeid(item): self._why[item.nodeid] for item in absent}
+            session.items[:] = [item for item in session.items if item not in absent]
+            session.testsfailed = 0
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take part only in a process that was told where to write; refuse a metric that it is not to measure."""
-    if output := os.environ.get(OUTPUT):
-        kind = AnswerKind(os.environ.get(KIND, AnswerKind.TIMES))
-        metric = run_settings(config).metric
-        is_time = metric in SAMPLERS and SAMPLERS[metric].unit.is_time
-        if not (is_time if kind in (AnswerKind.TIMES, AnswerKind.PROOFS) else metric == kind):
-            raise pytest.UsageError(
-                f"--dtdispatch-metric {metric}: this A/B run compares {kind}; say before -- what it "
-                "compares: --metric time, counts or instructions"
-            )
-        collected, absent = Collected(kind), None
-        if os.environ.get(GO_ON):
-            config.option.continue_on_collection_errors = True
-            absent = AbsentTests(collected.absent)
-            config.pluginmanager.register(absent, "dtdispatch-absent-tests")
-        passes = Passes(int(os.environ[PASSES]), Path(output), collected, absent)
-        config.pluginmanager.register(passes, "dtdispatch-passes")
+    if not os.environ.get(OUTPUT):
+        return
+    kind = AnswerKind(os.environ.get(KIND, AnswerKind.TIMES))
+    metric = run_settings(config).metric
+    is_time = metric in SAMPLERS and SAMPLERS[metric].unit.is_time
+    if not (is_time if kind in (AnswerKind.TIMES, AnswerKind.PROOFS) else metric == kind):
+        raise pytest.UsageError(
+            f"--dtdispatch-metric {metric}: this A/B run compares {kind}; say before -- what it "
+            "compares: --metric time, counts or instructions"
+        )
+    goes_on = bool(os.environ.get(GO_ON))
+    config.option.continue_on_collection_errors |= goes_on
+    config.pluginmanager.register(Passes(Collected(kind), goes_on), "dtdispatch-passes")
 
 
 def outcome_text(report: pytest.CollectReport | pytest.TestReport) -> str:
