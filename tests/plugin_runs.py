@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from textwrap import indent
+from textwrap import dedent, indent
 from typing import Any
 
 import pytest
@@ -74,6 +74,15 @@ def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
 def measure(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Run pytest with --dtdispatch and few samples."""
     return run(pytester, *MEASURED, *args)
+
+
+def measure_source(pytester: pytest.Pytester, source: str, *args: str, **outcomes: int) -> pytest.RunResult:
+    """Measure one module, test_it.py, which has what IMPORTS has; check outcomes that are named."""
+    pytester.makepyfile(test_it=f"{IMPORTS}\n{dedent(source)}")
+    result = measure(pytester, *args)
+    if outcomes:
+        result.assert_outcomes(**outcomes)
+    return result
 
 
 def rows(pytester: pytest.Pytester, *args: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:

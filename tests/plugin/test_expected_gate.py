@@ -16,14 +16,13 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests import pytorch_reader
 from tests.plugin_runs import (
     IMPORTS,
-    OTHER_PLUGINS,
     assert_gate_failed,
     assert_passed,
     assert_refused,
+    measure_source,
     run,
     text_of,
 )
-from tests.probes import needs_plugin
 from tests.scripted_clock import ScriptedClock
 
 pytestmark = pytest.mark.torch
@@ -79,7 +78,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> type
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
     monkeypatch.setitem(sys.modules, "scripted", control)
     monkeypatch.setitem(SAMPLERS, "time", WallClock(control.clock))
-    monkeypatch.setenv("COLUMNS", "200")
     pytester.makepyfile(test_results=TESTS)
     return control
 
@@ -159,9 +157,8 @@ def test_a_run_that_was_stopped_replaces_no_file(
 ) -> None:
     kept, exports = earlier_files(pytester)
     pytester.makeconftest(USAGE_ERROR)
-    pytester.makepyfile(
-        test_results=TESTS.replace("    def mul", f"    import conftest\n    {stop}\n\n    def mul")
-    )
+    stopped = TESTS.replace("    def mul", f"    import conftest\n    {stop}\n\n    def mul")
+    pytester.makepyfile(test_results=stopped)
     args = (*MEASURED, *exports, *filter(None, [flag]))
     if status is None:
         with pytest.raises(KeyboardInterrupt):
@@ -170,15 +167,13 @@ def test_a_run_that_was_stopped_replaces_no_file(
         result = run(pytester, *args)
         assert result.ret == status
         for path in kept:
-            says = f"failed: {path} was not written: the run stopped after"
-            assert says in text_of(result), text_of(result)
+            assert f"failed: {path} was not written: the run stopped after" in text_of(result)
     assert {path: path.read_text() for path in kept} == kept
 
 
-def test_a_run_with_a_test_that_failed_is_a_whole_run(pytester: pytest.Pytester) -> None:
+def test_a_run_whose_last_test_failed_is_a_whole_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_results=f"{TESTS}\n    assert False\n")
-    result = run(pytester, *CSV, "--exitfirst")
-    result.assert_outcomes(passed=2, failed=1)
+    run(pytester, *CSV, "--exitfirst").assert_outcomes(passed=2, failed=1)
     assert list(pytorch_reader.read_results(pytester.path / "results.csv")) == KEYS
 
 
@@ -217,10 +212,16 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
 # The gate
 
 
-def test_a_run_against_its_own_results_passes(pytester: pytest.Pytester, expected: Path) -> None:
+def test_a_run_against_its_own_results_passes_and_drift_is_told(
+    pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
+) -> None:
     assert list(pytorch_reader.read_expected(expected)) == KEYS
-    assert_passed(run(pytester, *GATE), "gate: passed against expected.csv: 7 passed")
-    assert_passed(run(pytester, *GATE, "-pno:benchmark"), "gate: passed against expected.csv: 7 passed")
+    says = "gate: passed against expected.csv: 7 passed"
+    assert_passed(run(pytester, *GATE), says, "drift of 7 passed rows: median +0.0 %")
+    assert_passed(run(pytester, *GATE, "-pno:benchmark"), says)
+    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 3 passed")  # others are not missing
+    scripted.extra_ns = 500
+    assert_passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
 
 
 def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected: Path) -> None:
@@ -229,10 +230,7 @@ def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected:
     one.write_text("\n".join(lines[:3]))
     two.write_text("\n".join(lines[2:6]))
     both = ("--dtdispatch-expected=one.csv", "--dtdispatch-expected=two.csv")
-    result = run(pytester, *CSV, *both)
-    assert_passed(
-        result, "gate: passed against one.csv: 3 passed, 1 new", "gate: passed against two.csv: 4 passed"
-    )
+    assert_passed(run(pytester, *CSV, *both), "one.csv: 3 passed, 1 new", "two.csv: 4 passed")
     for wrong, right in ((one, two), (two, one)):
         kept = wrong.read_text()
         wrong.write_text(re.sub(r",\d+,", ",999,", kept, count=1))
@@ -240,39 +238,49 @@ def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected:
         wrong.write_text("# nothing\n")
         failed(run(pytester, *CSV, *both), f"failed against {wrong.name}: ", " judged")
         wrong.write_text(kept)
+    twice = (both[0], "--dtdispatch-expected=./one.csv")
+    assert_refused(run(pytester, *CSV, *twice), "one.csv is the file of --dtdispatch-expected too")
     pytester.makeini("[pytest]\ndtdispatch_expected =\n  one.csv\n  two.csv\n")
     assert_passed(run(pytester, *CSV), "against ", "one.csv: 3 passed", "two.csv: 4 passed")
+    assert_passed(run(pytester))  # it waits until something is measured
+    two.unlink()
+    assert_refused(run(pytester, *MEASURED), f"{two} cannot be read: No such file")
+    one.write_text("\nt,dispatch_hit_ns,100,15\n")
+    assert_refused(run(pytester, *CSV, both[0]), "one.csv:2: noise_margin '15'")
 
 
-def test_one_file_is_not_given_twice(pytester: pytest.Pytester, expected: Path) -> None:
-    twice = ("--dtdispatch-expected=expected.csv", "--dtdispatch-expected=./expected.csv")
-    assert_refused(run(pytester, *CSV, *twice), "expected.csv is the file of --dtdispatch-expected too")
-
-
-def test_what_regressed_is_named_with_rows_to_paste(
-    pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
+def test_what_regressed_is_named_with_rows_to_paste_and_a_command_to_update(
+    pytester: pytest.Pytester,
+    expected: Path,
+    scripted: types.SimpleNamespace,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    before = expected.read_text()
     scripted.extra_ns = 5_000
     result = run(pytester, *GATE)
     text = failed(
         result,
         "gate: failed against expected.csv: 3 passed, 4 regressed",
-        f"regressed {MUL}",
-        f"regressed {STEP}",
-        "redistributes 0 +-0 %: found 1\n",
+        *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: found 1\n"),
         "find what made it grow",
         "dtdispatch expected update expected.csv --results results.csv --reason",
     )
     assert f"regressed {ADD}" not in text
     pasted = [line for line in result.outlines if line.startswith((MUL, STEP))]
     assert [line.rpartition(",")[0] for line in pasted] == [
-        f"{MUL},dispatch_hit_ns,15000",
-        f"{MUL},dispatch_miss_ns,15000",
-        f"{STEP},redistributes,1",
-        f"{STEP},collectives,1",
+        *(f"{MUL},dispatch_hit_ns,15000", f"{MUL},dispatch_miss_ns,15000"),
+        *(f"{STEP},redistributes,1", f"{STEP},collectives,1"),
     ]
     expected.write_text("\n".join(pasted))
     assert_passed(run(pytester, *GATE, "-k", "mul or step"), f"{len(pasted)} passed")
+    expected.write_text(before)
+    failed(run(pytester, *GATE), "4 regressed")
+    capsys.readouterr()
+    update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
+    assert main([*update, "--reason", "slower, and wanted"]) == 0
+    assert capsys.readouterr().out == f"{expected}: 4 of 7 rows changed\n"
+    assert_passed(run(pytester, *GATE), "7 passed")
+    assert list(pytorch_reader.read_expected(expected)) == KEYS
 
 
 def test_what_improved_fails_too_or_warns_where_that_is_wanted(
@@ -287,30 +295,6 @@ def test_what_improved_fails_too_or_warns_where_that_is_wanted(
     assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
 
 
-def test_drift_is_told_of_a_run_that_passed(
-    pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
-) -> None:
-    assert_passed(run(pytester, *GATE), "drift of 7 passed rows: median +0.0 %")
-    scripted.extra_ns = 500
-    assert_passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
-
-
-def test_a_file_that_the_command_updated_passes(
-    pytester: pytest.Pytester,
-    expected: Path,
-    scripted: types.SimpleNamespace,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    scripted.extra_ns = 5_000
-    failed(run(pytester, *GATE), "4 regressed")
-    capsys.readouterr()
-    update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
-    assert main([*update, "--reason", "slower, and wanted"]) == 0
-    assert capsys.readouterr().out == f"{expected}: 4 of 7 rows changed\n"
-    assert_passed(run(pytester, *GATE), "7 passed")
-    assert list(pytorch_reader.read_expected(expected)) == KEYS
-
-
 def test_a_row_of_a_test_that_no_longer_exists_fails_as_missing(
     pytester: pytest.Pytester, expected: Path
 ) -> None:
@@ -319,64 +303,28 @@ def test_a_row_of_a_test_that_no_longer_exists_fails_as_missing(
     assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
 
 
-def test_rows_of_tests_that_were_deselected_are_not_missing(
-    pytester: pytest.Pytester, expected: Path
-) -> None:
-    assert_passed(run(pytester, *GATE, "-k", "test_step"), "gate: passed against expected.csv: 3 passed")
-
-
 def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected: Path) -> None:
+    gate = (*MEASURED, "--dtdispatch-expected=expected.csv")
+    failed(run(pytester, *gate, "--benchmark-disable"), "1 disabled", "disabled --benchmark-disable is given")
+    (pytester.path / "results.csv").unlink()
+    assert_passed(run(pytester, *GATE, "--co"))  # judges and writes nothing
+    assert not (pytester.path / "results.csv").exists()
     rows = expected.read_text()
     expected.write_text("\n\n# nothing yet\n")
     failed(run(pytester, *GATE), "gate: failed against expected.csv: 7 new", "no row could be judged")
     pytester.makepyfile(test_results="def test_nothing(): pass")
-    gate = (*MEASURED, "--dtdispatch-expected=expected.csv")
     says = ("gate: failed against expected.csv: ", "no row was there to be judged")
     failed(run(pytester, *gate), *says, passed=1)
     expected.write_text(rows)
     failed(run(pytester, *gate), "expected.csv: 7 missing", "no row could be judged", passed=1)
 
 
-def test_a_disabled_measurement_fails(pytester: pytest.Pytester, expected: Path) -> None:
-    result = run(pytester, *MEASURED, "--dtdispatch-expected=expected.csv", "--benchmark-disable")
-    failed(result, "gate: failed against expected.csv: 1 disabled", "disabled --benchmark-disable is given")
-
-
-@needs_plugin("xdist")
-def test_under_xdist_the_gate_is_disabled_and_fails(pytester: pytest.Pytester, expected: Path) -> None:
-    plugins = [f"-pno:{plugin}" for plugin in OTHER_PLUGINS if plugin != "xdist"]
-    pytester.makepyfile(test_results="def test_nothing(): pass")
-    result = pytester.runpytest_subprocess(*plugins, *GATE, "-n", "1")
-    failed(result, "1 disabled", "pytest-xdist runs tests in parallel", "nothing was measured", passed=1)
-
-
-def test_collecting_judges_and_writes_nothing(pytester: pytest.Pytester, expected: Path) -> None:
-    (pytester.path / "results.csv").unlink()
-    assert_passed(run(pytester, *GATE, "--co"))
-    assert not (pytester.path / "results.csv").exists()
-
-
-def test_an_ini_value_waits_until_something_is_measured(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\ndtdispatch_expected = expected.csv\n")
-    assert_passed(run(pytester))
-    assert_refused(run(pytester, *MEASURED), f"{pytester.path / 'expected.csv'} cannot be read: No such file")
-
-
-def test_a_file_that_is_wrong_is_refused_before_anything_runs(pytester: pytest.Pytester) -> None:
-    (pytester.path / "expected.csv").write_text("\nt,dispatch_hit_ns,100,15\n")
-    assert_refused(run(pytester, *GATE), "expected.csv:2: noise_margin '15'")
-
-
 def test_many_new_rows_are_cut_short(pytester: pytest.Pytester) -> None:
     (pytester.path / "expected.csv").write_text("")
     body = "\n".join(f"    dtdispatch.steps(lambda: None, name='s{n}')" for n in range(5))
     pytester.makepyfile(test_results=f"def test_steps(dtdispatch):\n{body}\n")
-    failed(
-        run(pytester, *GATE),
-        "15 new",
-        "and 5 more that are new; --dtdispatch-export csv:FILE writes all",
-        passed=1,
-    )
+    says = "and 5 more that are new; --dtdispatch-export csv:FILE writes all"
+    failed(run(pytester, *GATE), "15 new", says, passed=1)
 
 
 def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:
@@ -384,9 +332,8 @@ def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pyteste
     noisy = noisy.replace("wait(scripted.extra_ns)", "wait(draws.choice((0, 10**6)))")
     pytester.makepyfile(test_results=noisy)
     result = run(pytester, *GATE)
-    assert_passed(
-        result, "5 passed, 2 inconclusive", f"inconclusive {MUL}", "    noisy: its samples scatter by "
-    )
+    says = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
+    assert_passed(result, "5 passed, 2 inconclusive", *says)
     assert "rows to paste" not in text_of(result)
     failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", passed=1)
 
@@ -409,15 +356,12 @@ def test_two(dtdispatch, device_mesh):
     dtdispatch.call(lambda: a + a, name="my step")
 """
 )
-CLASHES = {
-    "of spaces": 'dtdispatch.call(abs, 1, name="a"); dtdispatch.call(abs, 1, name="a ")',
-    "of an escape": r'dtdispatch.call(abs, 1, name="a\nb"); dtdispatch.call(abs, 1, name="a\\nb")',
-    "of an op": """
-    dtdispatch.call(abs, 1, name="add.Tensor(f32[8,8]S0, f32[8,8]S0)@4")
-    with dtdispatch.capture():
-        a + a
-""",
-}
+CLASHES = (
+    '    dtdispatch.call(abs, 1, name="a"); dtdispatch.call(abs, 1, name="a ")',
+    r'    dtdispatch.call(abs, 1, name="a\nb"); dtdispatch.call(abs, 1, name="a\\nb")',
+    '    dtdispatch.call(abs, 1, name="add.Tensor(f32[8,8]S0, f32[8,8]S0)@4")\n'
+    "    with dtdispatch.capture():\n        a + a",
+)
 
 
 def test_names_that_differ_in_spaces_are_judged_apart(pytester: pytest.Pytester) -> None:
@@ -431,11 +375,12 @@ def test_names_that_differ_in_spaces_are_judged_apart(pytester: pytest.Pytester)
     assert len(set(names)) == 2
 
 
-@pytest.mark.parametrize("clash", CLASHES)
-def test_two_rows_of_one_key_are_an_error(pytester: pytest.Pytester, clash: str) -> None:
-    source = f"\ndef test_it(dtdispatch, device_mesh):\n    a = sharded(device_mesh)\n    {CLASHES[clash]}"
-    pytester.makepyfile(test_results=IMPORTS + source)
-    result = run(pytester, *MEASURED)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "give" in text_of(result)
-    assert "another name=" in text_of(result)
+def test_two_rows_of_one_key_are_an_error(pytester: pytest.Pytester) -> None:
+    bodies = enumerate(CLASHES)
+    tests = (
+        f"def test_{n}(dtdispatch, device_mesh):\n    a = sharded(device_mesh)\n{body}\n"
+        for n, body in bodies
+    )
+    result = measure_source(pytester, "\n".join(tests), "test_it.py", failed=2, passed=1, errors=1)
+    body, _, _ = text_of(result).partition("short test summary info")
+    assert body.count("another name=") == len(CLASHES)

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, benchmarks_of, measure, rows, run, text_of
+from tests.plugin_runs import (
+    ADD,
+    IMPORTS,
+    MEASURED,
+    TEN_LINES,
+    benchmarks_of,
+    measure,
+    measure_source,
+    rows,
+    run,
+    text_of,
+)
 
 pytestmark = pytest.mark.torch
 
-
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-COUNTED = (
-    IMPORTS
-    + """
-calls = []
-
-class Counting(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        calls.append(func)
-        return func(*args, **(kwargs or {}))
-
-def test_add(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    with Counting(), dtdispatch.capture() as book:
-        a + a
-    print("enabled", dtdispatch.enabled, "calls", len(calls), "measured", len(book.measurements()))
-"""
-)
 OWN_GROUP = (
     IMPORTS
     + """
@@ -53,7 +43,6 @@ def states_of(found: list[dict[str, object]]) -> list[str]:
 def test_the_ten_line_test_is_measured(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES)
     result, found = rows(pytester)
-    assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=1)
     assert {row["fullname"] for row in found} == {
         f"test_ten.py::test_add::{ADD}::{state}" for state in ("miss", "hit", "local")
@@ -72,20 +61,32 @@ def test_the_ten_line_test_is_measured(pytester: pytest.Pytester) -> None:
 
 
 def test_a_mode_of_the_program_sees_one_call_measured_or_not(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(COUNTED)
+    counted = """
+calls = []
+
+class Counting(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        calls.append(func)
+        return func(*args, **(kwargs or {}))
+
+def test_add(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with Counting(), dtdispatch.capture() as book:
+        a + a
+    print("enabled", dtdispatch.enabled, "calls", len(calls), "measured", len(book.measurements()))
+"""
+    result = measure_source(pytester, counted, "-s", passed=1)
+    result.stdout.fnmatch_lines(["*enabled True calls 1 measured 1*"])
     result = run(pytester, "-s")
-    assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*enabled False calls 1 measured 0*"])
     assert "= dtdispatch =" not in text_of(result)
     assert "dtdispatch: " not in text_of(result)
-    measure(pytester, "-s").stdout.fnmatch_lines(["*enabled True calls 1 measured 1*"])
 
 
 def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_own=OWN_GROUP, test_ten=TEN_LINES)
     path = pytester.path / "rows.json"
-    result = run(pytester, "--dtdispatch-all", "--dtdispatch-rounds=1", f"--benchmark-json={path}")
-    assert result.ret == pytest.ExitCode.OK
+    run(pytester, "--dtdispatch-all", "--dtdispatch-rounds=1", f"--benchmark-json={path}")
     found = benchmarks_of(path)
     own = [row["fullname"] for row in found if row["fullname"].startswith("test_own")]
     assert set(own) == {
@@ -97,64 +98,6 @@ def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: 
     }
     # Of the test with the fixture its capture alone: what it does around it is not measured.
     assert {row["params"]["op"] for row in found if row["fullname"].startswith("test_ten")} == {"add.Tensor"}
-
-
-def test_all_says_that_no_test_ran_a_dtensor_op(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_plain(): pass")
-    result = measure(pytester, "--dtdispatch-all")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["nothing was measured: no test that passed ran an op on DTensors"])
-
-
-def test_a_run_without_the_fixture_says_so_and_names_the_other_flag(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_plain(): pass")
-    result = measure(pytester)
-    result.stdout.fnmatch_lines(
-        ["nothing was measured: no test that passed made a call on DTensors*--dtdispatch-all*"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("globs", "ops"),
-    [
-        (["add*"], {"add.Tensor"}),
-        (["add*", "mul.Tensor"], {"add.Tensor", "mul.Tensor"}),
-        (["a*"], {"add.Tensor", "abs.default"}),
-        (["ADD*"], set()),
-    ],
-)
-def test_globs_choose_the_ops(pytester: pytest.Pytester, globs: list[str], ops: set[str]) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-def test_ops(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    with dtdispatch.capture():
-        (a + a) * a.abs()
-"""
-    )
-    result, found = rows(pytester, *(f"--dtdispatch-ops={glob}" for glob in globs))
-    assert result.ret == pytest.ExitCode.OK
-    assert {row["params"]["op"] for row in found} == ops
-
-
-def test_cold_rows_are_added_when_asked_for(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
-    result, found = rows(pytester, "-odtdispatch_cold=true")
-    assert states_of(found) == ["cold", "hit", "local", "miss"]
-    result.stdout.fnmatch_lines(["dtdispatch: * cold)", "  signature *cold ?s*"])
-
-
-MARKED = (
-    IMPORTS
-    + """
-@pytest.mark.dtdispatch(rounds=4, repeat=2)
-def test_marked(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    with dtdispatch.capture():
-        a + a
-"""
-)
 
 
 @pytest.mark.parametrize(
@@ -170,45 +113,39 @@ def test_marked(dtdispatch, device_mesh):
 def test_flag_beats_marker_beats_ini_beats_default(
     pytester: pytest.Pytester, marked: bool, ini: str, flags: list[str], rounds: int, hits: int
 ) -> None:
-    pytester.makeini(f"[pytest]\n{ini}\ndtdispatch_max_time = 60\n")
-    pytester.makepyfile(
-        MARKED if marked else MARKED.replace("@pytest.mark.dtdispatch(rounds=4, repeat=2)", "")
-    )
-    result = run(pytester, "--dtdispatch", "-v", *flags, "--benchmark-json=rows.json", "--benchmark-quiet")
-    assert result.ret == pytest.ExitCode.OK
+    pytester.makeini(f"[pytest]\ndtdispatch = true\n{ini}\ndtdispatch_max_time = 60\n")
+    marker = "@pytest.mark.dtdispatch(rounds=4, repeat=2)\n    def test_" if marked else "def test_"
+    pytester.makepyfile("    import pytest\n" + TEN_LINES.replace("def test_", marker))
+    result = run(pytester, "-v", *flags, "--benchmark-quiet")
     result.stdout.fnmatch_lines([f"  add.Tensor(* {rounds}+{hits} *"])
 
 
-def test_an_ini_file_alone_turns_measuring_on_and_lists_globs(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\ndtdispatch = true\ndtdispatch_rounds = 1\ndtdispatch_ops =\n  mm*\n  add*\n")
-    pytester.makepyfile(TEN_LINES)
-    result = run(pytester)
-    result.stdout.fnmatch_lines(["dtdispatch: *ops=mm?,add?)", "  add.Tensor(*"])
-
-
-def test_a_marker_chooses_ops_and_cold_for_its_test_alone(pytester: pytest.Pytester) -> None:
+def test_globs_and_cold_rows_are_chosen_by_flag_ini_file_and_marker(pytester: pytest.Pytester) -> None:
     body = """
     a = sharded(device_mesh)
     with dtdispatch.capture():
-        (a + a) * a
+        (a + a) * a.abs()
 """
-    pytester.makepyfile(
-        IMPORTS
-        + '@pytest.mark.dtdispatch(ops=("mul*",), cold=True)\ndef test_marked(dtdispatch, device_mesh):'
-        + body
-        + "def test_plain(dtdispatch, device_mesh):"
-        + body
-    )
-    _, found = rows(pytester)
-    seen = {
-        test: {
-            (row["params"]["op"], row["params"]["state"]) for row in found if f"::{test}::" in row["fullname"]
-        }
-        for test in ("test_marked", "test_plain")
-    }
-    assert seen["test_marked"] == {("mul.Tensor", state) for state in ("miss", "hit", "local", "cold")}
-    assert {op for op, _ in seen["test_plain"]} == {"add.Tensor", "mul.Tensor"}
-    assert "cold" not in {state for _, state in seen["test_plain"]}
+    marked = '@pytest.mark.dtdispatch(ops=("mul*",), cold=True)\ndef test_marked(dtdispatch, device_mesh):'
+    pytester.makeini("[pytest]\ndtdispatch_ops =\n  mm*\n  add*\n")
+    pytester.makepyfile(f"{IMPORTS}{marked}{body}def test_plain(dtdispatch, device_mesh):{body}")
+
+    def states(*flags: str) -> tuple[set[tuple[str, str]], ...]:
+        result, found = rows(pytester, *flags)
+        result.assert_outcomes(passed=2)
+        of_tests = ([row for row in found if test in row["fullname"]] for test in ("_marked", "_plain"))
+        return tuple(
+            {(row["params"]["op"], row["params"]["state"]) for row in of_test} for of_test in of_tests
+        )
+
+    def of(*ops: str, cold: bool = False) -> set[tuple[str, str]]:
+        return {(op, state) for op in ops for state in ("miss", "hit", "local", *["cold"] * cold)}
+
+    assert states() == (of("mul.Tensor", cold=True), of("add.Tensor"))
+    both = of("add.Tensor", "abs.default", cold=True)
+    assert states("--dtdispatch-ops=a*", "-odtdispatch_cold=true") == (both, both)
+    result = measure(pytester, "--dtdispatch-ops=ADD*")
+    result.stdout.fnmatch_lines(["nothing was measured: no op matches 'ADD[*]' *"])
 
 
 def test_a_test_that_fails_keeps_its_rows(pytester: pytest.Pytester) -> None:
@@ -220,9 +157,7 @@ def test_a_test_that_fails_keeps_its_rows(pytester: pytest.Pytester) -> None:
 
 
 def test_a_lambda_is_named_after_its_test(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_lambda=IMPORTS
-        + """
+    source = """
 def test_call(dtdispatch, device_mesh):
     a = sharded(device_mesh)
     dtdispatch.call(lambda: a + a)
@@ -233,11 +168,92 @@ def test_scaling(dtdispatch, device_mesh):
     a = sharded(device_mesh)
     dtdispatch.scaling(lambda n: lambda: a + n, sizes=(1, 2))
 """
-    )
-    result, found = rows(pytester)
-    result.assert_outcomes(passed=2)
-    names = {row["fullname"].rpartition("::")[0] for row in found}
-    assert names == {
-        "test_lambda.py::test_call::test_call",
-        *(f"test_lambda.py::test_scaling::test_scaling[{size}]" for size in (1, 2)),
-    }
+    measure_source(pytester, source, "--benchmark-json=rows.json", passed=2)
+    names = {row["fullname"].rpartition("::")[0] for row in benchmarks_of(Path("rows.json"))}
+    sizes = (f"test_it.py::test_scaling::test_scaling[{size}]" for size in (1, 2))
+    assert names == {"test_it.py::test_call::test_call", *sizes}
+
+
+# The protocol as pytest-rerunfailures runs it: reports of the first attempt are kept back.
+RERUNS = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    if any(report.failed for report in runtestprotocol(item, nextitem=nextitem, log=False)):
+        item._initrequest()
+        for report in runtestprotocol(item, nextitem=nextitem, log=False):
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+"""
+
+
+def test_of_a_test_that_is_run_again_the_last_attempt_counts(pytester: pytest.Pytester) -> None:
+    flaky = """
+attempts = []
+
+def test_flaky(dtdispatch, device_mesh):
+    attempts.append(1)
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+        if len(attempts) == 1:
+            a * a
+    dtdispatch.steps(a.full_tensor if len(attempts) == 1 else lambda: a + a, name="step")
+    assert len(attempts) == 2
+"""
+    pytester.makeconftest(RERUNS)
+    files = ("--dtdispatch-export=csv:rows.csv", "--benchmark-json=rows.json")
+    flags = ("--dtdispatch-rounds=8", "--dtdispatch-max=redistributes=0", "--benchmark-quiet")
+    result = measure_source(pytester, flaky, *flags, *files, "--benchmark-save=one", passed=1)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["gate: passed against limits: 1 passed"])
+    names = [row["fullname"].partition("::")[2] for row in benchmarks_of(Path("rows.json"))]
+    add = "test_flaky::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
+    assert sorted(names) == [f"{add}::{state}" for state in ("hit", "local", "miss")]
+    assert "mul" not in Path("rows.csv").read_text()
+    gate = ("--benchmark-compare=0001", "--dtdispatch-fail=median:10000%")
+    result = run(pytester, *MEASURED, *flags, *gate)
+    assert result.ret == pytest.ExitCode.OK
+    assert "gate: passed against " in text_of(result)
+    assert "mul.Tensor" not in text_of(result)
+
+
+# Where files are that flags name
+
+
+@pytest.fixture
+def elsewhere(pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a project with an ini file, and a folder outside of it that has a file of results."""
+    pytester.makeini("[pytest]\ndtdispatch = true\ndtdispatch_rounds = 2\ndtdispatch_mesh = 2")
+    pytester.makepyfile(test_ten=TEN_LINES)
+    file = tmp_path_factory.mktemp("elsewhere") / "results.csv"
+    file.write_text("left.py::test_it::from another run,dispatch_hit_ns,6940\n")
+    return file
+
+
+@pytest.mark.parametrize("where", ["command line", "environment"])
+def test_a_value_that_moved_the_rootdir_is_refused(
+    pytester: pytest.Pytester, elsewhere: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag = ["--dtdispatch-expected", str(elsewhere)]
+    if where == "environment":
+        monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(flag))
+    result = run(pytester, "--dtdispatch", *(flag if where == "command line" else []))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    line = f"ERROR: {' '.join(flag)} would move pytest's rootdir: write {'='.join(flag)}"
+    assert text_of(result).count(line) == 1
+
+
+def test_a_file_elsewhere_changes_no_name_where_it_is_joined_to_its_flag(
+    pytester: pytest.Pytester, elsewhere: Path
+) -> None:
+    result = run(pytester, f"--dtdispatch-export=csv:{elsewhere}")
+    result.assert_outcomes(passed=1)
+    assert f"rootdir: {pytester.path}\n" in text_of(result)
+    names = {line.rpartition('",')[0] for line in elsewhere.read_text().splitlines()}
+    assert names == {f'"test_ten.py::test_add::{ADD[:-1]}2'}
+    # Apart from its flag it may stand where it moves nothing.
+    (pytester.path / "results.csv").write_text("left,dispatch_hit_ns,6940,0.1\n")
+    run(pytester, "--dtdispatch-expected", "results.csv").assert_outcomes(passed=1)

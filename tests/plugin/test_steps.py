@@ -1,17 +1,19 @@
-"""Counting steps as users do: assertions, limits of the marker and the flags, whole tests."""
+"""Counting steps as users do: assertions, limits, inputs of several shapes, whole tests, a trace of all."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from typing import Any
+
 import pytest
 
-from tests.plugin_runs import IMPORTS, assert_says_once, measure, run, text_of
+from tests.plugin_runs import IMPORTS, assert_says_once, measure, measure_source, run, text_of
 from tests.probes import NATIVE_CACHE, has
 
 pytestmark = pytest.mark.torch
 
-STEPS = (
-    IMPORTS
-    + """
+STEPS = """
 import itertools
 
 def steady(mesh):
@@ -27,25 +29,28 @@ def growing(mesh):
         a.full_tensor()
 
     return step
+
 """
-)
 ASSERTED = (
     STEPS
     + """
-def test_step(dtdispatch, device_mesh):
+def test_grows(dtdispatch, device_mesh):
     steps = dtdispatch.steps(growing(device_mesh), warmup=2, steps=3)
     assert steps.misses_per_step == 0
+
+def test_holds(dtdispatch, device_mesh):
+    step = steady(device_mesh)
+    assert dtdispatch.steps(step).misses_per_step == 0
+    with dtdispatch.capture():
+        step()
+
+def test_varies(dtdispatch, device_mesh):
+    a, times = sharded(device_mesh), itertools.count(1)
+    steps = dtdispatch.steps(lambda: [a + a for _ in range(next(times))])
+    assert steps.unsteady or not dtdispatch.enabled
 """
 )
-COUNTED = (
-    STEPS
-    + """
-def test_step(dtdispatch, device_mesh):
-    dtdispatch.steps({step}(device_mesh), warmup=2, steps=3, name="train")
-"""
-)
-WHY = "shape of self and other [10,8], was [9,8]"
-MISSED = f"add.Tensor(f32[10,8]S0, f32[10,8]S0)@4: {WHY}"
+MISSED = "add.Tensor(f32[10,8]S0, f32[10,8]S0)@4: shape of self and other [10,8], was [9,8]"
 MISSED_IN_ALL = (
     "add.Tensor(f32[10-12,8]S0, f32[10-12,8]S0)@4: "
     "shape of self and other [10-12,8], was [9-11,8], at *test_*.py:* (forward) (once in each of steps 1-3)"
@@ -54,62 +59,37 @@ WHOLE = ("--dtdispatch-all", "--dtdispatch-metric=counts")
 
 
 def counted(step: str, marker: str = "") -> str:
-    source = COUNTED.replace("{step}", step)
-    return (
-        source.replace("def test_step", f"@pytest.mark.dtdispatch({marker})\ndef test_step")
-        if marker
-        else source
-    )
+    return f"""{STEPS}
+@pytest.mark.dtdispatch({marker})
+def test_step(dtdispatch, device_mesh):
+    dtdispatch.steps({step}(device_mesh), warmup=2, steps=3, name="train")
+"""
 
 
 # Assertions
 
 
-def test_a_failing_assertion_lists_what_missed_and_why(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(ASSERTED)
-    result = measure(pytester)
-    result.assert_outcomes(failed=1)
+def test_an_assertion_holds_or_lists_what_missed_and_why(pytester: pytest.Pytester) -> None:
+    result = measure_source(pytester, ASSERTED, failed=1, passed=2)
     result.stdout.fnmatch_lines(["E       assert 1 == 0", f"E*{MISSED_IN_ALL}".replace("[", "[[]")])
-
-
-def test_a_holding_assertion_passes_and_the_table_says_steady(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(ASSERTED.replace("growing(device", "steady(device"))
-    result = measure(pytester)
-    result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["  step *misses*state", "test_*.py::test_step (counts of each step)", "*steady"]
+        [
+            "*add.Tensor(f32*",
+            "  step *misses*state",
+            "test_it.py::test_grows (counts of each step)",
+            "test_it.py::test_holds (counts of each step)",
+            "*steady",
+            "*unsteady",
+            "    unsteady: 4 calls in step 1 and 5 in step 2",
+            "*miss: first call*",
+            "*Counts of each step*",
+        ]
     )
-    assert "Counts of each step" in text_of(result)
-    assert "Medians" not in text_of(result), "nothing was timed"
-
-
-def test_without_the_flag_the_step_runs_once_and_the_assertion_holds(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        ASSERTED + "\n    assert next(itertools.count()) == 0\n    assert not dtdispatch.enabled\n"
-    )
-    result = run(pytester)
-    result.assert_outcomes(passed=1)
-    assert "counts" not in text_of(result)
-
-
-def test_counts_and_times_of_one_test_are_both_shown(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        STEPS
-        + """
-def test_both(dtdispatch, device_mesh):
-    step = steady(device_mesh)
-    assert dtdispatch.steps(step).misses_per_step == 0
-    with dtdispatch.capture():
-        step()
-"""
-    )
-    result = measure(pytester)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["*add.Tensor(f32*", "*counts of each step*", "*miss: first call*", "*Counts of*"]
-    )
-    quiet = measure(pytester, "-qq")
+    quiet = measure(pytester, "-qq", "-k", "holds")
     quiet.stdout.fnmatch_lines(["signatures and calls measured: 1", "steps counted: 1"])
+    unmeasured = run(pytester)
+    unmeasured.assert_outcomes(passed=3)
+    assert "counts" not in text_of(unmeasured)
 
 
 # Limits
@@ -124,53 +104,44 @@ def test_a_step_over_its_limits_fails_its_test_with_what_it_has(pytester: pytest
         "wraps=0": "    distribute_tensor: f32[10,8] S0, at test_",
         "collectives=1": "    scatter: 384 bytes, at test_",
     }
-    pytester.makepyfile(counted("growing", f'max="{",".join(found)}"'))
-    result = measure(pytester)
-    result.assert_outcomes(failed=1)
+    result = measure_source(pytester, counted("growing", f'max="{",".join(found)}"'), failed=1)
     text = text_of(result)
     assert "GateError: train: over its limits" in text
     for limit, what in found.items():
         assert f"E       {limit}, and step " in text
         assert what in text
     assert "pytest_dtdispatch/" not in text.partition("short test summary")[0]
+    run(pytester).assert_outcomes(passed=1)
 
 
-def test_limits_of_the_command_line_beat_those_of_the_marker_and_the_ini_file(
+def test_limits_of_the_command_line_beat_the_marker_which_beats_the_ini_file(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makeini("[pytest]\ndtdispatch_max = misses=0\n")
-    pytester.makepyfile(counted("growing"))
-    measure(pytester).assert_outcomes(failed=1)
-    run(pytester).assert_outcomes(passed=1)
-    pytester.makepyfile(counted("growing", 'max="misses=0"'))
-    measure(pytester, "--dtdispatch-max=misses=1,collectives=9").assert_outcomes(passed=1)
-    pytester.makepyfile(counted("growing", 'max="misses=1"'))
+    measure_source(pytester, counted("growing"), failed=1)
+    measure_source(pytester, counted("growing", 'max="misses=1"'), passed=1)
     measure(pytester, "--dtdispatch-max=misses=0").assert_outcomes(failed=1)
 
 
 # A gate that judges nothing never passes
 
 
-def test_a_marker_with_a_limit_on_a_test_that_counts_nothing_fails_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        "import pytest\npytestmark = pytest.mark.dtdispatch(max='misses=0')\n"
-        "def test_step(dtdispatch): pass\ndef test_without_fixture(): pass\n"
-    )
-    result = measure(pytester)
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "test_*.py::test_step: not judged",
-            "misses=0 judged nothing: no steps were counted; call dtdispatch.steps*",
-        ]
-    )
-    run(pytester).assert_outcomes(passed=2)
+def test_limits_that_judge_nothing_fail_what_asked_for_them(pytester: pytest.Pytester) -> None:
+    source = """
+@pytest.mark.dtdispatch(max='misses=0')
+def test_marked(dtdispatch): pass
 
+@pytest.mark.dtdispatch(max='misses=0')
+def test_without_fixture(): pass
 
-def test_a_flag_that_judges_nothing_fails_the_run(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(IMPORTS + "\ndef test_step(dtdispatch):\n    pass\n")
-    result = measure(pytester, "--dtdispatch-max=collectives=3", "--dtdispatch-max=misses=0,recompiles=0")
-    result.assert_outcomes(passed=1)
+def test_plain(dtdispatch): pass
+"""
+    result = measure_source(pytester, source, failed=2, passed=1)
+    says = "misses=0 judged nothing: no steps were counted; call dtdispatch.steps*"
+    result.stdout.fnmatch_lines(["test_it.py::test_marked: not judged", says])
+    run(pytester).assert_outcomes(passed=3)
+    flags = ("--dtdispatch-max=collectives=3", "--dtdispatch-max=misses=0,recompiles=0", "-k", "plain")
+    result = measure(pytester, *flags)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         [
@@ -180,25 +151,59 @@ def test_a_flag_that_judges_nothing_fails_the_run(pytester: pytest.Pytester) -> 
             "*--dtdispatch-max recompiles=0 judged nothing: nothing was compiled*",
         ]
     )
-
-
-def test_a_disabled_gate_fails(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(counted("steady", 'max="misses=0"'))
-    result = measure(pytester, "--benchmark-disable")
-    result.assert_outcomes(failed=1)
+    result = measure_source(pytester, counted("steady", 'max="misses=0"'), "--benchmark-disable", failed=1)
     result.stdout.fnmatch_lines(
         ["misses=0 judged nothing: --benchmark-disable is given", "gate: failed against limits: 1 disabled"]
     )
 
 
+# Inputs of several shapes
+
+BATCHES = """
+def test_batches(dtdispatch, device_mesh):
+    batches = [sharded(device_mesh, rows, 8) for rows in (8, 16, 8, 24, 16, 24)]
+    steps = dtdispatch.steps(lambda batch: batch * 2, inputs=batches, name="scale")
+    assert steps.steady_after == ((3, 4) if dtdispatch.enabled else (0, 0))
+"""
+LIMITED = BATCHES.replace("def test", '@pytest.mark.dtdispatch(max="misses=0")\ndef test')
+
+
+def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
+    source = f"{BATCHES}    dtdispatch.steps(lambda: batches[0] * 2)\n"
+    result = measure_source(pytester, source, "--dtdispatch-export=csv:out.csv", passed=1)
+    result.stdout.re_match_lines(
+        [
+            r".* 0\+6  steady after 3 shapes$",
+            r" +inputs of 3 shapes in 6 steps: steady after 3 shapes and 4 steps$",
+            r"  shape +steps  missed  misses  cache\+",
+            r".*inputs of scale \(counts of all steps of a shape\)",
+            *(rf"  f32\[{rows},8\]S0@4 +2 +1 +1 +" for rows in (8, 16, 24)),
+        ],
+        consecutive=False,
+    )
+    rows = (pytester.path / "out.csv").read_text()
+    assert "::scale,misses_per_step,1" in rows
+    assert "::step,misses_per_step,0" in rows
+
+
+def test_a_limit_judges_each_step_after_the_warm_up_and_without_the_flag_none(
+    pytester: pytest.Pytester,
+) -> None:
+    result = measure_source(pytester, LIMITED, failed=1)
+    result.stdout.fnmatch_lines(["E *misses=0, and step 1 has 1"])
+    run(pytester).assert_outcomes(passed=1)
+    warm = LIMITED.replace("name=", "warmup=4, name=").replace("(3, 4)", "(3, 0)")
+    measure_source(pytester, warm, passed=1)
+
+
 # Whole tests
 
 
-def test_whole_tests_are_counted(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_tests_are_counted_and_limits_hold_for_them(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "120")  # a narrower table leaves out hits
-    pytester.makepyfile(
-        STEPS
-        + """
+    source = f"""{IMPORTS}{STEPS}
 def test_plain(device_mesh):
     a = sharded(device_mesh)
     a + a
@@ -207,42 +212,31 @@ def test_plain(device_mesh):
 
 def test_none():
     pass
+
+def test_fails(device_mesh):
+    growing(device_mesh)()
+    assert 1 == 2
 """
-    )
+    pytester.makepyfile(test_it=source)
     result = run(pytester, *WHOLE)
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
             "*test_plain (counts of each step)",
             "  capture 1      3     1       2 *",
-            "*missed add.Tensor(*: first call of this op, at test_whole_tests_are_counted.py:* (forward)",
+            "*missed add.Tensor(*: first call of this op, at test_it.py:* (forward)",
         ]
     )
     assert "test_none" not in text_of(result), "a test without DTensors is no line"
-
-
-def test_limits_hold_for_whole_tests(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(STEPS + "\ndef test_plain(device_mesh):\n    growing(device_mesh)()\n")
     result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0")
-    result.assert_outcomes(failed=1)
-    assert_says_once(result, "capture 1: over its limits")
-    run(pytester, *WHOLE, "--dtdispatch-max=misses=1").assert_outcomes(passed=1)
-
-
-def test_a_whole_test_that_fails_fails_as_it_does_uncounted(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        STEPS + "\ndef test_plain(device_mesh):\n    growing(device_mesh)()\n    assert 1 == 2\n"
-    )
-    result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0")
-    result.assert_outcomes(failed=1)
-    assert "over its limits" not in text_of(result)
+    result.assert_outcomes(passed=1, failed=2)
+    assert_says_once(result, "capture 1: over its limits")  # what fails by itself fails as it does uncounted
     assert "assert 1 == 2" in text_of(result)
+    run(pytester, *WHOLE, "--dtdispatch-max=misses=2").assert_outcomes(passed=2, failed=1)
 
 
 def test_captures_and_calls_are_counted_where_counts_are_the_metric(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        STEPS
-        + """
+    source = f"""{STEPS}
 def test_regions(dtdispatch, device_mesh):
     a = sharded(device_mesh)
     with dtdispatch.capture() as book:
@@ -255,12 +249,10 @@ def test_regions(dtdispatch, device_mesh):
     assert dtdispatch.scaling(lambda n: steady(device_mesh), name="adds").points == ()
     assert dtdispatch.steps(steady(device_mesh)).misses_per_step == 0
 """
-    )
-    run(pytester, "--dtdispatch", "--dtdispatch-metric=counts").assert_outcomes(passed=1)
+    measure_source(pytester, source, "--dtdispatch-metric=counts", passed=1)
 
 
-# Mistakes
-
+# Names
 
 ONE_NAME = """
 def test_counted_first(dtdispatch, device_mesh):
@@ -277,50 +269,91 @@ def test_timed_first(dtdispatch, device_mesh):
     dtdispatch.call(step)
     dtdispatch.budget(step, 1, 1)
     dtdispatch.steps(step, inputs=[1, 2])
-
-@pytest.mark.parametrize("again", [
-    lambda dtdispatch, step: dtdispatch.budget(step, 1, 1),
-    lambda dtdispatch, step: dtdispatch.steps(step, inputs=[1, 2]),
-    lambda dtdispatch, step: dtdispatch.call(step),
-    lambda dtdispatch, step: dtdispatch.compile(step),
-    lambda dtdispatch, step: dtdispatch.compare({"a": step, "b": step}, name="step"),
-    lambda dtdispatch, step: dtdispatch.scaling(lambda size: step, (1, 2), name="step"),
-])
-def test_of_one_kind(dtdispatch, device_mesh, again):
-    a = sharded(device_mesh)
-    def step(n=0):
-        return a + a
-    dtdispatch.budget(step, 1, 1)
-    dtdispatch.steps(step)
-    dtdispatch.call(step)
-    with pytest.raises(Exception, match="the name 'step' is taken by another call of this test"):
-        again(dtdispatch, step)
+    for again in (
+        lambda: dtdispatch.budget(step, 1, 1),
+        lambda: dtdispatch.steps(step, inputs=[1, 2]),
+        lambda: dtdispatch.call(step),
+        lambda: dtdispatch.compile(step),
+        lambda: dtdispatch.compare({"a": step, "b": step}, name="step"),
+        lambda: dtdispatch.scaling(lambda size: step, (1, 2), name="step"),
+    ):
+        with pytest.raises(Exception, match="the name 'step' is taken by another call of this test"):
+            again()
 """
 
 
 def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(IMPORTS + ONE_NAME)
-    result = measure(pytester, "--dtdispatch-export=csv:results.csv")
-    result.assert_outcomes(passed=8)
+    measure_source(pytester, ONE_NAME, "--dtdispatch-export=csv:results.csv", passed=2)
     file = pytester.path / "results.csv"
     keys = [",".join(row.split(",")[:2]).partition("::")[2] for row in file.read_text().splitlines()]
-    for test in ("test_counted_first", "test_timed_first"):
-        metrics = ("dispatch_hit_ns", "dispatch_miss_ns", "misses_per_step", "redistributes", "collectives")
-        assert sorted(key for key in keys if test in key) == sorted(
-            f"{test}::step,{each}" for each in metrics
-        )
+    metrics = ("dispatch_hit_ns", "dispatch_miss_ns", "misses_per_step", "redistributes", "collectives")
+    tests = ("test_counted_first", "test_timed_first")
+    assert sorted(keys) == sorted(f"{test}::step,{each}" for test in tests for each in metrics)
 
 
-def test_an_unsteady_step_is_told_with_both_counts(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        STEPS
-        + """
-def test_step(dtdispatch, device_mesh):
-    a, times = sharded(device_mesh), itertools.count(1)
-    steps = dtdispatch.steps(lambda: [a + a for _ in range(next(times))])
-    assert steps.unsteady
+# A trace of all steps, by torch's profiler with our ranges among its own
+
+TRACED = """
+def step_on(mesh):
+    rows = iter(range(8, 800, 4))
+    return lambda: (sharded(mesh, next(rows), 8) * 2).full_tensor()
+
+def test_train(dtdispatch, device_mesh):
+    dtdispatch.steps(step_on(device_mesh), warmup=1, steps=2)
+
+def test_two(dtdispatch, device_mesh):
+    dtdispatch.steps(step_on(device_mesh), warmup=0, steps=1, name="first")
+    dtdispatch.steps(step_on(device_mesh), warmup=0, steps=1, name="second")
+
+def test_call(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.call(lambda: a + a, name="add")
+
+def test_fails(dtdispatch, device_mesh):
+    dtdispatch.steps(lambda: 1 / 0)
+
+def test_profiled(dtdispatch, device_mesh):
+    with torch.profiler.profile(acc_events=True):
+        dtdispatch.steps(step_on(device_mesh))
 """
-    )
-    result = measure(pytester)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*unsteady", "    unsteady: 4 calls in step 1 and 5 in step 2"])
+TRACE = "--dtdispatch-export=trace:trace.json"
+
+
+def events_of(pytester: pytest.Pytester) -> list[dict[str, Any]]:
+    """Everything in the trace that took a time."""
+    events = json.loads((pytester.path / "trace.json").read_text())["traceEvents"]
+    return [event for event in events if event["ph"] == "X"]
+
+
+def test_every_step_of_a_run_is_in_the_trace_but_those_of_tests_that_fail(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=IMPORTS + TRACED)
+    run(pytester, *WHOLE, TRACE, "-k", "test_call").assert_outcomes(passed=1)  # counted regions are steps too
+    assert any(event["name"] == "test_it.py::test_call: add" for event in events_of(pytester))
+    result = measure(pytester, TRACE, "-k", "not profiled")  # replaces an earlier trace
+    result.assert_outcomes(passed=3, failed=1)
+    events = events_of(pytester)
+    result.stdout.fnmatch_lines([f"{len(events):,} events written to {pytester.path / 'trace.json'}"])
+    names = [event["name"] for event in sorted(events, key=lambda event: event["ts"])]
+    steps = [name for name in names if name.startswith(("step ", "test_it.py")) and "fails" not in name]
+    assert steps[:8] == [
+        *("test_it.py::test_train: step", "step 1 (warm-up)", "step 1", "step 2"),
+        *("test_it.py::test_two: first", "step 1 of first"),
+        *("test_it.py::test_two: second", "step 1 of second"),
+    ]
+    kinds = Counter(name.partition(" ")[0] for name in names)
+    assert {"miss", "redistribution", "wrap", "unwrap", "collective"} <= kinds.keys()
+    assert "aten::mul" in names
+    assert "pytest_dtdispatch/" not in text_of(result)
+
+
+def test_a_run_that_can_write_no_trace_fails_and_says_why(pytester: pytest.Pytester) -> None:
+    path = pytester.path / "trace.json"
+    result = measure_source(pytester, TRACED, TRACE, "-k", "test_call")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"failed: {path} was not written: no steps were counted"])
+    assert "1 file not written" in result.outlines[-1]
+    assert not path.exists()
+    assert "Traceback" not in text_of(result)
+    result = measure(pytester, TRACE, "-k", "test_profiled")
+    result.stdout.fnmatch_lines(["*a profiler of torch runs already, and a trace needs it: close it first"])
+    measure(pytester, "-k", "test_profiled").assert_outcomes(passed=1)
