@@ -28,7 +28,7 @@ from pytest_dtdispatch.core.results import (
     row_key,
 )
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
-from pytest_dtdispatch.steps.events import Miss, QueriedCache, Redistribution
+from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 
@@ -112,10 +112,8 @@ def test_what_was_not_measured_has_no_result() -> None:
 
 
 def test_counters_are_those_of_the_step_that_has_most_as_limits_take_them() -> None:
-    busy = StepCounts(
-        missed=(MISS,), redistributions=(MOVED, MOVED), collectives=(("all_gather", 2), ("a2a", 1))
-    )
-    steps = Steps("train", (StepCounts(missed=(MISS,) * 9),), (StepCounts(hits=3), busy, StepCounts()))
+    busy = StepCounts(events=(MISS, MOVED, MOVED, *map(Collective, ("all_gather", "all_gather", "a2a"))))
+    steps = Steps("train", (StepCounts(events=(MISS,) * 9),), (StepCounts(hits=3), busy, StepCounts()))
     assert run_results("t.py::test_step", steps) == tuple(
         MetricValue("t.py::test_step::train", metric, value)
         for metric, value in (("misses_per_step", 1), ("redistributes", 2), ("collectives", 3))
@@ -165,7 +163,7 @@ def test_a_copy_of_a_count_is_the_count_with_all_that_it_lists(total: int, steps
 
 
 def test_counts_of_steps_can_be_copied_inside_of_other_objects() -> None:
-    misses: Any = Steps("train", (), (StepCounts(missed=(MISS,)), StepCounts())).misses_per_step
+    misses: Any = Steps("train", (), (StepCounts(events=(MISS,)), StepCounts())).misses_per_step
     for again in (copy.deepcopy({"misses": misses}), pickle.loads(pickle.dumps({"misses": misses}))):
         assert repr(again) == "{'misses': 0.5}"
         assert again["misses"].details == misses.details

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -9,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -19,11 +18,11 @@ from pytest_dtdispatch.core.signatures import MAX_LENGTH
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.report.document import Tone, View
+from pytest_dtdispatch.report.document import Table, Tone, View
 from pytest_dtdispatch.steps.events import Miss, QueriedCache
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
-from pytest_dtdispatch.steps.table import FIRST_SHAPES, MOST_SHAPES, document, state_of
+from pytest_dtdispatch.steps.table import FIRST_SHAPES, MOST_SHAPES, document
 from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.rendered import lines_of
 from tests.steps.test_measure import clear_as_a_program_does
@@ -40,8 +39,11 @@ def count(step: Step, inputs: Iterable[Any], warmup: int = 0) -> Steps:
 
 
 def steps_of(shapes: Iterable[str], misses: list[int], warmup: int = 0) -> Steps:
-    counted = tuple(StepCounts(hits=3, missed=(MISS,) * n, cache_growth=(("native", n),)) for n in misses)
+    counted = tuple(StepCounts(hits=3, events=(MISS,) * n, cache_growth=(("native", n),)) for n in misses)
     return Steps("decode", counted[:warmup], counted[warmup:], tuple(shapes))
+
+
+GROWN = replace(steady := steps_of("aba", [1, 0, 0]), steps=(*steady.steps[:2], StepCounts(spec_growth=1)))
 
 
 def one(given: Any) -> None:
@@ -115,32 +117,28 @@ def test_where_nothing_is_measured_the_step_runs_once_with_each_input(inputs: An
     assert (steps.steps, steps.inputs, steps.steady_after) == ((), (), (0, 0))
 
 
-def test_each_input_is_asked_for_when_its_step_is_due() -> None:
+@pytest.mark.parametrize("run", [count, lambda step, inputs: DtDispatch().steps(step, inputs=inputs)])
+def test_an_input_is_asked_for_when_its_step_is_due_and_what_raises_raises_at_once(
+    run: Callable[..., Any],
+) -> None:
     log: list[str] = []
 
     def inputs() -> Iterator[int]:
-        for n in range(2):
+        for n in itertools.count():
             log.append(f"made {n}")
-            yield n
+            yield 1 // (2 - n)
 
-    DtDispatch().steps(lambda n: log.append(f"step {n}"), inputs=inputs())
-    assert log == ["made 0", "step 0", "made 1", "step 1"]
-
-
-@pytest.mark.parametrize("run", [count, lambda step, inputs: DtDispatch().steps(step, inputs=inputs)])
-def test_a_step_and_a_generator_that_raise_raise_at_once(run: Callable[..., Any]) -> None:
-    seen: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        run(lambda n: log.append("ran"), inputs())
+    assert log == ["made 0", "ran", "made 1", "ran", "made 2"]
 
     def step(number: int) -> None:
-        seen.append(number)
-        if number == 2:
-            raise KeyError("of the program")
+        log.append("fails")
+        raise KeyError("of the program")
 
     with pytest.raises(KeyError, match="of the program"):
         run(step, range(9))
-    assert seen == [0, 1, 2]
-    with pytest.raises(ZeroDivisionError):
-        run(one, (1 // n for n in (1, 0)))
+    assert log.count("fails") == 1
 
 
 # The text of an input
@@ -189,8 +187,7 @@ def test_placements_and_mesh_are_part_of_a_shape(group_owner: ProcessGroupOwner)
 
 
 def test_values_and_addresses_make_no_other_shape_and_long_inputs_stay_apart() -> None:
-    assert shape_of(torch.zeros(4)) == shape_of(torch.ones(4))
-    assert shape_of(Items()) == shape_of(Items())
+    assert shape_of([torch.zeros(4), Items()]) == shape_of([torch.ones(4), Items()])
     short, other = shape_of(list(range(999))), shape_of([*range(998), 5])
     assert len(short) == len(other) == MAX_LENGTH
     assert short != other
@@ -200,35 +197,22 @@ def test_values_and_addresses_make_no_other_shape_and_long_inputs_stay_apart() -
 
 
 @pytest.mark.parametrize(
-    ("shapes", "misses", "steady"),
+    ("shapes", "misses", "warmup", "steady"),
     [
-        ("aaaa", [0, 0, 0, 0], Steady(0, 0)),
-        ("aabcab", [1, 0, 1, 1, 0, 0], Steady(3, 4)),
-        ("abcd", [1, 0, 0, 0], Steady(1, 1)),
-        ("abab", [1, 1, 0, 1], None),
-        ("a", [1], None),
-        ("", [], Steady(0, 0)),
+        ("aaaa", [0, 0, 0, 0], 0, Steady(0, 0)),
+        ("aabcab", [1, 0, 1, 1, 0, 0], 0, Steady(3, 4)),
+        ("abcd", [1, 0, 0, 0], 0, Steady(1, 1)),
+        ("abab", [1, 1, 0, 1], 0, None),
+        ("a", [1], 0, None),
+        ("", [], 0, Steady(0, 0)),
+        ("abca", [1, 1, 1, 0], 2, Steady(3, 1)),  # shapes of the warm-up are known, its steps do not count
+        ("aba", [1, 1, 0], 2, Steady(2, 0)),
     ],
 )
 def test_a_step_is_steady_after_its_last_miss_unless_that_is_its_end(
-    shapes: str, misses: list[int], steady: Steady | None
+    shapes: str, misses: list[int], warmup: int, steady: Steady | None
 ) -> None:
-    assert steps_of(shapes, misses).steady_after == steady
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 2)), max_size=12))
-def test_no_step_misses_after_it_is_steady(steps: list[tuple[str, int]]) -> None:
-    found = steps_of((shape for shape, _ in steps), [misses for _, misses in steps])
-    if (steady := found.steady_after) is None:
-        assert found.steps[-1].misses
-    else:
-        assert not any(step.misses for step in found.steps[steady.steps :])
-        assert steady.shapes == len({shape for shape, _ in steps[: steady.steps]})
-
-
-def test_shapes_of_the_warm_up_are_known_and_its_steps_do_not_count() -> None:
-    assert steps_of("abca", [1, 1, 1, 0], warmup=2).steady_after == Steady(3, 1)
-    assert steps_of("aba", [1, 1, 0], warmup=2).steady_after == Steady(2, 0)
+    assert steps_of(shapes, misses, warmup).steady_after == steady
 
 
 # What is counted
@@ -289,20 +273,6 @@ def test_the_warm_up_is_run_and_not_counted(mesh: DeviceMesh) -> None:
     steps = count(lambda batch: batch + batch, batches, warmup=2)
     assert [one.misses for one in (*steps.warmup, *steps.steps)] == [1, 1, 0, 0]
     assert steps.inputs == ("f32[8,8]S0@4", "f32[16,8]S0@4") * 2
-    assert steps.steady_after == (2, 0)
-
-
-def test_a_shape_whose_plan_was_dropped_misses_again(mesh: DeviceMesh) -> None:
-    a = DTensor.from_local(torch.rand(2, 8), mesh, [Shard(0)])
-
-    def step(number: int) -> None:
-        if number == 3:
-            clear_as_a_program_does()
-        a + a
-
-    steps = count(step, [1, 2, 3, 2, 3, 1])
-    assert [counts.misses for counts in steps.steps] == [1, 0, 1, 0, 1, 0]
-    assert steps.missed[-1].reason == "the caches were cleared since its last call"
 
 
 def test_what_makes_the_inputs_is_no_part_of_the_steps(mesh: DeviceMesh) -> None:
@@ -362,24 +332,17 @@ def test_of_many_shapes_the_rest_is_one_line_unless_all_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "misses", "state", "tone"),
+    ("steps", "state", "tone", "note"),
     [
-        ("ab", [1, 0], "steady after 1 shape", Tone.GOOD),
-        ("aa", [0, 0], "steady", Tone.GOOD),
-        ("ab", [0, 1], "misses", Tone.BAD),
+        (steps_of("ab", [1, 0]), "steady after 1 shape", Tone.GOOD, "steady after 1 shape and 1 step"),
+        (steps_of("aa", [0, 0]), "steady", Tone.GOOD, "steady after 0 shapes and 0 steps"),
+        (steps_of("ab", [0, 1]), "misses", Tone.BAD, "never steady, the last step missed"),
+        (GROWN, "steady after 1 shape, grows", Tone.BAD, "steady after 1 shape and 1 step"),
     ],
 )
-def test_the_state_of_steps_with_inputs(shapes: str, misses: list[int], state: str, tone: Tone) -> None:
-    steps = steps_of(shapes, misses)
-    [table, _] = document({"test_step": (steps,)}, View()).blocks
-    assert state_of(steps) == state
-    assert table.groups[0].lines[0].tone is tone  # type: ignore[union-attr]
-
-
-def test_steps_that_grow_after_they_were_steady_say_so() -> None:
-    steady = steps_of("aba", [1, 0, 0])
-    grown = replace(steady, steps=(*steady.steps[:2], StepCounts(spec_growth=1)))
-    assert state_of(grown) == "steady after 1 shape, grows"
-    assert "inputs of 2 shapes in 2 steps: never steady, the last step missed" in text_of(
-        steps_of("ab", [0, 1])
-    )
+def test_the_state_of_steps_with_inputs(steps: Steps, state: str, tone: Tone, note: str) -> None:
+    table = document({"test_step": (steps,)}, View()).blocks[0]
+    assert isinstance(table, Table)
+    line = table.groups[0].lines[0]
+    assert (line.proof, line.tone) == (state, tone)
+    assert line.notes[0].endswith(f" steps: {note}")

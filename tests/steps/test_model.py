@@ -1,4 +1,4 @@
-"""What was counted of a step."""
+"""What was counted of a step, and what happened in several steps, one line a cause."""
 
 from __future__ import annotations
 
@@ -8,112 +8,135 @@ import pytest
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.steps.events import Miss, QueriedCache, Redistribution, Wrapping
+from pytest_dtdispatch.steps.events import (
+    Collective,
+    Miss,
+    QueriedCache,
+    Redistribution,
+    Unwrapping,
+    Wrapping,
+    by_cause,
+    ranged,
+)
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "first call of this op", QueriedCache.NATIVE)
 AT = CodePlace("/train.py", 3, "layers.0", Phase.FORWARD)
-WRAPPED = Wrapping("from_local", "f32[8,8]", ("S0",), AT)
+WRAPPED = Wrapping("from_local", "f32[8,8]", ("S0",), place=AT)
 GATHER = Redistribution("mm.default", "f32[8,8]", ("S0", "R"), ("R", "R"), 256)
+RAN = (Collective("all_gather", 64), Collective("all_reduce"), Collective("all_gather"))
+STEP = StepCounts(
+    hits=2,
+    unpropagated=1,
+    events=(MISS, GATHER, *RAN, WRAPPED, WRAPPED, Unwrapping("to_local", "f32[8]", ("R",))),
+    cache_growth=(("native", 1), ("FakeTensor", 3), ("python", 0)),
+    spec_growth=4,
+    dtensor_growth=5,
+    host_memory_growth_bytes=4096,
+)
 
 
-def details_of(count: float) -> tuple[str, ...]:
-    assert isinstance(count, Count)
-    return count.details
+def grown(length: int, call: int = 0, op: str = "bmm") -> Miss:
+    reason = f"shape of self [8,{length}], was [8,{length - 1}]"
+    return Miss(f"{op}(f32[8,{length}]S0)@4", reason, QueriedCache.NATIVE, cause="shape of self", call=call)
 
 
-def test_calls_are_hits_misses_and_what_asks_no_cache() -> None:
-    step = StepCounts(hits=3, missed=(MISS, MISS), unpropagated=1)
-    assert (step.calls, step.misses) == (6, 2)
+def gathered(rows: int, op: str = "redistribute") -> Redistribution:
+    return Redistribution(op, f"f32[{rows},64]", ("S0",), ("R",), rows * 256)
 
 
 def test_totals_are_over_all_steps_and_leave_the_warm_up_out() -> None:
-    step = StepCounts(
-        hits=2,
-        missed=(MISS,),
-        redistributions=(GATHER,),
-        collectives=(("all_gather", 2), ("all_reduce", 1)),
-        wraps=(WRAPPED, WRAPPED),
-        unwraps=(WRAPPED,),
-        cache_growth=(("native", 1), ("FakeTensor", 3)),
-        spec_growth=4,
-        dtensor_growth=5,
-        host_memory_growth_bytes=4096,
-    )
-    steps = Steps("train", (step, step, step), (step, step))
-    assert (steps.calls, steps.hits, steps.misses) == (6, 4, 2)
-    assert steps.collectives == {"all_gather": 4, "all_reduce": 2}
-    assert steps.cache_growth == {"native": 2, "FakeTensor": 6}
+    steps = Steps("train", (STEP, STEP, STEP), (STEP, STEP))
+    assert (steps.calls, steps.hits, steps.misses, steps.missed) == (8, 4, 2, (MISS, MISS))
+    assert (steps.collectives, steps.collective_runs) == ({"all_gather": 4, "all_reduce": 2}, RAN * 2)
+    assert steps.cache_growth == {"native": 2, "FakeTensor": 6, "python": 0}
     assert (steps.spec_growth, steps.dtensor_growth, steps.host_memory_growth_bytes) == (8, 10, 8192)
-    assert steps.missed == (MISS, MISS)
-    assert steps.misses_per_step == 1
-    assert steps.redistributes_per_step == 1
-    assert steps.collectives_per_step == 3
-    assert (steps.wraps_per_step, steps.unwraps_per_step) == (2, 1)
-    assert details_of(steps.wraps_per_step) == (
-        "from_local: f32[8,8] S0, at /train.py:3 in layers.0 (forward) (twice in each of steps 1-2)",
-    )
+    per_step = steps.misses_per_step, steps.redistributes_per_step, steps.collectives_per_step
+    assert (*per_step, steps.wraps_per_step, steps.unwraps_per_step) == (1, 1, 3, 2, 1)
+    assert (steps.spec_growth_per_step, steps.dtensor_growth_per_step) == (4, 5)
     assert steps.cache_growth_per_step == 3, "of the cache that grew most"
-    assert steps.spec_growth_per_step == 4
-    assert steps.dtensor_growth_per_step == 5
 
 
-def test_where_nothing_is_measured_every_count_is_0() -> None:
+@pytest.mark.parametrize(
+    ("count", "details"),
+    [
+        (
+            "wraps_per_step",
+            ("from_local: f32[8,8] S0, at /train.py:3 in layers.0 (forward) (twice in each of steps 1-2)",),
+        ),
+        ("cache_growth_per_step", ("native: +2 over 2 steps", "FakeTensor: +6 over 2 steps")),
+    ],
+)
+def test_a_count_lists_what_it_consists_of(count: str, details: tuple[str, ...]) -> None:
+    found = getattr(Steps("train", (), (STEP, STEP)), count)
+    assert isinstance(found, Count)
+    assert found.details == details
+
+
+def test_where_nothing_is_measured_every_count_is_0_and_memory_may_be_unknown() -> None:
     steps = Steps("train", (), ())
-    counts = (
-        steps.calls,
-        steps.misses_per_step,
-        steps.redistributes_per_step,
-        steps.collectives_per_step,
-        steps.wraps_per_step,
-        steps.unwraps_per_step,
-        steps.cache_growth_per_step,
-        steps.spec_growth_per_step,
-        steps.dtensor_growth_per_step,
-        steps.host_memory_growth_bytes,
-    )
-    assert counts == (0,) * len(counts)
-    assert not steps.unsteady
-
-
-def test_memory_that_the_system_does_not_tell_is_none() -> None:
+    numbers = {
+        name: getattr(steps, name)
+        for name in dir(steps)
+        if name.endswith(("s_per_step", "h_per_step", "_bytes"))
+    }
+    assert len(numbers) == 9
+    assert not any((steps.calls, steps.unsteady, *numbers.values()))
     assert Steps("train", (), (StepCounts(),)).host_memory_growth_bytes is None
 
 
-def test_a_place_is_no_part_of_what_makes_two_runs_equal() -> None:
+def test_places_and_memory_are_no_part_of_what_makes_two_runs_equal() -> None:
     elsewhere = replace(WRAPPED, place=replace(AT, line=4))
     assert elsewhere == WRAPPED
     assert elsewhere.origin != WRAPPED.origin, "it is another cause"
-
-
-def test_memory_is_no_part_of_what_makes_two_runs_equal() -> None:
-    step = StepCounts(hits=1, host_memory_growth_bytes=4096)
-    assert step == replace(step, host_memory_growth_bytes=0)
-    assert step != replace(step, hits=2)
+    assert replace(STEP, host_memory_growth_bytes=0) == STEP != replace(STEP, hits=3)
 
 
 def test_a_step_with_another_number_of_calls_is_unsteady_and_both_counts_are_told() -> None:
     three, four = StepCounts(hits=3), StepCounts(hits=4)
-    assert (
-        Steps("train", (four,), (three, three, four, three)).unsteady == "3 calls in step 1 and 4 in step 3"
-    )
+    unsteady = Steps("train", (four,), (three, three, four, three)).unsteady
+    assert unsteady == "3 calls in step 1 and 4 in step 3"
     assert not Steps("train", (four,), (three, three)).unsteady, "the warm-up may differ"
 
 
-def test_a_count_lists_equal_misses_once() -> None:
-    steps = Steps("train", (), (StepCounts(missed=(MISS, MISS)), StepCounts(missed=(MISS,))))
-    assert steps.misses_per_step == 1.5
-    assert details_of(steps.misses_per_step) == (f"{MISS} (1 to 2 times in each of steps 1-2)",)
-
-
 def test_a_redistribution_tells_the_dimensions_that_change() -> None:
-    assert GATHER.mesh_dims == (0,)
     assert str(GATHER) == "mm.default: f32[8,8] S0 R -> R R on mesh dimension 0, 256 bytes"
-    both = replace(GATHER, source=("S0", "S1"), target=("R", "R"))
-    assert "on mesh dimensions 0, 1" in str(both)
+    assert "on mesh dimensions 0, 1" in str(replace(GATHER, source=("S0", "S1"), target=("R", "R")))
 
 
-@pytest.mark.parametrize(("growth", "text"), [(1, "native: +1 over 1 step"), (-2, "native: -2 over 1 step")])
-def test_caches_that_grew_are_listed(growth: int, text: str) -> None:
-    steps = Steps("train", (), (StepCounts(cache_growth=(("native", growth), ("python", 0))),))
-    assert details_of(steps.cache_growth_per_step) == (text,)
+def test_one_cause_in_five_steps_is_one_line_with_its_steps_and_the_range_of_what_changed() -> None:
+    assert by_cause([[grown(n)] for n in range(9, 14)]) == [
+        "bmm(f32[8,9-13]S0)@4: shape of self [8,9-13], was [8,8-12] (once in each of steps 1-5)"
+    ]
+    assert by_cause([[gathered(n), gathered(64, "mm.default")] for n in (3, 4)]) == [
+        "redistribute: f32[3-4,64] S0 -> R on mesh dimension 0, 768-1,024 bytes (once in each of steps 1-2)",
+        "mm.default: f32[64,64] S0 -> R on mesh dimension 0, 16,384 bytes (once in each of steps 1-2)",
+    ]
+
+
+def test_calls_of_two_places_are_two_causes_and_equal_ones_one_line() -> None:
+    apart = by_cause([[grown(9, call=1), grown(99, call=2)], [grown(10, call=1), grown(100, call=2)]])
+    assert [line.partition(":")[0] for line in apart] == ["bmm(f32[8,9-10]S0)@4", "bmm(f32[8,99-100]S0)@4"]
+    [equal] = by_cause([[grown(9, call=1), grown(9, call=2)], [grown(10, call=1), grown(10, call=2)]])
+    assert equal.endswith("(twice in each of steps 1-2)")
+
+
+@pytest.mark.parametrize(
+    ("steps", "when"),
+    [
+        ([1], ""),
+        ([3], " (3x)"),
+        ([0, 1, 0], " (once in step 2)"),
+        ([1, 0, 1, 1], " (once in each of steps 1, 3-4)"),
+        ([3, 1], " (1 to 3 times in each of steps 1-2)"),
+    ],
+)
+def test_a_line_says_how_often_it_was_in_which_step(steps: list[int], when: str) -> None:
+    [line] = by_cause([[grown(9)] * times for times in steps])
+    assert line == f"bmm(f32[8,9]S0)@4: shape of self [8,9], was [8,8]{when}"
+
+
+def test_numbers_inside_of_names_are_no_ranges() -> None:
+    assert ranged(["mesh ('dp3',), were ('dp2',)", "mesh ('dp4',), were ('dp3',)"]) == (
+        "mesh ('dp3',), were ('dp2',) ... ('dp4',), were ('dp3',)"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_dtdispatch.steps.loop import LiveObjects
+from pytest_dtdispatch.steps.counter import LiveObjects
 from pytest_dtdispatch.watch.step_watch import Allowance, Growth
 
 pytestmark = pytest.mark.torch

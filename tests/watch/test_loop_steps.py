@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.steps.events import Miss, QueriedCache
+from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
 from pytest_dtdispatch.watch.text import disturbed_line, steady_line, warmup_line
@@ -17,7 +17,7 @@ def miss(rows: int, cause: str = "shape of self") -> Miss:
 
 def missing(number: int, *missed: Miss) -> LoopStep:
     return LoopStep(
-        number, StepCounts(hits=3, missed=missed, cache_growth=(("native", len(missed)),)), 9_000_000
+        number, StepCounts(hits=3, events=missed, cache_growth=(("native", len(missed)),)), 9_000_000
     )
 
 
@@ -83,7 +83,7 @@ def test_a_line_stays_a_line_where_very_much_missed() -> None:
 
 def test_no_time_is_told_of_a_step_that_was_looked_at() -> None:
     steps = LoopSteps()
-    step = LoopStep(1, StepCounts(missed=(miss(5),)), is_looked_at=True)
+    step = LoopStep(1, StepCounts(events=(miss(5),)), is_looked_at=True)
     steps.add(step)
     assert "took" not in disturbed_line(step, steps)
     assert not steps.disturbed.timed
@@ -92,5 +92,5 @@ def test_no_time_is_told_of_a_step_that_was_looked_at() -> None:
 
 def test_the_warm_up_and_the_first_steady_step_have_lines_of_their_own() -> None:
     assert warmup_line(missing(1, miss(4))) == "step 1: warm-up: 1 of 4 calls missed"
-    counts = StepCounts(hits=24, collectives=(("all_reduce", 2),))
+    counts = StepCounts(hits=24, events=(Collective("all_reduce"),) * 2)
     assert steady_line(LoopStep(3, counts)) == "step 3: steady: 24 calls, 2 collectives, 0 misses"

@@ -32,8 +32,7 @@ from pytest_dtdispatch.measuring.repeat import (
 )
 from pytest_dtdispatch.measuring.rounds import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.measuring.signals import Signals
-from pytest_dtdispatch.steps.measure import CountedRegion
-from pytest_dtdispatch.steps.model import Steps
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
 
@@ -247,7 +246,6 @@ def _measured(
 
 def _counted(subject: Subject, signals: Signals) -> CallCounts:
     """Count what a call does that finds the caches filled, what prepares it aside."""
-    found: list[Steps] = []
     release = subject.release or (lambda result: None)
     try:
         args = subject.prepare()
@@ -256,9 +254,9 @@ def _counted(subject: Subject, signals: Signals) -> CallCounts:
         signals.is_open = False
         args = subject.prepare()
         signals.let_in()
-        with CountedRegion("call", found.append):
+        with StepCounter() as counter:
             release(subject.fn(*args))
+            counts = counter.lap()
     finally:
         signals.is_open = False
-    [counts] = found[0].steps
     return CallCounts(counts.misses, counts.redistributes, counts.collective_calls, len(counts.wraps))

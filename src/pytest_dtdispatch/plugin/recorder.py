@@ -401,9 +401,9 @@ class Recorder(api.DtDispatch):
     def _counted_region(self, name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
         """Count a region as one step, without a warm-up."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.measure import CountedRegion
+        from pytest_dtdispatch.steps.measure import counted_region
 
-        with self._recording(name), CountedRegion(name, keep):
+        with self._recording(name), counted_region(name, keep):
             yield
 
     def _keep_counts(self, steps: Steps) -> None:

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -34,10 +33,12 @@ from pytest_dtdispatch.measuring.call import (
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.places import PlaceFinder
 from pytest_dtdispatch.steps.events import (
+    AnyEvent,
     Collective,
     Miss,
     QueriedCache,
     Redistribution,
+    Unwrapping,
     Wrapping,
     change_text,
 )
@@ -100,28 +101,16 @@ class ThreadState(threading.local):
 STATM = Path("/proc/self/statm")
 
 
-class LiveCounts(NamedTuple):
-    """What there is at one moment; objects up to a constant: each holds a reference to its class."""
+class LiveObjects(NamedTuple):
+    """How many there are, up to a constant: each holds a reference to its class."""
 
-    entries: dict[str, int]
     specs: int
     dtensors: int
-    host_memory_bytes: int | None
 
     @classmethod
-    def by(cls, caches: ShardingCaches) -> LiveCounts:
-        """Look what there is."""
-        return cls(caches.entries(), sys.getrefcount(spec_type()), sys.getrefcount(DTensor), resident_bytes())
-
-    def memory_since(self, earlier: LiveCounts) -> int | None:
-        """Say how many bytes of resident memory were gained; None where the system does not tell."""
-        now, before = self.host_memory_bytes, earlier.host_memory_bytes
-        return None if now is None or before is None else now - before
-
-
-def gained(entries: dict[str, int], before: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Give how many entries each cache gained."""
-    return ((name, count - before[name]) for name, count in entries.items())
+    def now(cls) -> LiveObjects:
+        """Look how many there are, garbage among them."""
+        return cls(sys.getrefcount(spec_type()), sys.getrefcount(DTensor))
 
 
 def resident_bytes() -> int | None:
@@ -146,22 +135,17 @@ class _Running(threading.local):
 
 
 class TransferWatch:
-    """List what is told of since the last look; each method is given a function of torch, and calls it.
+    """List what is told of; each method is given a function of torch, and calls it.
 
     Args:
         here: says where in the program the calling thread is.
+        log: the list.
     """
 
-    def __init__(self, here: Callable[[], CodePlace]) -> None:
+    def __init__(self, here: Callable[[], CodePlace], log: list[Any]) -> None:
         self._here = here
+        self._log = log
         self._running = _Running()
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self.redistributions: list[Redistribution] = []
-        self.collectives: list[Collective] = []
-        self.converted: dict[Conversion, list[Wrapping]] = {Conversion.WRAP: [], Conversion.UNWRAP: []}
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Note the op whose arguments are redistributed."""
@@ -183,7 +167,7 @@ class TransferWatch:
                 result = redistribute(*args, **kwargs)
             op, handled = running.implied_by or "redistribute", running.collective_bytes
             change = _tensor_text(source), _placements(source), _placements(target)
-            self.redistributions.append(Redistribution(op, *change, handled, place))
+            self._log.append(Redistribution(op, *change, handled, place=place))
         finally:
             running.collective_bytes, running.place = outer_bytes, outer_place
         return result
@@ -200,7 +184,7 @@ class TransferWatch:
         finally:
             self._running.is_in_collective = False
         handled = max(map(_bytes, (*args, *kwargs.values(), result)))
-        self.collectives.append(Collective(kind, handled, place))
+        self._log.append(Collective(kind, handled, place=place))
         self._running.collective_bytes += handled
         return result
 
@@ -220,9 +204,9 @@ class TransferWatch:
         # In backward there may be no DTensor.
         wrapped = next((tensor for tensor in tensors if isinstance(tensor, DTensor)), None)
         if wrapped is not None:
-            text = _tensor_text(wrapped)
-            wrapping = Wrapping(converter.name, text, _placements(wrapped), self._here())
-            self.converted[converter.what].append(wrapping)
+            event = Wrapping if converter.what is Conversion.WRAP else Unwrapping
+            text, placements = _tensor_text(wrapped), _placements(wrapped)
+            self._log.append(event(converter.name, text, placements, place=self._here()))
         return result
 
 
@@ -279,16 +263,20 @@ class StepCounter:
         self._thread = ThreadState(itertools.count(), self._caches)
         self._home = self._thread.key
         self._places = PlaceFinder(base)
-        self._transfers = TransferWatch(self._places.here)
+        self._log: list[Called | _Propagated | AnyEvent] = []
+        self._transfers = TransferWatch(self._places.here, self._log)
         self._open = ExitStack()
         self._begin()
 
     def __enter__(self) -> StepCounter:
         with ExitStack() as entered:
-            measuring = entered.enter_context(Measuring(self.what))
-            self._put_in(measuring.held)
+            self._put_in(entered.enter_context(Measuring(self.what)).held)
             self._open = entered.pop_all()
-        self._held = LiveCounts.by(self._caches)
+        self._entries, self._live, self._memory = (
+            self._caches.entries(),
+            LiveObjects.now(),
+            resident_bytes(),
+        )
         self._begin()
         return self
 
@@ -316,36 +304,39 @@ class StepCounter:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
         counts = self._counted()
         gc.collect()
-        before = self._held
-        held = self._held = LiveCounts.by(self._caches)
-        self._begin()
+        before, self._live = self._live, LiveObjects.now()
+        memory_before, memory = self._memory, resident_bytes()
+        self._memory = memory
         return replace(
-            counts,
-            cache_growth=(*counts.cache_growth, *gained(held.entries, before.entries)),
-            spec_growth=held.specs - before.specs,
-            dtensor_growth=held.dtensors - before.dtensors,
-            host_memory_growth_bytes=held.memory_since(before),
+            self._with_entries(counts),
+            spec_growth=self._live.specs - before.specs,
+            dtensor_growth=self._live.dtensors - before.dtensors,
+            host_memory_growth_bytes=None
+            if memory is None or memory_before is None
+            else memory - memory_before,
         )
 
+    def _with_entries(self, counts: StepCounts) -> StepCounts:
+        """Add what caches gained, and begin to count anew."""
+        before, self._entries = self._entries, self._caches.entries()
+        self._begin()
+        gained = ((name, count - before[name]) for name, count in self._entries.items())
+        return replace(counts, cache_growth=(*counts.cache_growth, *gained))
+
     def _counted(self) -> StepCounts:
-        """Give what was counted in this lap, less growth; nothing that it was read from is held any more."""
+        """Return what was counted in this lap, less growth; what it was read from is not held any more."""
         native_hits, native_misses = self._native_since()
         propagated = [entry for entry in self._log if isinstance(entry, _Propagated)]
         self._check(native_misses, propagated)
-        missed, moved = self._explained(), self._transfers
         native_entries = sum(one.asked is QueriedCache.NATIVE and not one.error for one in propagated)
+        events = tuple(self._explained())
         self._log.clear()
         return StepCounts(
             hits=native_hits + self._python_hits,
-            missed=missed,
             unpropagated=self._unpropagated,
             native_misses=native_misses,
             python_misses=self._python_misses,
-            redistributions=tuple(moved.redistributions),
-            collectives=tuple(sorted(Counter(one.kind for one in moved.collectives).items())),
-            collective_runs=tuple(moved.collectives),
-            wraps=tuple(moved.converted[Conversion.WRAP]),
-            unwraps=tuple(moved.converted[Conversion.UNWRAP]),
+            events=events,
             cache_growth=(("native", native_entries),) if self._caches.has_native else (),
         )
 
@@ -353,11 +344,8 @@ class StepCounter:
         self._lap += 1
         self._thread.begin(self._lap)
         self._places.begin_step()
-        self._transfers.forget()
-        self._log: list[Called | _Propagated] = []
-        self._python_hits = 0
-        self._python_misses = 0
-        self._unpropagated = 0
+        self._log.clear()
+        self._python_hits = self._python_misses = self._unpropagated = 0
         self._native_before_clear = (0, 0)
         self._native = self._caches.native_stats()
 
@@ -391,9 +379,9 @@ class StepCounter:
 
     def on_custom_handler(self, handler: Function, *args: Any, **kwargs: Any) -> Any:
         """Count an op whose handler asks no cache."""
-        before = self._asked_so_far()
+        before = self._thread.last_call(self._lap)
         result = handler(*args, **kwargs)
-        if self._asked_so_far() == before:
+        if self._thread.last_call(self._lap) == before:
             self._unpropagated += 1
             self._thread.tell(self._lap)
         return result
@@ -440,9 +428,6 @@ class StepCounter:
         at, place = thread.tell(self._lap), self._places.here()
         self._log.append(_Propagated(schema, asked, nested, error, at, place))
 
-    def _asked_so_far(self) -> tuple[int, int, tuple[int, int]]:
-        return len(self._log), self._python_hits, self._caches.native_stats()
-
     def _native_since(self) -> tuple[int, int]:
         """Hits and misses of the native cache in this lap, those before it was cleared among them."""
         hits, misses = self._caches.native_stats()
@@ -460,18 +445,20 @@ class StepCounter:
                 stacklevel=3,
             )
 
-    def _explained(self) -> tuple[Miss, ...]:
-        missed = []
+    def _explained(self) -> Iterator[AnyEvent]:
+        """Give what happened, in order, with the reason of each miss."""
         for entry in self._log:
             if isinstance(entry, _Propagated):
-                miss, entry = self._explain(entry)
-                missed.append(miss)
-            self._seen.note(entry)
-        return tuple(missed)
+                call = entry.schema.op, entry.schema.args_schema, entry.schema.kwargs_schema
+                called = self._describer.called(*call, entry.at)
+                yield self._miss(entry, called)
+                self._seen.note(called)
+            elif isinstance(entry, Called):
+                self._seen.note(entry)
+            else:
+                yield entry
 
-    def _explain(self, one: _Propagated) -> tuple[Miss, Called]:
-        call = one.schema.op, one.schema.args_schema, one.schema.kwargs_schema
-        called = self._describer.called(*call, one.at)
+    def _miss(self, one: _Propagated, called: Called) -> Miss:
         if one.error:
             reason = Reason(f"propagation raised {one.error}, and that is not kept")
         elif one.asked is QueriedCache.NONE:
@@ -480,10 +467,16 @@ class StepCounter:
             )
         else:
             reason = self._seen.why(called)
-        where = one.at.call, one.at.thread != self._home, one.place
         return Miss(
-            _signature_text(one.schema), reason.text, one.asked, one.nested, reason.without_values, *where
-        ), called
+            signature=_signature_text(one.schema),
+            reason=reason.text,
+            asked=one.asked,
+            nested=one.nested,
+            cause=reason.without_values or reason.text,
+            call=one.at.call,
+            elsewhere=one.at.thread != self._home,
+            place=one.place,
+        )
 
 
 def _signature_text(schema: Any) -> str:
@@ -491,14 +484,20 @@ def _signature_text(schema: Any) -> str:
 
 
 class CallNotes(UnnoticedMode):
-    """Note every DTensor op, so that it is known what later misses have that these calls had not."""
+    """Note every DTensor op, so that it is known what later misses have that these calls had not.
+
+    Where it cannot be taken out, as it is not innermost, it is switched off.
+    """
 
     def __init__(self, counter: StepCounter) -> None:
         super().__init__()
+        self.is_on = True
         self._counter = counter
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
+        if not self.is_on:
+            return func(*args, **kwargs or {})
         call = OpCall(func, args, kwargs or {})
         self._counter.note_place()
         result = call.run()

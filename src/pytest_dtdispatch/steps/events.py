@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby, takewhile
-from typing import Protocol
+from typing import ClassVar, TypeAlias
 
 from pytest_dtdispatch.core.events import CodePlace
 
@@ -24,7 +24,28 @@ class QueriedCache(str, Enum):
 
 
 @dataclass(frozen=True)
-class Miss:
+class StepEvent:
+    """Something that happened in a step.
+
+    Args:
+        place: where in the program; None where that is not known.
+    """
+
+    verb: ClassVar[str]  # what a step did
+    common: ClassVar[tuple[str, ...]]  # what it shares with others that may differ in size alone
+    place: CodePlace | None = field(default=None, compare=False, kw_only=True)
+
+    @property
+    def origin(self) -> Hashable:
+        """What it has in common with others of the same cause."""
+        return *(getattr(self, name) for name in self.common), self.place
+
+    def _at_place(self, text: str) -> str:
+        return f"{text}, at {self.place}" if self.place else text
+
+
+@dataclass(frozen=True)
+class Miss(StepEvent):
     """One call whose sharding was propagated.
 
     Args:
@@ -38,6 +59,8 @@ class Miss:
         place: where in the program it was made; None where that is not known.
     """
 
+    verb = "missed"
+    common = ("op", "call", "elsewhere", "cause")
     signature: str
     reason: str
     asked: QueriedCache
@@ -45,20 +68,18 @@ class Miss:
     cause: str = field(default="", compare=False)
     call: int = field(default=0, compare=False)
     elsewhere: bool = False
-    place: CodePlace | None = field(default=None, compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.signature}: {self.reason}{_at(self.place)}"
 
     @property
-    def origin(self) -> Hashable:
-        """What it has in common with misses of the same cause in other steps."""
-        op = self.signature.partition("(")[0]
-        return op, self.call, self.elsewhere, self.cause or self.reason, self.place
+    def op(self) -> str:
+        """The op that was called."""
+        return self.signature.partition("(")[0]
+
+    def __str__(self) -> str:
+        return self._at_place(f"{self.signature}: {self.reason}")
 
 
 @dataclass(frozen=True)
-class Redistribution:
+class Redistribution(StepEvent):
     """One DTensor whose placements were changed, asked for or implied by an op.
 
     Args:
@@ -71,12 +92,13 @@ class Redistribution:
         place: where in the program it was made; None where that is not known.
     """
 
+    verb = "redistributed"
+    common = ("op", "source", "target")
     op: str
     tensor: str
     source: tuple[str, ...]
     target: tuple[str, ...]
     bytes: int
-    place: CodePlace | None = field(default=None, compare=False)
 
     @property
     def mesh_dims(self) -> tuple[int, ...]:
@@ -86,43 +108,32 @@ class Redistribution:
 
     def __str__(self) -> str:
         dims = f"dimension{'s' * (len(self.mesh_dims) > 1)} {', '.join(map(str, self.mesh_dims))}"
-        return (
-            f"{self.op}: {self.tensor} {change_text(self.source, self.target)} "
-            f"on mesh {dims}, {self.bytes:,} bytes{_at(self.place)}"
-        )
-
-    @property
-    def origin(self) -> Hashable:
-        """What it has in common with others that may differ in size alone."""
-        return self.op, self.source, self.target, self.place
+        change = change_text(self.source, self.target)
+        return self._at_place(f"{self.op}: {self.tensor} {change} on mesh {dims}, {self.bytes:,} bytes")
 
 
 @dataclass(frozen=True)
-class Collective:
+class Collective(StepEvent):
     """One collective that ran, whoever called it.
 
     Args:
         kind: by the name of torch's function: ``all_gather``.
-        bytes: what it handled on this rank, by shape, as of a redistribution.
+        bytes: what it handled on this rank, by shape, as of a redistribution; no part of equality.
         place: where in the program it was called; None where that is not known.
     """
 
+    verb = "ran"
+    common = ("kind",)
     kind: str
-    bytes: int = 0
-    place: CodePlace | None = field(default=None, compare=False)
+    bytes: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.bytes:,} bytes{_at(self.place)}"
-
-    @property
-    def origin(self) -> Hashable:
-        """What it has in common with others that may differ in size alone."""
-        return self.kind, self.place
+        return self._at_place(f"{self.kind}: {self.bytes:,} bytes")
 
 
 @dataclass(frozen=True)
-class Wrapping:
-    """One DTensor that was made of a local tensor, or taken apart into it.
+class Wrapping(StepEvent):
+    """One DTensor that was made of a local tensor.
 
     Args:
         name: of the function: ``from_local``, ``distribute_tensor``, ``to_local``, or ``DTensor`` where it
@@ -132,18 +143,24 @@ class Wrapping:
         place: where in the program it was made or taken apart; None where that is not known.
     """
 
+    verb = "wrapped"
+    common = ("name", "placements")
     name: str
     tensor: str
     placements: tuple[str, ...]
-    place: CodePlace | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.tensor} {' '.join(self.placements)}{_at(self.place)}"
+        return self._at_place(f"{self.name}: {self.tensor} {' '.join(self.placements)}")
 
-    @property
-    def origin(self) -> Hashable:
-        """What it has in common with others that may differ in size alone."""
-        return self.name, self.placements, self.place
+
+@dataclass(frozen=True)
+class Unwrapping(Wrapping):
+    """One DTensor that was taken apart into its local tensor, likewise."""
+
+    verb = "unwrapped"
+
+
+AnyEvent: TypeAlias = Miss | Redistribution | Collective | Wrapping | Unwrapping
 
 
 def change_text(source: Iterable[str], target: Iterable[str]) -> str:
@@ -156,20 +173,8 @@ def change_text(source: Iterable[str], target: Iterable[str]) -> str:
     return f"{' '.join(source)} -> {' '.join(target)}"
 
 
-def _at(place: CodePlace | None) -> str:
-    return f", at {place}" if place else ""
-
-
 # A number that stands alone: those of f32, S0 and dp7 are parts of names.
 NUMBER = re.compile(r"(?<![\w.#])(?:\d{1,3}(?:,\d{3})+(?= bytes)|\d+)(?![\w.])")
-
-
-class StepEvent(Protocol):
-    """What may happen in a step."""
-
-    @property
-    def origin(self) -> Hashable:
-        """What it has in common with others of the same cause."""
 
 
 def by_cause(steps: Sequence[Iterable[StepEvent]]) -> list[str]:

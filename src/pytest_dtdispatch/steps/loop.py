@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any, NamedTuple
 
-from torch.distributed.tensor import DTensor
-
-from pytest_dtdispatch.steps.counter import CallNotes, StepCounter, gained
+from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.hooks import watching_ops, watching_transfers
 from pytest_dtdispatch.torchapi.ops import open_modes
-from pytest_dtdispatch.torchapi.tensors import spec_type
-
-
-class LiveObjects(NamedTuple):
-    """How many there are, up to a constant, garbage among them."""
-
-    specs: int
-    dtensors: int
-
-
-class LoopNotes(CallNotes):
-    """Note DTensor ops for a while. Where it cannot be taken out, as it is not innermost, it does nothing."""
-
-    is_on = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        __tracebackhide__ = True
-        if self.is_on:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        return func(*args, **kwargs or {})
 
 
 class LoopCounter(StepCounter):
@@ -46,9 +21,8 @@ class LoopCounter(StepCounter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._entries: dict[str, int] = {}
         self._look = ExitStack()
-        self._notes: LoopNotes | None = None
+        self._notes: CallNotes | None = None
         self.is_looking = False
 
     def _put_in(self, held: ExitStack) -> None:
@@ -56,15 +30,10 @@ class LoopCounter(StepCounter):
         held.enter_context(watching_ops(self))
         held.callback(self.look_away)
         held.callback(self.end_notes)
-        self._entries = self._caches.entries()
 
     def lap(self) -> StepCounts:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
-        counts = self._counted()
-        entries, before = self._caches.entries(), self._entries
-        self._entries = entries
-        self._begin()
-        return replace(counts, cache_growth=(*counts.cache_growth, *gained(entries, before)))
+        return self._with_entries(self._counted())
 
     def quiet_lap(self) -> int | None:
         """Begin to count anew where there were hits alone, and return how many calls; else do nothing.
@@ -98,7 +67,7 @@ class LoopCounter(StepCounter):
     def begin_notes(self) -> None:
         """Note every op from now on; not below modes of the program, which may be closed before this is."""
         if not open_modes():
-            self._notes = LoopNotes(self)
+            self._notes = CallNotes(self)
             self._notes.__enter__()
 
     def end_notes(self) -> None:
@@ -109,8 +78,3 @@ class LoopCounter(StepCounter):
         if open_modes()[-1:] == [self._notes]:
             self._notes.__exit__(None, None, None)
             self._notes = None
-
-    @staticmethod
-    def live() -> LiveObjects:
-        """Look how many objects there are; each holds a reference to its class."""
-        return LiveObjects(sys.getrefcount(spec_type()), sys.getrefcount(DTensor))

@@ -73,27 +73,16 @@ def _text(given: Any) -> str:
     return escape_controls(" ".join(ADDRESS.sub("", text).split()))
 
 
-class CountedRegion(StepCounter):
-    """Count a region as one step, from the ``with`` to its end.
-
-    Args:
-        name: of the step.
-        keep: is given the step, where the region ended without an exception.
-    """
-
-    def __init__(self, name: str, keep: Callable[[Steps], None]) -> None:
-        super().__init__()
-        self.name = name
-        self._keep = keep
-
-    def __exit__(self, *exception: Any) -> None:
-        __tracebackhide__ = True
+@contextmanager
+def counted_region(name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
+    """Count a region as one step; the step is kept where the region ended without an exception."""
+    __tracebackhide__ = True
+    with StepCounter() as counter:
         try:
-            counts = self.lap()
+            yield
         finally:
-            super().__exit__(*exception)
-        if exception[0] is None:
-            self._keep(Steps(self.name, (), (counts,)))
+            counts = counter.lap()
+    keep(Steps(name, (), (counts,)))
 
 
 def _numbered(number: int, name: str, among: str = "") -> str:

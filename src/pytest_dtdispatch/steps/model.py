@@ -7,30 +7,79 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.text import plural, shown, step_name
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.steps.events import Collective, Miss, Redistribution, StepEvent, Wrapping, by_cause
+from pytest_dtdispatch.steps.events import (
+    AnyEvent,
+    Collective,
+    Miss,
+    Redistribution,
+    StepEvent,
+    Unwrapping,
+    Wrapping,
+    by_cause,
+)
+
+E = TypeVar("E", bound=StepEvent)
+
+
+class EventLists:
+    """What follows from the list of what happened, in a step or in several."""
+
+    @property
+    def events(self) -> tuple[AnyEvent, ...]:
+        """What happened, in order."""
+        raise NotImplementedError
+
+    def of(self, kind: type[E]) -> tuple[E, ...]:
+        """Return what happened of one kind, in order."""
+        return tuple(event for event in self.events if type(event) is kind)
+
+    @property
+    def missed(self) -> tuple[Miss, ...]:
+        """Every call that propagated."""
+        return self.of(Miss)
+
+    @property
+    def misses(self) -> int:
+        """Calls that propagated."""
+        return len(self.missed)
+
+    @property
+    def redistributions(self) -> tuple[Redistribution, ...]:
+        """Every redistribution, asked for or implied."""
+        return self.of(Redistribution)
+
+    @property
+    def collective_runs(self) -> tuple[Collective, ...]:
+        """Every collective, FSDP's and the program's own too."""
+        return self.of(Collective)
+
+    @property
+    def wraps(self) -> tuple[Wrapping, ...]:
+        """Every DTensor that was made of a local tensor."""
+        return self.of(Wrapping)
+
+    @property
+    def unwraps(self) -> tuple[Wrapping, ...]:
+        """Every DTensor that was taken apart."""
+        return self.of(Unwrapping)
 
 
 @dataclass(frozen=True)
-class StepCounts:
+class StepCounts(EventLists):
     """Counts of one step.
 
     Args:
         hits: calls that a sharding-propagation cache answered.
-        missed: calls that propagated, in the order they were made.
         unpropagated: calls that never ask the propagator, such as ``is_same_size``.
         native_misses: misses of the native cache, by torch's own counter.
         python_misses: misses of the Python cache, by its own counter, those inside a propagation too.
-        redistributions: in the order they were made.
-        collectives: how many of each kind were run, FSDP's and the program's own too.
-        collective_runs: each of them, in the order they were run.
-        wraps: DTensors that were made of local tensors, in the order they were made.
-        unwraps: DTensors that were taken apart, likewise.
+        events: what missed, what moved data and what wrapped it, in the order it happened.
         cache_growth: entries that each cache gained.
         spec_growth: ``DTensorSpec`` objects gained, garbage having been collected.
         dtensor_growth: ``DTensor`` objects gained, likewise.
@@ -39,15 +88,10 @@ class StepCounts:
     """
 
     hits: int = 0
-    missed: tuple[Miss, ...] = ()
     unpropagated: int = 0
     native_misses: int = 0
     python_misses: int = 0
-    redistributions: tuple[Redistribution, ...] = ()
-    collectives: tuple[tuple[str, int], ...] = ()
-    collective_runs: tuple[Collective, ...] = field(default=(), compare=False)
-    wraps: tuple[Wrapping, ...] = ()
-    unwraps: tuple[Wrapping, ...] = ()
+    events: tuple[AnyEvent, ...] = ()
     cache_growth: tuple[tuple[str, int], ...] = ()
     spec_growth: int = 0
     dtensor_growth: int = 0
@@ -59,19 +103,19 @@ class StepCounts:
         return self.hits + self.misses + self.unpropagated
 
     @property
-    def misses(self) -> int:
-        """Calls that propagated."""
-        return len(self.missed)
-
-    @property
     def redistributes(self) -> int:
         """Redistributions, asked for and implied."""
         return len(self.redistributions)
 
     @property
+    def collectives(self) -> tuple[tuple[str, int], ...]:
+        """Collectives by kind, with how many there were."""
+        return tuple(sorted(Counter(one.kind for one in self.collective_runs).items()))
+
+    @property
     def collective_calls(self) -> int:
         """Collectives of every kind."""
-        return sum(count for _, count in self.collectives)
+        return len(self.collective_runs)
 
     @property
     def most_cache_growth(self) -> int:
@@ -88,13 +132,8 @@ METRICS: dict[str, Callable[[StepCounts], int]] = {
 }
 
 
-# What moves data or wraps it, by the word for one that happened.
-TRANSFERS: dict[str, Callable[[StepCounts], Sequence[StepEvent]]] = {
-    "redistributed": lambda step: step.redistributions,
-    "ran": lambda step: step.collective_runs,
-    "wrapped": lambda step: step.wraps,
-    "unwrapped": lambda step: step.unwraps,
-}
+# What moves data or wraps it.
+TRANSFERS = Redistribution, Collective, Wrapping, Unwrapping
 
 
 class Steady(NamedTuple):
@@ -105,7 +144,7 @@ class Steady(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Steps:
+class Steps(EventLists):
     """What was counted of a step that was run several times.
 
     Where nothing is measured it has no steps, and every count is 0.
@@ -119,7 +158,7 @@ class Steps:
     Example:
         >>> from pytest_dtdispatch.steps.events import QueriedCache
         >>> miss = Miss("mm.default(f32[8,9]S0, f32[9,8]R)@4", "first call of this op", QueriedCache.NATIVE)
-        >>> steps = Steps("train", (), (StepCounts(hits=3, missed=(miss,)), StepCounts(hits=4)))
+        >>> steps = Steps("train", (), (StepCounts(hits=3, events=(miss,)), StepCounts(hits=4)))
         >>> steps.calls, steps.misses, steps.misses_per_step
         (8, 1, 0.5)
     """
@@ -141,6 +180,11 @@ class Steps:
                 yield metric, max(map(of, self.steps))
 
     @property
+    def events(self) -> tuple[AnyEvent, ...]:
+        """What happened, step by step."""
+        return tuple(event for step in self.steps for event in step.events)
+
+    @property
     def calls(self) -> int:
         """Calls of ops on DTensors, in all steps."""
         return sum(step.calls for step in self.steps)
@@ -151,39 +195,9 @@ class Steps:
         return sum(step.hits for step in self.steps)
 
     @property
-    def misses(self) -> int:
-        """Calls that propagated, in all steps."""
-        return sum(step.misses for step in self.steps)
-
-    @property
-    def missed(self) -> tuple[Miss, ...]:
-        """Every call that propagated, step by step."""
-        return tuple(miss for step in self.steps for miss in step.missed)
-
-    @property
-    def redistributions(self) -> tuple[Redistribution, ...]:
-        """Every redistribution, step by step."""
-        return tuple(one for step in self.steps for one in step.redistributions)
-
-    @property
     def collectives(self) -> dict[str, int]:
         """Collectives by kind, in all steps."""
         return self._summed(lambda step: step.collectives)
-
-    @property
-    def collective_runs(self) -> tuple[Collective, ...]:
-        """Every collective, step by step."""
-        return tuple(one for step in self.steps for one in step.collective_runs)
-
-    @property
-    def wraps(self) -> tuple[Wrapping, ...]:
-        """Every DTensor that was made of a local tensor, step by step."""
-        return tuple(one for step in self.steps for one in step.wraps)
-
-    @property
-    def unwraps(self) -> tuple[Wrapping, ...]:
-        """Every DTensor that was taken apart, step by step."""
-        return tuple(one for step in self.steps for one in step.unwraps)
 
     @property
     def cache_growth(self) -> dict[str, int]:
@@ -214,31 +228,30 @@ class Steps:
     @property
     def misses_per_step(self) -> float:
         """Calls that propagated, a step; lists what missed and why."""
-        return self._per_step(lambda step: step.missed)
+        return self._per_step(Miss)
 
     @property
     def redistributes_per_step(self) -> float:
         """Redistributions a step; lists them."""
-        return self._per_step(lambda step: step.redistributions)
+        return self._per_step(Redistribution)
 
     @property
     def collectives_per_step(self) -> float:
         """Collectives a step; lists them."""
-        listed = by_cause([step.collective_runs for step in self.steps])
-        return Count(sum(self.collectives.values()), len(self.steps), listed)
+        return self._per_step(Collective)
 
     @property
     def wraps_per_step(self) -> float:
         """DTensors made of local tensors, a step; lists them."""
-        return self._per_step(lambda step: step.wraps)
+        return self._per_step(Wrapping)
 
     @property
     def unwraps_per_step(self) -> float:
         """DTensors taken apart, a step; lists them."""
-        return self._per_step(lambda step: step.unwraps)
+        return self._per_step(Unwrapping)
 
-    def _per_step(self, events_of: Callable[[StepCounts], Sequence[StepEvent]]) -> Count:
-        events = [events_of(step) for step in self.steps]
+    def _per_step(self, kind: type[StepEvent]) -> Count:
+        events = [step.of(kind) for step in self.steps]
         return Count(sum(map(len, events)), len(self.steps), by_cause(events))
 
     @property

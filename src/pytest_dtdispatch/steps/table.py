@@ -4,25 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pytest_dtdispatch.core.results import number_name
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
-from pytest_dtdispatch.steps.events import by_cause, ranged
-from pytest_dtdispatch.steps.model import METRICS, TRANSFERS, StepCounts, Steps
+from pytest_dtdispatch.steps.events import (
+    Collective,
+    Miss,
+    Redistribution,
+    StepEvent,
+    Unwrapping,
+    Wrapping,
+    by_cause,
+    ranged,
+)
+from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
-COLUMNS: tuple[tuple[str, Callable[[StepCounts], int]], ...] = (
-    ("calls", lambda step: step.calls),
-    ("hits", lambda step: step.hits),
-    ("misses", lambda step: step.misses),
-    ("redistributes", lambda step: step.redistributes),
-    ("wraps", lambda step: len(step.wraps)),
-    ("collectives", lambda step: step.collective_calls),
-    ("cache+", lambda step: step.most_cache_growth),
-    ("specs+", lambda step: step.spec_growth),
-    ("DTensors+", lambda step: step.dtensor_growth),
+
+class CountColumn(NamedTuple):
+    """What is counted of a step.
+
+    Args:
+        title: of its column.
+        number: reads it.
+        limit: the name of the limit that it may have; empty where there is none.
+        kind: of the events that it counts.
+    """
+
+    title: str
+    number: Callable[[StepCounts], int]
+    limit: str = ""
+    kind: type[StepEvent] | None = None
+
+
+COLUMNS = (
+    CountColumn("calls", lambda step: step.calls),
+    CountColumn("hits", lambda step: step.hits),
+    CountColumn("misses", lambda step: step.misses, "misses", Miss),
+    CountColumn("redistributes", lambda step: step.redistributes, "redistributes", Redistribution),
+    CountColumn("wraps", lambda step: len(step.wraps), "wraps", Wrapping),
+    CountColumn("collectives", lambda step: step.collective_calls, "collectives", Collective),
+    CountColumn("cache+", lambda step: step.most_cache_growth, "cache_growth"),
+    CountColumn("specs+", lambda step: step.spec_growth, "spec_growth"),
+    CountColumn("DTensors+", lambda step: step.dtensor_growth),
 )
 EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives")
 LEGEND = "Counts of each step, least-most where steps differ."
@@ -47,7 +74,7 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
         for test, of_test in counted.items()
         if of_test
     )
-    columns = tuple(map(Column, (*(title for title, _ in COLUMNS), "steps")))
+    columns = tuple(map(Column, (*(column.title for column in COLUMNS), "steps")))
     table = Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)
     shapes = tuple(
         Group(f"{test}: inputs of {steps.name} (counts of all steps of a shape)", _shape_lines(steps, view))
@@ -85,7 +112,7 @@ def _grows(steps: Steps) -> bool:
 
 
 def _line(test: str, steps: Steps, view: View) -> Line:
-    cells = tuple(_range([count(step) for step in steps.steps]) for _, count in COLUMNS)
+    cells = tuple(_range([column.number(step) for step in steps.steps]) for column in COLUMNS)
     state = "over its limits, " * (number_name(test, steps.name) in view.over) + state_of(steps)
     return Line(
         label=steps.name,
@@ -141,9 +168,9 @@ def _shape_line(label: str, steps: Sequence[StepCounts]) -> Line:
 
 def _details(steps: Steps) -> Sequence[str]:
     notes = [
-        f"{word} {text}"
-        for word in ("redistributed", "wrapped", "unwrapped", "ran")
-        for text in by_cause([TRANSFERS[word](step) for step in steps.steps])
+        f"{kind.verb} {text}"
+        for kind in (Redistribution, Wrapping, Unwrapping, Collective)
+        for text in by_cause([step.of(kind) for step in steps.steps])
     ]
     collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
     notes += [f"collectives over {steps.length}: {collectives}"] if collectives else []
@@ -159,28 +186,27 @@ def _range(counts: Sequence[int]) -> str:
     return f"{least:,}" if least == most else f"{least:,}-{most:,}"
 
 
-# The most that any one step may have: what is counted, and what it consists of.
-_LIMITED: dict[str, tuple[Callable[[StepCounts], int], Callable[[StepCounts], Sequence[str]]]] = {
-    "misses": (lambda step: step.misses, lambda step: by_cause([step.missed])),
-    "cache_growth": (
-        lambda step: step.most_cache_growth,
-        lambda step: [f"{name}: {count:,} entries" for name, count in step.cache_growth if count],
-    ),
-    "spec_growth": (lambda step: step.spec_growth, lambda step: ()),
-    "redistributes": (lambda step: step.redistributes, lambda step: by_cause([step.redistributions])),
-    "collectives": (lambda step: step.collective_calls, lambda step: by_cause([step.collective_runs])),
-    "wraps": (lambda step: len(step.wraps), lambda step: by_cause([step.wraps])),
-}
-LIMITS = tuple(_LIMITED)
+# The most that any one step may have.
+LIMITS = ("misses", "cache_growth", "spec_growth", "redistributes", "collectives", "wraps")
+
+
+def _consists_of(step: StepCounts, column: CountColumn) -> Sequence[str]:
+    if column.limit == "cache_growth":
+        return [f"{name}: {count:,} entries" for name, count in step.cache_growth if count]
+    return by_cause([step.of(column.kind)]) if column.kind else ()
 
 
 def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
     """Hold the worst step against each limit."""
-    for limit, (count, details) in _LIMITED.items():
-        if limit in limits and (steps := counted.steps):
-            worst = max(steps, key=count)
-            what = f"step {steps.index(worst) + 1} has {count(worst):,}"
-            yield judge_count(counted.name, limit, limits[limit], count(worst), what, details(worst))
+    columns = {column.limit: column for column in COLUMNS}
+    steps = counted.steps
+    for limit in LIMITS:
+        if limit in limits and steps:
+            column = columns[limit]
+            worst = max(steps, key=column.number)
+            found = column.number(worst)
+            what = f"step {steps.index(worst) + 1} has {found:,}"
+            yield judge_count(counted.name, limit, limits[limit], found, what, _consists_of(worst, column))
 
 
 KIND = Kind(

@@ -23,7 +23,8 @@ from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.measuring.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
-from pytest_dtdispatch.steps.loop import LiveObjects, LoopCounter
+from pytest_dtdispatch.steps.counter import LiveObjects
+from pytest_dtdispatch.steps.loop import LoopCounter
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
 from pytest_dtdispatch.watch.text import (
@@ -368,7 +369,7 @@ class StepWatch:
         self._is_warm = True
         self._counter.end_notes()
         if self._growth is None and step.is_steady:
-            self._growth = Growth(step.number, self._counter.live, self._allowance)
+            self._growth = Growth(step.number, LiveObjects.now, self._allowance)
         self._look_on(step.number)
 
     def _look_on(self, number: int) -> None:

@@ -71,7 +71,8 @@ def transfers_text(counts: StepCounts) -> str:
     """Say how many calls a step has, and how much it moves.
 
     Example:
-        >>> transfers_text(StepCounts(hits=24, collectives=(("all_reduce", 1),)))
+        >>> from pytest_dtdispatch.steps.events import Collective
+        >>> transfers_text(StepCounts(hits=24, events=(Collective("all_reduce"),)))
         '24 calls, 1 collective'
     """
     numbers = (
@@ -147,9 +148,9 @@ def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]
     if (one := steps.looked_at) is not None:
         state = "steady" if one.is_steady else "disturbed"
         yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
-        for word, events_of in TRANSFERS.items():
-            for text in _listed(by_cause([events_of(one.counts)]), MOST_MOVED):
-                yield f"{word} {text}", Tone.PLAIN
+        for kind in TRANSFERS:
+            for text in _listed(by_cause([one.counts.of(kind)]), MOST_MOVED):
+                yield f"{kind.verb} {text}", Tone.PLAIN
     for note in filter(None, notes):
         yield note, Tone.NOTICE
 
