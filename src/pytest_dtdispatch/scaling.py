@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
-from pytest_dtdispatch.core.progress import tell
-from pytest_dtdispatch.core.text import own_name
+from pytest_dtdispatch.core.text import own_name, tell
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
 

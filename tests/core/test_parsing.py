@@ -29,10 +29,11 @@ from pytest_dtdispatch.core.parsing import (
     read_seconds,
     read_sizes,
     read_switch,
+    read_thresholds,
     read_word,
 )
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.verdicts import THRESHOLD_STATES, Threshold, read_thresholds, thresholds_of
+from pytest_dtdispatch.core.verdicts import THRESHOLD_STATES, Threshold, thresholds_of
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

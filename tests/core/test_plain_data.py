@@ -63,7 +63,6 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "a list": (Tree, [], "no dict: []"),
     "an unknown word": (Color, "blue", "'blue' is not a valid Color"),
     "an unknown dataclass": (Tree, {"name": "a", "parts": [{"type": "os.system"}]}, "a os.system where none"),
-    "a number below 0": (Tree, {"name": "a", "pairs": [["n", -1]]}, "no whole number from 0: -1"),
     "too many": (Tree, {"name": "a", "pairs": [["n", 1, 2]]}, "3 items in place of 2"),
     "no number": (Leaf, {"size": "1.5"}, "no float: '1.5'"),
 }

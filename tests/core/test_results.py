@@ -90,7 +90,7 @@ def test_a_compiled_function_is_a_measurement_and_takes_its_name() -> None:
     variant = CompiledFunction("f", "eager", CompileCounts(), row)
     book.enter_call("warm start", "4", FIGURES)
     book.add(variant)
-    assert book.compiled() == (variant,)
+    assert book.of("compiled") == (variant,)
     assert [measurement.label for measurement in book.measurements()] == ["warm start", "f"]
     assert book.names_beside("measured") == book.names_beside("compiled") == {"warm start", "f"}
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.core.parsing import READERS
+from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.text import MOST_SHOWN, shown
 from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
+from pytest_dtdispatch.plugin.settings import SETTINGS
 from tests.fuzz.inputs import TRIED, assert_one_line, fuzzed, odd_texts, odd_values, spoiled
 
 GOOD = {
@@ -66,7 +67,7 @@ MEANS_SOMETHING: dict[str, Callable[[Any], bool]] = {
 def tell(kind: str, value: Any) -> Any:
     """Read a value, or return None where it is refused in words that can be shown."""
     try:
-        return READERS[kind](value, *VALID.get(kind, ()))
+        return getattr(parsing, f"read_{kind}")(value, *VALID.get(kind, ()))
     except ValueError as error:
         assert_one_line(error)
         assert shown(value).isprintable()
@@ -75,10 +76,11 @@ def tell(kind: str, value: Any) -> Any:
 
 
 def test_every_kind_of_value_is_tried() -> None:
-    assert set(GOOD) == set(READERS) == set(MEANS_SOMETHING)
+    readers = {setting.reader for setting in SETTINGS.values()} - {"metric"}
+    assert set(GOOD) == readers == set(MEANS_SOMETHING)
 
 
-@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("kind", GOOD)
 @fuzzed
 @given(data=some.data())
 def test_a_text_of_a_flag_or_an_ini_file(kind: str, data: some.DataObject) -> None:
@@ -96,7 +98,7 @@ def test_a_text_of_a_flag_or_an_ini_file(kind: str, data: some.DataObject) -> No
         assert limit.fraction == pytest.approx(float(re.split("[:=]", text)[-1].rstrip("%")) / 100)
 
 
-@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("kind", GOOD)
 @fuzzed
 @given(value=odd_values)
 def test_a_value_of_a_marker(kind: str, value: Any) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State
-from pytest_dtdispatch.core.progress import told_to
+from pytest_dtdispatch.core.text import told_to
 from pytest_dtdispatch.measuring.plan import Plan, Propagation
 from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,

@@ -18,7 +18,7 @@ pty = pytest.importorskip("pty")
 
 SLOW = """
 import time
-from pytest_dtdispatch.core.progress import tell
+from pytest_dtdispatch.core.text import tell
 
 def test_slow(dtdispatch):
     print("mine")

@@ -243,7 +243,7 @@ def test_regions(dtdispatch, device_mesh):
         a + a
     assert dtdispatch.call(lambda x: x, 7, name="seven") == 7
     dtdispatch.call(steady(device_mesh), name="add")
-    assert [(steps.name, steps.misses, steps.hits) for steps in book.counts()] == [
+    assert [(steps.name, steps.misses, steps.hits) for steps in book.of("steps")] == [
         ("capture 1", 1, 0), ("seven", 0, 0), ("add", 0, 1)
     ]
     assert dtdispatch.scaling(lambda n: steady(device_mesh), name="adds").points == ()

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pytest_dtdispatch.core.progress import NOTHING, tell, told_to
+from pytest_dtdispatch.core.text import NOTHING, tell, told_to
 from pytest_dtdispatch.report.screen import ERASE, RESTORE, SAVE, ProgressLine, is_watched
 
 

@@ -14,9 +14,8 @@ from pytest_dtdispatch.ab.process import stopped_by_signals
 from pytest_dtdispatch.ab.report import exit_status, run_document
 from pytest_dtdispatch.ab.rule import COUNTS, INSTRUCTIONS, METRICS, PAIRS, TIME, Rule
 from pytest_dtdispatch.ab.run import MOST_SHARE, TIME_LIMITS_S, Request, judge_run, measure_run, read_run
-from pytest_dtdispatch.core.parsing import read_choice, read_count, read_file, read_seconds
+from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.text import shown
-from pytest_dtdispatch.core.verdicts import read_decimal
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.screen import show
 

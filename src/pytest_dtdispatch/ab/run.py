@@ -43,8 +43,7 @@ from pytest_dtdispatch.ab.rule import (
 from pytest_dtdispatch.core.ab_answer import GO_ON, KIND, PASSES, Answer, AnswerKind
 from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.progress import tell
-from pytest_dtdispatch.core.text import brief
+from pytest_dtdispatch.core.text import brief, tell
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress

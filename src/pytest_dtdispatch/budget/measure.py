@@ -36,7 +36,7 @@ from pytest_dtdispatch.budget.parts import (
     unmarked,
 )
 from pytest_dtdispatch.core.events import Event
-from pytest_dtdispatch.core.progress import tell
+from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.measuring.call import placements_text, tensor_text
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do

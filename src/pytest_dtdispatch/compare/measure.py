@@ -20,8 +20,8 @@ from pytest_dtdispatch.compare.model import (
     ratio_of,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.results import row_name
+from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
 from pytest_dtdispatch.measuring.repeat import (
     RanCall,

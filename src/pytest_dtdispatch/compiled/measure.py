@@ -22,7 +22,7 @@ from pytest_dtdispatch.compiled.model import (
     Recompile,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
-from pytest_dtdispatch.core.progress import tell
+from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.errors import CompileError, first_line
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
 from pytest_dtdispatch.measuring.repeat import run_call, synchronizer

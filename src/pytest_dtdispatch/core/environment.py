@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.text import MOST_SHOWN, escape_controls
+from pytest_dtdispatch.core.text import MOST_SHOWN, escape_controls, plural
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 NO_TORCH = "torch is not installed"
@@ -65,12 +65,8 @@ class Environment:
         parts = (self.device_name, self.driver and f"driver {self.driver}", self.nccl and f"NCCL {self.nccl}")
         known = ", ".join(filter(None, parts))
         device = f"{self.device} ({known})" if known else self.device
-        return f"torch {self.torch_version}, {device}, {self.cache_interface} caches, {self.threads_text}"
-
-    @property
-    def threads_text(self) -> str:
-        """Threads of torch: ``1 thread``, ``2 threads``."""
-        return "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        caches, threads = f"{self.cache_interface} caches", plural(self.threads, "thread")
+        return f"torch {self.torch_version}, {device}, {caches}, {threads}"
 
     def as_dict(self) -> dict[str, str | int]:
         """Plain data for a file."""
@@ -93,7 +89,7 @@ def load_text() -> str:
         return f"load unknown on {cores} cores"
     # Two of what the system calls cores are often one core, and slow each other.
     busy = ": the machine is busy, and figures may scatter" if load > cores / 2 else ""
-    return f"load {load:.1f} on {cores} core{'s' * (cores > 1)}{busy}"
+    return f"load {load:.1f} on {plural(cores, 'core')}{busy}"
 
 
 def has_torch() -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 
 from pytest_dtdispatch.stats.medians import quietest_block, scatter
 
-KEPT = "_packed_"
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
 # Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
 NOISY = 1.0
@@ -33,7 +32,7 @@ class Packed:
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._kept = f"{KEPT}{name}"
+        self._kept = f"_packed_{name}"
 
     def __get__(self, instance: Any, owner: type) -> tuple[int, ...]:
         if instance is None:
@@ -41,21 +40,11 @@ class Packed:
         return tuple(vars(instance)[self._kept])
 
     def __set__(self, instance: Any, values: Iterable[int]) -> None:
-        vars(instance)[self._kept] = _packed(values)
-
-
-def kept(instance: object, field: str) -> Iterable[int]:
-    """Give the numbers of such a field one by one, without a tuple of all of them."""
-    numbers: Iterable[int] = vars(instance)[f"{KEPT}{field}"]
-    return numbers
-
-
-def _packed(values: Iterable[int]) -> array[int] | tuple[int, ...]:
-    given = values if isinstance(values, (tuple, list, array)) else tuple(values)
-    try:
-        return array("q", given)
-    except (OverflowError, TypeError):
-        return tuple(given)
+        given = tuple(values)
+        try:
+            vars(instance)[self._kept] = array("q", given)
+        except (OverflowError, TypeError):
+            vars(instance)[self._kept] = given
 
 
 class State(str, Enum):
@@ -201,7 +190,7 @@ class Samples:
     stat: str = "median"
 
     def __post_init__(self) -> None:
-        for value in kept(self, "values"):
+        for value in self.values:
             if not self.unit.holds(value):
                 what = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
                 raise ValueError(what.format(value, self.unit.name))

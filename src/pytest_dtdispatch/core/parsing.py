@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.text import shown
-from pytest_dtdispatch.core.verdicts import read_decimal, read_thresholds
+from pytest_dtdispatch.core.verdicts import STRICT, THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 from pytest_dtdispatch.errors import DtDispatchError
 
 T = TypeVar("T")
@@ -17,6 +19,8 @@ T = TypeVar("T")
 AUTO = "auto"
 MOST_RANKS = 1024
 LONGEST_S = 10**9  # some 30 years; clocks overflow soon after
+WHOLE = re.compile("[+-]?[0-9]+")
+DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
 
@@ -29,43 +33,80 @@ def read_given(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[D
         raise wrong(f"{keyword}={shown(given)} is not {error}") from None
 
 
+def _made(valid: str, make: Callable[[], T | None]) -> T:
+    """Return what is made of a value; where that is None, or raises, say what is valid."""
+    try:
+        made = make()
+    except Exception:  # the value is the user's, and can raise anything
+        made = None
+    if made is None:
+        raise ValueError(valid)
+    return made
+
+
+def read_decimal(text: str) -> float:
+    """Read a number as this package writes it, in ASCII digits: Python's own reader takes ``3_0`` for 30.
+
+    Raises:
+        ValueError: the text is no such number.
+
+    Example:
+        >>> read_decimal("7.5"), read_decimal(" 1e-3 ")
+        (7.5, 0.001)
+    """
+    if not DECIMAL.fullmatch(text.strip()):
+        raise ValueError("a number")
+    return float(text)
+
+
+def _whole(value: Any, least: int = 1) -> int | None:
+    """Return a whole number of at least so many, as a number or in ASCII digits; None of all else."""
+    if isinstance(value, bool) or (isinstance(value, str) and not WHOLE.fullmatch(value.strip())):
+        return None
+    number = int(value) if isinstance(value, str) else operator.index(value)
+    return number if number >= least else None
+
+
+def _positive(value: Any) -> float | None:
+    number = read_decimal(value) if isinstance(value, str) else float(value)
+    return number if 0 < number < math.inf and not isinstance(value, bool) else None
+
+
+def _listed(value: Any) -> tuple[str, ...] | None:
+    """Return one text, or several; None of all else."""
+    texts = (value,) if isinstance(value, str) else value
+    is_listed = isinstance(texts, (tuple, list)) and all(isinstance(text, str) for text in texts)
+    return tuple(texts) if is_listed else None
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    """Return texts of which none is empty; None of all else."""
+    texts = _listed(value)
+    return texts if texts is not None and all(texts) else None
+
+
 def read_count(value: Any, least: int = 1) -> int:
     """Read a whole number of at least 1, or 0."""
-    try:
-        is_plain = not isinstance(value, str) or re.fullmatch("[+-]?[0-9]+", value.strip())
-        number = (int(value) if isinstance(value, str) else operator.index(value)) if is_plain else least - 1
-    except Exception:  # the value is the user's, and can raise anything
-        number = least - 1
-    if number < least or isinstance(value, bool):
-        raise ValueError(f"a whole number of at least {least}")
-    return number
+    return _made(f"a whole number of at least {least}", lambda: _whole(value, least))
 
 
 def read_ranks(value: Any) -> int:
     """Read a number of ranks to start on one machine: each is a process."""
-    try:
-        number = read_count(value)
-    except ValueError:
-        number = 0
-    if not 1 <= number <= MOST_RANKS:
-        raise ValueError(f"a whole number from 1 to {MOST_RANKS:,}")
-    return number
+    valid = f"a whole number from 1 to {MOST_RANKS:,}"
+    return _made(valid, lambda: ranks if (ranks := _whole(value)) and ranks <= MOST_RANKS else None)
 
 
 def read_rounds(value: Any) -> int | str:
     """Read a number of rounds, or ``auto`` for as many as are enough."""
     if isinstance(value, str) and value == AUTO:
         return AUTO
-    try:
-        return read_count(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or {AUTO}") from None
+    return _made(f"a whole number of at least 1, or {AUTO}", lambda: _whole(value))
 
 
 def read_seconds(value: Any) -> float:
     """Read a positive number of seconds, of which a clock can wait."""
     valid = "a number of seconds above 0"
-    seconds = _read_positive(value, valid)
+    seconds = _made(valid, lambda: _positive(value))
     if seconds > LONGEST_S:
         raise ValueError(f"{valid}, and at most {LONGEST_S:,}")
     return seconds
@@ -73,89 +114,66 @@ def read_seconds(value: Any) -> float:
 
 def read_limit(value: Any) -> float:
     """Read a limit: a number above 0, and no text."""
-    return _read_positive(0.0 if isinstance(value, str) else value, "a number above 0")
-
-
-def _read_positive(value: Any, valid: str) -> float:
-    try:
-        number = read_decimal(value) if isinstance(value, str) else float(value)
-    except Exception:  # the value is the user's, as above
-        number = 0.0
-    if not 0 < number < float("inf") or isinstance(value, bool):
-        raise ValueError(valid)
-    return number
+    return _made("a number above 0", lambda: None if isinstance(value, str) else _positive(value))
 
 
 def read_sizes(value: Any) -> tuple[int, ...]:
     """Read sizes, the smallest first."""
-    try:
-        sizes = tuple(read_count(size if isinstance(size, bool) else operator.index(size)) for size in value)
-    except (TypeError, ValueError):
-        sizes = ()
-    if len(sizes) < 2 or len(set(sizes)) < len(sizes):
-        raise ValueError("two or more whole numbers of at least 1 that differ")
-    return tuple(sorted(sizes))
+
+    def sizes() -> tuple[int, ...] | None:
+        each = [None if isinstance(size, str) else _whole(size) for size in value]
+        differing = {size for size in each if size is not None}
+        return tuple(sorted(differing)) if len(differing) == len(each) > 1 else None
+
+    return _made("two or more whole numbers of at least 1 that differ", sizes)
 
 
 def read_switch(value: Any) -> bool:
     """Read a switch: a bool, or as an ini file writes one."""
     text = str(value).lower() if isinstance(value, (bool, str)) else ""
-    if text in ON or text in OFF:
-        return text in ON
-    raise ValueError("true or false")
+    return _made("true or false", lambda: text in ON if text in ON + OFF else None)
 
 
 def read_mesh(value: Any) -> tuple[int, ...]:
     """Read a mesh shape: ``2x4``, ``4``, or in a marker a tuple of numbers."""
-    parts = value.split("x") if isinstance(value, str) else value
-    if not isinstance(parts, (tuple, list)):
-        parts = (parts,)
-    try:
-        shape = tuple(read_count(part) for part in parts)
-    except ValueError:
-        shape = ()
-    if not shape:
-        raise ValueError("a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4")
-    return shape
+
+    def shape() -> tuple[int, ...] | None:
+        parts = value.split("x") if isinstance(value, str) else value
+        extents = [_whole(part) for part in (parts if isinstance(parts, (tuple, list)) else (parts,))]
+        return tuple(extent for extent in extents if extent) if extents and all(extents) else None
+
+    return _made("a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4", shape)
 
 
 def read_names(value: Any) -> tuple[str, ...]:
     """Read names of mesh dimensions."""
-    if not isinstance(value, (tuple, list)) or not all(isinstance(name, str) and name for name in value):
-        raise ValueError('a tuple of names, such as ("dp", "tp")')
-    if len(set(value)) < len(value):
+    names = _made(
+        'a tuple of names, such as ("dp", "tp")', lambda: None if isinstance(value, str) else _names(value)
+    )
+    if len(set(names)) < len(names):
         raise ValueError("a tuple of names that differ")
-    return tuple(value)
+    return names
 
 
 def read_word(value: Any) -> str:
     """Read a name."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a name")
-    return value.strip()
+    return _made("a name", lambda: value.strip() or None if isinstance(value, str) else None)
 
 
 def read_globs(value: Any) -> tuple[str, ...]:
     """Read globs of op names."""
-    globs = (value,) if isinstance(value, str) else value
-    if not isinstance(globs, (tuple, list)) or not all(isinstance(glob, str) and glob for glob in globs):
-        raise ValueError('globs of op names, such as "add*"')
-    return tuple(globs)
+    return _made('globs of op names, such as "add*"', lambda: _names(value))
 
 
 def read_file(value: Any) -> Path:
     """Read the path of a file."""
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ValueError("the path of a file")
-    return Path(value)
+    return _made("the path of a file", lambda: Path(value) if value.strip() and "\0" not in value else None)
 
 
 def read_files(value: Any) -> tuple[Path, ...]:
     """Read the path of a file, or several."""
     files = tuple(map(read_file, value if isinstance(value, (tuple, list)) else (value,)))
-    if not files:
-        raise ValueError("the path of a file")
-    return files
+    return _made("the path of a file", lambda: files or None)
 
 
 class Export(NamedTuple):
@@ -177,16 +195,15 @@ def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
         >>> read_exports("csv:out/rows.csv", ("csv", "html"))
         (Export(format='csv', path=PosixPath('out/rows.csv')),)
     """
-    texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"FORMAT:FILE, with a format of {', '.join(formats)}")
-    return tuple(_read_export(text, formats) for text in texts)
+    valid = f"FORMAT:FILE, with a format of {', '.join(formats)}"
+    texts = _made(valid, lambda: _listed(value) or None)
+    return tuple(_read_export(text, formats, valid) for text in texts)
 
 
-def _read_export(text: str, formats: Sequence[str]) -> Export:
+def _read_export(text: str, formats: Sequence[str], valid: str) -> Export:
     name, colon, path = text.strip().partition(":")
     if not colon:
-        raise ValueError(f"FORMAT:FILE, with a format of {', '.join(formats)}")
+        raise ValueError(valid)
     if name not in formats:
         raise ValueError(f"FORMAT:FILE: no format is called {shown(name)}; valid: {', '.join(formats)}")
     try:
@@ -197,9 +214,8 @@ def _read_export(text: str, formats: Sequence[str]) -> Export:
 
 def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Read one of several words."""
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"one of {', '.join(choices)}")
-    return str(value)
+    is_one = isinstance(value, str) and value in choices
+    return _made(f"one of {', '.join(choices)}", lambda: str(value) if is_one else None)
 
 
 def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
@@ -225,27 +241,41 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
 def _limits_of(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
-    texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, (tuple, list)) or not all(isinstance(text, str) for text in texts):
-        raise ValueError('limits are a text, such as "misses=0,collectives=4", or a dict')
+    texts = _made('limits are a text, such as "misses=0,collectives=4", or a dict', lambda: _listed(value))
     pairs = (part.partition("=") for part in ",".join(texts).split(","))
     return [(name.strip(), number.strip()) for name, _, number in pairs]
 
 
-# Those of words and of named values take what is valid too.
-READERS: Mapping[str, Callable[..., Any]] = {
-    "choice": read_choice,
-    "exports": read_exports,
-    "limits": read_limits,
-    "count": read_count,
-    "files": read_files,
-    "globs": read_globs,
-    "mesh": read_mesh,
-    "names": read_names,
-    "ranks": read_ranks,
-    "rounds": read_rounds,
-    "seconds": read_seconds,
-    "switch": read_switch,
-    "thresholds": read_thresholds,
-    "word": read_word,
-}
+def read_thresholds(value: Any) -> tuple[Threshold, ...]:
+    """Read thresholds: ``median:10%``, ``hit=median:7.5%,strict``, or ``10%`` of the median; one or more."""
+    texts = _made('thresholds, such as "10%" or "hit=median:7.5%"', lambda: _listed(value) or None)
+    thresholds = tuple(map(_read_threshold, texts))
+    [(figure, times)] = Counter(threshold.figure for threshold in thresholds).most_common(1)
+    if times > 1:
+        raise ValueError(f"thresholds that differ in state or field: {figure} is given twice")
+    return thresholds
+
+
+def _read_threshold(text: str) -> Threshold:
+    is_strict = text.endswith(STRICT)
+    text = text.removesuffix(STRICT)
+    head, has_field, percent = text.rpartition(":")
+    if not has_field:
+        head, _, percent = text.rpartition("=") if "=" in text else ("", "", text)
+        head += "=median" if head else "median"
+    state, has_state, field = head.rpartition("=")
+    example = "[STATE=]FIELD:PERCENT, such as median:10% or hit=median:7.5%"
+    if has_state and state not in THRESHOLD_STATES:
+        raise ValueError(f"{example}: the state is one of {', '.join(THRESHOLD_STATES)}, not {state!r}")
+    if field not in THRESHOLD_FIELDS:
+        raise ValueError(f"{example}: the field is one of {', '.join(THRESHOLD_FIELDS)}, not {field!r}")
+    try:
+        fraction = read_decimal(percent.removesuffix("%")) / 100
+    except ValueError:
+        fraction = 0.0
+    is_number = 0 < fraction <= 100
+    if is_number and not percent.endswith("%"):
+        raise ValueError(f"{example}: write {percent.strip()}%")
+    if not is_number:
+        raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
+    return Threshold(state, field, fraction, is_strict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
@@ -12,6 +12,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 TYPE = "type"
 NOT_FINITE = ("inf", "-inf", "nan")  # floats that JSON has no number for
+# Of all else it is a list.
+JSON_TYPES: Mapping[Any, Any] = {str: str, int: int, float: (int, float), NoneType: NoneType}
 
 
 def encode(value: Any) -> Any:
@@ -20,12 +22,9 @@ def encode(value: Any) -> Any:
     A dataclass has the name of its type, and the fields whose values are not their defaults.
     """
     if is_dataclass(value):
-        named = {field.name: getattr(value, field.name) for field in fields(value)}
-        differing = {field.name for field in fields(value) if named[field.name] != _default(field)}
-        return {
-            TYPE: type(value).__name__,
-            **{name: encode(each) for name, each in named.items() if name in differing},
-        }
+        named = {field: getattr(value, field.name) for field in fields(value)}
+        differing = {field.name: encode(each) for field, each in named.items() if each != _default(field)}
+        return {TYPE: type(value).__name__, **differing}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -51,66 +50,37 @@ def decode(kind: Any, plain: Any) -> Any:
     Raises:
         ValueError: in a few words, what is no value of the type.
     """
-    origin = get_origin(kind)
+    origin, of = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
-        return decode(_chosen(get_args(kind), plain), plain)
+        return _read_union(of, plain)
     if origin is tuple:
-        return _read_tuple(get_args(kind), plain)
+        items = _checked(list, plain)
+        kinds = of[:1] * len(items) if of[-1] is Ellipsis else of
+        if len(items) != len(kinds):
+            raise ValueError(f"{len(items)} items in place of {len(kinds)}")
+        return tuple(map(decode, kinds, items))
     if origin is not None and issubclass(origin, Mapping):
-        of_key, of_value = get_args(kind)
-        return {decode(of_key, key): decode(of_value, each) for key, each in _taken(dict, plain).items()}
+        return {decode(of[0], key): decode(of[1], each) for key, each in _checked(dict, plain).items()}
     if is_dataclass(kind):
-        return _read_dataclass(kind, _taken(dict, plain))
-    return _read_simple(kind, plain)
-
-
-def _read_simple(kind: Any, plain: Any) -> Any:
-    if issubclass(kind, Enum):
-        return kind(_taken(str, plain))
+        return _read_dataclass(kind, _checked(dict, plain))
     if kind is float and (type(plain) is int or plain in NOT_FINITE):
         return float(plain)
-    if kind is int and type(plain) is int and plain < 0:
-        raise ValueError(f"no whole number from 0: {plain}")
-    return _taken(kind, plain)
+    return kind(_checked(str, plain)) if issubclass(kind, Enum) else _checked(kind, plain)
 
 
 def _read_dataclass(kind: Any, plain: Mapping[str, Any]) -> Any:
-    given = {}
-    for name, (of_field, is_needed) in _fields_of(kind).items():
+    values = {}
+    for name, (of, is_needed) in _fields_of(kind).items():
         if name in plain:
-            given[name] = decode(of_field, plain[name])
+            values[name] = decode(of, plain[name])
         elif is_needed:
             raise ValueError(f"a {kind.__name__} without {name}")
-    return kind(**given)
-
-
-def _read_tuple(kinds: tuple[Any, ...], plain: Any) -> tuple[Any, ...]:
-    items = _taken(list, plain)
-    if kinds[-1] is Ellipsis:
-        return tuple(decode(kinds[0], item) for item in items)
-    if len(items) != len(kinds):
-        raise ValueError(f"{len(items)} items in place of {len(kinds)}")
-    return tuple(decode(kind, item) for kind, item in zip(kinds, items, strict=True))
-
-
-def _chosen(kinds: Iterable[Any], plain: Any) -> Any:
-    """Choose the type of a union that the data is of."""
-    for kind in kinds:
-        if is_dataclass(kind):
-            if isinstance(plain, dict) and plain.get(TYPE) == kind.__name__:  # type: ignore[union-attr]
-                return kind
-        elif isinstance(plain, _json_type(kind)):
-            return kind
-    raise ValueError(f"{_named(plain)} where none is valid")
-
-
-def _json_type(kind: Any) -> Any:
-    return {str: str, int: int, float: (int, float), NoneType: NoneType}.get(get_origin(kind) or kind, list)
+    return kind(**values)
 
 
 @functools.cache
 def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Give each field of a dataclass with its type, and whether data must have it."""
+    """Return the type of each field of a dataclass, and whether data must have it."""
     types = get_type_hints(kind)
     return {
         field.name: (types[field.name], field.default is MISSING and field.default_factory is MISSING)
@@ -118,7 +88,20 @@ def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
     }
 
 
-def _taken(kind: type, plain: Any) -> Any:
+def _read_union(kinds: tuple[Any, ...], plain: Any) -> Any:
+    """Read a value of the first type that the data is of; dataclasses are told apart by their names."""
+    name = plain.get(TYPE) if isinstance(plain, dict) else None
+    for kind in kinds:
+        if is_dataclass(kind):
+            is_it = name == kind.__name__  # type: ignore[union-attr]
+        else:
+            is_it = isinstance(plain, JSON_TYPES.get(get_origin(kind) or kind, list))
+        if is_it:
+            return decode(kind, plain)
+    raise ValueError(f"{_named(plain)} where none is valid")
+
+
+def _checked(kind: type, plain: Any) -> Any:
     if type(plain) is not kind:
         raise ValueError(f"no {kind.__name__}: {_named(plain)}")
     return plain

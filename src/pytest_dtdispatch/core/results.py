@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
@@ -218,13 +217,12 @@ class InPlace:
         return self.calls * self.least_ns
 
 
+@dataclass(eq=False, repr=False)
 class TestResults:
     """Everything that was found in one test.
 
     Args:
         test: name of the test in its rows.
-
-    Attributes:
         unseen: what ran and was not seen.
         is_simulated: whether figures hold the work of all ranks, simulated in one process.
         passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
@@ -243,22 +241,21 @@ class TestResults:
 
     __test__ = False  # pytest collects classes by such names
 
-    def __init__(self, test: str = "") -> None:
-        self.test = test
-        self.unseen = Unseen()
-        self.is_simulated = False
-        self.passed_over: set[str] = set()
-        self.calls_passed_over = 0
-        self.verdicts: list[RowVerdict] = []
-        self.untold: list[GateError] = []
-        self.traces: list[str] = []
-        self.uncounted: set[tuple[str, str]] = set()
-        self._in_place: dict[Signature, InPlace] = {}
-        self._calls: dict[Signature, int] = {}
-        self._figures: dict[Signature, Figures] = {}
-        self._found: dict[str, dict[str, Finding]] = {}
-        self._merged: tuple[Measurement, ...] | None = None
-        self._numbers: NumbersByKind = {}
+    test: str = ""
+    unseen: Unseen = field(default_factory=Unseen)
+    is_simulated: bool = False
+    passed_over: set[str] = field(default_factory=set)
+    calls_passed_over: int = 0
+    verdicts: list[RowVerdict] = field(default_factory=list)
+    untold: list[GateError] = field(default_factory=list)
+    traces: list[str] = field(default_factory=list)
+    uncounted: set[tuple[str, str]] = field(default_factory=set)
+    _in_place: dict[Signature, InPlace] = field(default_factory=dict)
+    _calls: dict[Signature, int] = field(default_factory=dict)
+    _figures: dict[Signature, Figures] = field(default_factory=dict)
+    _found: dict[str, dict[str, Finding]] = field(default_factory=dict)
+    _merged: tuple[Measurement, ...] | None = None
+    _numbers: NumbersByKind = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self._figures or any(self._found.values()))
@@ -316,22 +313,10 @@ class TestResults:
             return self.calls()
         return tuple(self._found.get(kind, {}).values())
 
-    def compiled(self) -> tuple[Any, ...]:
-        """Every compiled function in every setting, in the order they were compiled."""
-        return self.of("compiled")
-
-    def scalings(self) -> tuple[Any, ...]:
-        """Every scaling, in the order they were taken."""
-        return self.of("scaling")
-
-    def counts(self) -> tuple[Any, ...]:
-        """Everything that was counted, in the order it was."""
-        return self.of("steps")
-
     @property
     def seen_calls(self) -> int:
         """How many calls captures saw so far, or how many captures and steps were counted."""
-        return sum(self._calls.values()) + self.calls_passed_over + len(self.counts())
+        return sum(self._calls.values()) + self.calls_passed_over + len(self.of("steps"))
 
     def calls(self) -> tuple[Measurement, ...]:
         """Every signature in the order of its first call, then named calls."""
@@ -366,15 +351,14 @@ class TestResults:
         for kind in kinds:
             yield from self._numbers.get(kind, ())
             for result in () if kind in self._numbers else self._found.get(kind, {}).values():
-                yield from (_value(self.test, result.name, *metric) for metric in result.metrics())
+                name = number_name(self.test, result.name)
+                yield from (MetricValue(name, *metric) for metric in result.metrics())
 
     def merged(
         self, rows: Sequence[Measurement], numbers: NumbersByKind, verdicts: list[RowVerdict]
     ) -> TestResults:
         """Give the same results with rows, numbers and verdicts that stand for those of all ranks."""
-        merged = copy.copy(self)
-        merged._merged, merged._numbers, merged.verdicts = tuple(rows), numbers, verdicts
-        return merged
+        return replace(self, _merged=tuple(rows), _numbers=numbers, verdicts=verdicts)
 
 
 def has_figure(figures: Figures) -> bool:
@@ -386,12 +370,8 @@ def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]
     """Name every number of the rows of a test."""
     for row in rows:
         whole = row.full_label if row.full_label != row.label else ""
-        for metric in call_metrics(row):
-            yield replace(_value(test, row.label, *metric), signature=whole)
-
-
-def _value(test: str, name: str, metric: str, value: int, scatter: float = 0.0) -> MetricValue:
-    return MetricValue(number_name(test, name), metric, value, scatter)
+        name = number_name(test, row.label)
+        yield from (MetricValue(name, *metric, whole) for metric in call_metrics(row))
 
 
 def state_name(test: str, row: Measurement, samples: Samples) -> str:

@@ -1,9 +1,10 @@
-"""Texts: what is shown of values, of times, and of names that anybody may have given."""
+"""Texts: what is shown of values, of times, of names that anybody may have given, and of what takes long."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,3 +132,30 @@ def short_count(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {name}"
     return f"{count:.3g}"
+
+
+Listener = Callable[[str], object]
+NOTHING = ""  # what is told where nothing goes on that is worth a word
+_listeners: list[Listener] = []
+
+
+@contextmanager
+def told_to(listener: Listener) -> Iterator[None]:
+    """Let somebody hear what is going on, while a block runs."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def tell(form: str, *values: object) -> None:
+    """Say what begins now: a form, and what stands in its braces; it is written for a listener alone.
+
+    Example:
+        >>> with told_to(print):
+        ...     tell("round {} of {}", 1, 20)
+        round 1 of 20
+    """
+    for listener in _listeners:
+        listener(form.format(*values))

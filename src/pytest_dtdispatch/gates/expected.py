@@ -17,6 +17,7 @@ from pathlib import Path
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, noise_text
+from pytest_dtdispatch.core.parsing import read_decimal
 from pytest_dtdispatch.core.results import (
     FEW_SAMPLES,
     LONGEST_NAME,
@@ -26,7 +27,7 @@ from pytest_dtdispatch.core.results import (
     row_key,
 )
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, read_decimal
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 
 MOST_BYTES = 64 * 2**20  # some 300,000 rows

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from pytest_dtdispatch.core.progress import tell
 from pytest_dtdispatch.core.results import FEW_SAMPLES
+from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.medians import median_interval
 

@@ -88,7 +88,7 @@ def absences(results: TestResults) -> Iterator[tuple[str, str]]:
 
 def counts(results: TestResults) -> Iterator[tuple[str, float]]:
     """Yield every count of a test: those of its steps, captures and calls, then those of other kinds."""
-    for steps in results.counts():
+    for steps in results.of("steps"):
         if steps.steps:
             name = row_key(f"{results.test}::{steps.name}")
             yield from ((f"{name}::{metric}", number) for metric, number in _counts_of_steps(steps))

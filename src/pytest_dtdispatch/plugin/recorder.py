@@ -225,7 +225,9 @@ class Recorder(api.DtDispatch):
         if self._mode is Mode.COUNTS:
             nested = "a capture is open already: captures cannot be nested, close the outer one"
             self._open.refuse("a capture", nested)
-            region = self._counted_region(f"capture {len(self.results.counts()) + 1}", self._keep_counts)
+            region = self._counted_region(
+                f"capture {len(self.results.of(Steps.kind)) + 1}", self._keep_counts
+            )
             return OpenCapture(region, self.results, self._open, Steps.kind)
         from pytest_dtdispatch.measuring.capture import SignatureCapture
 

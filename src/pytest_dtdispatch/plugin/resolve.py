@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.environment import read_world, why_no_world
-from pytest_dtdispatch.core.parsing import READERS, Export, read_choice
+from pytest_dtdispatch.core.parsing import Export, read_choice
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin.settings import (
@@ -241,7 +242,7 @@ def _value(setting: Setting, value: Any) -> Any:
         from pytest_dtdispatch.measuring.sampler import SAMPLERS
 
         return read_choice(value, tuple(dict.fromkeys((*setting.choices, *SAMPLERS))))
-    read = READERS[setting.reader]
+    read = getattr(parsing, f"read_{setting.reader}")
     return read(value, setting.choices) if setting.choices else read(value)
 
 

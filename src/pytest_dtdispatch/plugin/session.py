@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
-from pytest_dtdispatch.core.progress import NOTHING, tell, told_to
 from pytest_dtdispatch.core.results import Count, Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
+from pytest_dtdispatch.core.text import NOTHING, tell, told_to
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.endings import (

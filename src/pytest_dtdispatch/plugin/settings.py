@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 
     name: str
     default: Any
-    reader: str  # a key of ``READERS`` in ``core/parsing.py``
+    reader: str  # ``count`` is ``read_count`` in ``core/parsing.py``
     help: str
     has_flag: bool
     has_ini: bool

@@ -8,7 +8,7 @@ from statistics import median
 
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import column_scale, plural
-from pytest_dtdispatch.core.verdicts import Drift, Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
     Document,
@@ -92,17 +92,16 @@ def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
 
 def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Paragraph]:
     """Write how far rows that passed have moved since the baseline was set: small losses add up."""
-    drifts = [row.drift for row in verdicts if row.verdict is Verdict.PASSED and row.drift]
-    if not drifts:
+    passed = [dict(row.figures) for row in verdicts if row.verdict is Verdict.PASSED]
+    if not (drifts := [figures for figures in passed if "change_percent" in figures]):
         return
-    middle = Drift(median(drift.percent for drift in drifts))
-    intervals = [drift.interval for drift in drifts if drift.interval]
-    bounds = ""
-    if len(intervals) == len(drifts):
-        low, high = (median(interval[end] for interval in intervals) for end in (0, 1))
-        middle = Drift(middle.percent, (low, high))
+    figure, bounds = f"{median(figures['change_percent'] for figures in drifts):+.1f} %", ""
+    if all("change_low_percent" in figures for figures in drifts):
+        low, high = (
+            median(figures[f"change_{end}_percent"] for figures in drifts) for end in ("low", "high")
+        )
+        figure = "noise" if low <= 0 <= high else figure
         bounds = f" ({low:+.1f} % to {high:+.1f} %, medians of 99 % intervals)"
-    figure = "noise" if middle.is_noise else f"{middle.percent:+.1f} %"
     rows = plural(len(drifts), "passed row")
     yield _detail(f"drift of {rows}{f' since {since}' * bool(since)}: median {figure}{bounds}")
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
-from pytest_dtdispatch.core.progress import NOTHING, told_to
-from pytest_dtdispatch.core.text import escape_controls
+from pytest_dtdispatch.core.text import NOTHING, escape_controls, told_to
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import Text, document_lines, page_width, text_of
 
