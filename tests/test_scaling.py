@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate
 
-from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State, merge
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import ScalingError
 from pytest_dtdispatch.gates.limits import complaint
@@ -31,7 +31,6 @@ from pytest_dtdispatch.scaling import (
     fit_power,
     fit_scaling,
     judge,
-    merge,
     run_and_measure_sizes,
     run_sizes,
 )

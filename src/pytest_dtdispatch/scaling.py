@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
+from pytest_dtdispatch.core.measurement import Figures, Measurement, State, merge
 from pytest_dtdispatch.core.text import own_name, tell
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
@@ -178,22 +178,6 @@ def run_and_measure_sizes(
             tell("measuring size {}: pass {} of {}", size, number + 1, PASSES)
             figures[size].append(ran[size].measure(caches, share))
     return figures, {size: ran[size].place for size in figures}
-
-
-def merge(passes: Sequence[Figures]) -> Figures:
-    """Put what several passes measured of one call together."""
-    every = [samples for figures in passes for samples in figures.samples]
-    by_state = {state: [each for each in every if each.state is state] for state in State}
-    return Figures(
-        sum(figures.rounds for figures in passes),
-        tuple(
-            Samples(state, tuple(ns for each in of for ns in each.ns), refused_of(of), of[0].unit)
-            for state, of in by_state.items()
-            if of
-        ),
-        tuple(dict.fromkeys(note for figures in passes for note in figures.notes)),
-        tuple(dict.fromkeys(remark for figures in passes for remark in figures.remarks)),
-    )
 
 
 def fit_scaling(

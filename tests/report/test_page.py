@@ -18,7 +18,6 @@ from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
-    BarPart,
     Bullets,
     Column,
     Document,
@@ -40,7 +39,7 @@ from pytest_dtdispatch.report.run import ReportedDocument, ReportedGate, Reporte
 from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profiled_run, row, run_of
 
 VOID = {"meta", "link", "input"}
-BAR = StackedBar("train", "10 us", (BarPart("local", 0.4, "4 us"), BarPart("unexplained", 0.6, "6 us", True)))
+BAR = StackedBar("train", "10 us", (("local 4 us", 0.4), ("unexplained 6 us", 0.6)), has_rest=True)
 REGRESSED = RowVerdict(
     f"t.py::test_a::{ADD}::hit", Verdict.REGRESSED, (), "find what slowed it", "median:10%"
 )

@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, R
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
 from pytest_dtdispatch.report import run as saved_file
-from pytest_dtdispatch.report.document import BarPart, Document, Folded, Span, StackedBar, Tone, one_line
+from pytest_dtdispatch.report.document import Document, Folded, Span, StackedBar, Tone, one_line
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import (
     KEY,
@@ -32,7 +32,7 @@ from pytest_dtdispatch.report.run import (
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed
 from tests.reported_runs import HITS, hostile_run, row, run_of
 
-BAR = StackedBar("train", "10 us", (BarPart("local", 0.4, "4 us"), BarPart("unexplained", 0.6, "6 us", True)))
+BAR = StackedBar("train", "10 us", (("local 4 us", 0.4), ("unexplained 6 us", 0.6)), has_rest=True)
 BUDGET = Document((BAR, Folded("more", (one_line("x"),))), "is", {"a": "b"})
 INFINITE = RowVerdict("t.py::test_a", Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%")
 UNMEASURED = Measurement(

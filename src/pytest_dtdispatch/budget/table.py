@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.report.document import (
-    BarPart,
     Block,
     Column,
     Document,
@@ -76,14 +74,16 @@ def _bar(title: str, budget: Budget) -> StackedBar:
     rest_ns = budget.unexplained_ns
     parts = [_bar_part(part, ns, whole_ns, budget) for part, ns in budget.parts.items()]
     if rest_ns > 0:
-        parts.append(replace(_bar_part("unexplained", rest_ns, whole_ns, budget), is_rest=True))
+        parts.append(_bar_part("unexplained", rest_ns, whole_ns, budget))
     over = f"timed parts come to {us(-rest_ns)} us more than the step that was not timed"
     notes = [NOISY] * budget.is_noisy + [UNEXPLAINED] * budget.is_unexplained + [over] * (rest_ns < 0)
-    return StackedBar(title, f"{us(budget.measured_ns)} us", tuple(parts), "; ".join(notes))
+    return StackedBar(
+        title, f"{us(budget.measured_ns)} us", tuple(parts), "; ".join(notes), has_rest=rest_ns > 0
+    )
 
 
-def _bar_part(part: str, ns: float, whole_ns: float, budget: Budget) -> BarPart:
-    return BarPart(part, max(ns, 0.0) / whole_ns, f"{us(ns)} us, {_percent(ns, budget)}")
+def _bar_part(part: str, ns: float, whole_ns: float, budget: Budget) -> tuple[str, float]:
+    return f"{part} {us(ns)} us, {_percent(ns, budget)}", max(ns, 0.0) / whole_ns
 
 
 def _parts(title: str, budget: Budget) -> Table:

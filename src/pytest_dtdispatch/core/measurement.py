@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -291,6 +291,28 @@ class Figures:
     samples: tuple[Samples, ...] = ()
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+
+
+def merge(calls: Sequence[Figures]) -> Figures:
+    """Put together what was measured of a call several times.
+
+    Example:
+        >>> hits = Figures(1, (Samples(State.HIT, (7, 9)),))
+        >>> merge([hits, hits]).samples[0].values
+        (7, 9, 7, 9)
+    """
+    every = [samples for figures in calls for samples in figures.samples]
+    by_state = {state: [each for each in every if each.state is state] for state in State}
+    return Figures(
+        sum(figures.rounds for figures in calls),
+        tuple(
+            Samples(state, tuple(value for each in of for value in each.values), refused_of(of), of[0].unit)
+            for state, of in by_state.items()
+            if of
+        ),
+        tuple(dict.fromkeys(note for figures in calls for note in figures.notes)),
+        tuple(dict.fromkeys(remark for figures in calls for remark in figures.remarks)),
+    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.files import TRACE_EXPORT
-from pytest_dtdispatch.core.measurement import Figures
+from pytest_dtdispatch.core.measurement import Figures, merge
 from pytest_dtdispatch.core.results import (
     Finding,
     NamedCall,
@@ -31,14 +31,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.gates.limits import complaint, unjudged
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.scaling import (
-    Make,
-    Scaling,
-    fit_scaling,
-    merge,
-    run_and_measure_sizes,
-    run_sizes,
-)
+from pytest_dtdispatch.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:

@@ -202,37 +202,22 @@ class Folded:
 
 
 @dataclass(frozen=True)
-class BarPart:
-    """One part of a whole.
-
-    Args:
-        name: of the part.
-        share: of the whole bar, from 0 to 1.
-        text: its size, as it is written beside the name.
-        is_rest: whether it is what no part explains.
-    """
-
-    name: str
-    share: float
-    text: str
-    is_rest: bool = False
-
-
-@dataclass(frozen=True)
 class StackedBar:
     """A whole and its parts side by side, for formats that can draw: a table near it has the same figures.
 
     Args:
         title: what it is of.
         whole: its size.
-        parts: in the order they are drawn.
+        parts: in the order they are drawn: of each its name with its size, and its share from 0 to 1.
         note: what must be known of it; empty where nothing.
+        has_rest: whether the last part is what no other explains.
     """
 
     title: str
     whole: str
-    parts: tuple[BarPart, ...]
+    parts: tuple[tuple[str, float], ...]
     note: str = ""
+    has_rest: bool = False
 
 
 Block = Heading | Paragraph | Bullets | Verbatim | Table | Listing | Folded | StackedBar
@@ -257,13 +242,11 @@ class Document:
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
-    def legend_of(self, titles: Collection[str]) -> str:
-        """Say what the figures are, and what the columns of these titles mean."""
-        return _told(self.legend, self.meanings, titles)
-
-    def brief_of(self, titles: Collection[str]) -> str:
-        """Say it in few words, where there are such."""
-        return _told(self.legend, self.brief, titles) if self.brief else self.legend_of(titles)
+    def legend_of(self, titles: Collection[str], is_brief: bool = False) -> str:
+        """Say what the figures are, and what the columns of these titles mean; if asked, in few words."""
+        meanings = (self.brief if is_brief else None) or self.meanings
+        texts = [f"{title}: {meaning}" for title, meaning in meanings.items() if title in titles]
+        return f"{self.legend} {'; '.join(texts)}.".lstrip() if texts else self.legend
 
 
 @dataclass(frozen=True)
@@ -287,11 +270,6 @@ class Kind:
     limits: tuple[str, ...] = ()
     nothing: str = ""
     number: str = ""
-
-
-def _told(legend: str, meanings: Mapping[str, str], titles: Collection[str]) -> str:
-    told = [f"{title}: {meaning}" for title, meaning in meanings.items() if title in titles]
-    return f"{legend} {'; '.join(told)}.".lstrip() if told else legend
 
 
 def paragraph(

@@ -8,7 +8,6 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -19,12 +18,7 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls, plural, short_count, short_time
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.report.document import (
-    Block,
-    Tone,
-    paragraph,
-    plain,
-)
+from pytest_dtdispatch.report.document import Tone, paragraph, plain
 from pytest_dtdispatch.report.judgements import TONES, verdict_counts
 from pytest_dtdispatch.report.rows import profiles
 from pytest_dtdispatch.report.run import ReportedRun
@@ -39,44 +33,6 @@ WORST = (
     *(Verdict.REGRESSED, Verdict.MISSING, Verdict.MISMATCHED, Verdict.DISABLED, Verdict.CONTAMINATED),
     *(Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.NEW, Verdict.PASSED),
 )
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page.
-
-    Args:
-        title: its heading.
-        blocks: what is in it.
-        outcome: of a gate: how it ended; empty of any other section.
-        tone: of the outcome.
-    """
-
-    title: str
-    blocks: tuple[Block, ...]
-    outcome: str = ""
-    tone: str = ""
-
-
-@dataclass(frozen=True)
-class PageRow:
-    """What the page shows of a row beside its cells.
-
-    Args:
-        marks: what it is filtered by: its verdict, noise, no proof.
-        verdict: the worst that gates gave; empty where none did.
-        tone: of the verdict.
-        bar: pieces, each with its kind, and where it begins and ends in percent.
-        said: the same in words.
-        full: the whole label, where it is cut in its cell.
-    """
-
-    marks: tuple[str, ...]
-    verdict: str
-    tone: str
-    bar: tuple[tuple[str, float, float], ...]
-    said: str
-    full: str
 
 
 def require_jinja() -> Any:
@@ -102,9 +58,9 @@ def html_page(run: ReportedRun) -> str:
     page: str = _template().render(
         title=REPORT_TITLE,
         about=_about(run),
-        sections=[section for section in _sections(run) if section.blocks],
+        sections=[section for section in _sections(run) if section["blocks"]],
         rows=rows,
-        marks=Counter(mark for row in rows.values() for mark in row.marks),
+        marks=Counter(mark for row in rows.values() for mark in row["marks"]),
         pieces=PIECES,
         cut=cut_name,
         scale=(text(low), text(high)),
@@ -152,39 +108,41 @@ def _about(run: ReportedRun) -> Iterator[str]:
     yield ", ".join(filter(None, (cpu, torch and f"torch {torch}", device, python)))
 
 
-def _sections(run: ReportedRun) -> Iterator[Section]:
+def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
+    """Yield the parts of the page: of each its title and its blocks, of a gate how it ended."""
     for gate in run.gates:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
         title = f"Verdicts against {cut_name(gate.where)}"
-        yield Section(title, gate.document.blocks, outcome, tone)
-    yield Section("To know first", run.notices.blocks)
+        yield {"title": title, "blocks": gate.document.blocks, "outcome": outcome, "tone": tone}
+    yield {"title": "To know first", "blocks": run.notices.blocks}
     if not run.calls and not run.documents:
-        yield Section("Signatures and calls", (paragraph(NO_ROWS),))
-    for folded in run_sections(run):
-        yield Section(folded.title, folded.blocks)
-    yield Section("Profiles", tuple(profiles(run.measured)))
+        yield {"title": "Signatures and calls", "blocks": (paragraph(NO_ROWS),)}
+    yield from ({"title": folded.title, "blocks": folded.blocks} for folded in run_sections(run))
+    yield {"title": "Profiles", "blocks": tuple(profiles(run.measured))}
 
 
-def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tuple[str, str], PageRow]]:
+def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """Say of each row what is not in its cells, by the title of its group and its label."""
     verdicts = _verdicts_by_row(run)
     text = short_time if run.unit.is_time else short_count
     for test, rows in run.calls.items():
         for row in rows:
             verdict = verdicts.get((test, row.label))
-            marks = (
-                *([str(verdict)] if verdict else []),
-                *(["noisy"] if row.noisy else []),
-                *(["unproved"] if row.proof not in ("proved", "unpropagated") else []),
-            )
-            tone = TONES.get(verdict, Tone.BAD).value if verdict else ""
+            has_proof = row.proof in ("proved", "unpropagated")
+            marks = {str(verdict): verdict, "noisy": row.noisy, "unproved": not has_proof}
             ends = _ends(row)
-            said = ", ".join(f"{kind} {text(end)}" for kind, end in ends.items())
-            bar = tuple(_bar(ends, low, high))
-            full = row.full_label if row.full_label != cut_name(row.label) else ""
-            page_row = PageRow(marks, str(verdict or ""), tone, bar, said, full)
-            yield (f"{test} ({row.contains})", row.label), page_row
+            yield (
+                (f"{test} ({row.contains})", row.label),
+                {
+                    "marks": [mark for mark, has_it in marks.items() if has_it],
+                    "verdict": verdict,
+                    "tone": TONES.get(verdict, Tone.BAD).value if verdict else "",
+                    "bar": [*_bar(ends, low, high)],
+                    "said": ", ".join(f"{kind} {text(end)}" for kind, end in ends.items()),
+                    "full": row.full_label if row.full_label != cut_name(row.label) else "",
+                },
+            )
 
 
 def _verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:

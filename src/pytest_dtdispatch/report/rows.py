@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.measurement import (
     Profile,
     Samples,
     State,
-    refused_of,
+    merge,
 )
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import MICROSECONDS, MILLISECONDS, Scale
@@ -353,7 +353,7 @@ def _is_cheap(costed: CostedRow) -> bool:
 def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:
     """Lay out a region that was timed call by call: a line a signature, from all its calls."""
     rows = [
-        Measurement(str(op), op.full, op.op, op.place[1:], Contains.DISPATCH, len(calls), together(calls))
+        Measurement(str(op), op.full, op.op, op.place[1:], Contains.DISPATCH, len(calls), merge(calls))
         for op, calls in timed.items()
     ]
     if not rows:
@@ -366,24 +366,3 @@ def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> 
     heads = tuple(Column(column.title, column.unit) for column in columns)
     table = Table(heads, (group,), proof_title=title_of(lines))
     return Document((table, *proved(rows)), TIMES.legend, meanings)
-
-
-def together(calls: Sequence[Figures]) -> Figures:
-    """Return the samples of several calls as those of one.
-
-    Example:
-        >>> hits = Figures(1, (Samples(State.HIT, (7, 9)),))
-        >>> together([hits, hits]).samples[0].values
-        (7, 9, 7, 9)
-    """
-    by_state: dict[State, list[Samples]] = {}
-    for samples in (samples for call in calls for samples in call.samples):
-        by_state.setdefault(samples.state, []).append(samples)
-    return Figures(
-        sum(call.rounds for call in calls),
-        tuple(
-            Samples(state, tuple(value for one in all_of for value in one.values), refused_of(all_of))
-            for state, all_of in by_state.items()
-        ),
-        tuple(dict.fromkeys(note for call in calls for note in call.notes)),
-    )

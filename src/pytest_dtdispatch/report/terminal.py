@@ -7,7 +7,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -39,6 +39,7 @@ NO_EDGE = sys.maxsize  # the width of a pipe and of a file
 INDENT = "  "
 COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
 MIN_LABEL, ROOMY_LABEL = 30, 52
+LONGEST_PROOF = len("unpropagated, noisy")  # that has room: a long refusal may run over the edge
 FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
 KEPT_OF_NAME = 16  # letters of its end: its beginning is what is looked for
 T = TypeVar("T")
@@ -72,8 +73,8 @@ def legend_text(document: Document, width: int, view: View) -> str:
     tables = [block for block in document.blocks if isinstance(block, Table)]
     if view.verbose:
         return document.legend_of([column.title for table in tables for column in table.columns])
-    fits = ((table, columns_that_fit(table, width)) for table in tables)
-    return document.brief_of([table.columns[i].title for table, columns in fits for i in columns])
+    shown = [table.columns[i].title for table in tables for i in _fit(table, width).columns]
+    return document.legend_of(shown, is_brief=True)
 
 
 def plain_text(document: Document, width: int) -> str:
@@ -171,16 +172,31 @@ class TableFit:
 
 
 def _fit(table: Table, width: int) -> TableFit:
-    columns = tuple(columns_that_fit(table, width))
-    widths = tuple(_column_width(table, i) for i in columns)
-    room = width - len(INDENT) - sum(widths) - _proof_width(table)
-    label_width = min(max(room, MIN_LABEL), _longest_label(table))
-    return TableFit(columns, widths, _cut_labels(table, label_width), label_width)
+    """Choose the columns that a width has room for; labels have half of it, before columns are left out."""
+    lines = [line for group in table.groups for line in group.lines]
+    longest = max(map(len, (table.label_title, *(line.label for line in lines))))
+    widths = [
+        2 + max(map(len, (column.head, *(plain(line.cells[i]) for line in lines))))
+        for i, column in enumerate(table.columns)
+    ]
+    proof = max((len(line.proof) for line in lines), default=0)
+    beside = len(INDENT) + (2 + min(proof, LONGEST_PROOF) if proof else 0)
+    least = min(max(width // 2, MIN_LABEL), ROOMY_LABEL, longest)
+    shown = list(range(len(widths)))
+    for titles, room in ((table.expendable, least), (table.kept_longest, min(least, MIN_LABEL))):
+        for i in [i for title in titles for i in shown if table.columns[i].title == title]:
+            if width - beside - sum(widths[i] for i in shown) >= room:
+                break
+            shown.remove(i)
+    room = width - beside - sum(widths[i] for i in shown)
+    label_width = min(max(room, MIN_LABEL), longest)
+    labels = _cut_labels({line.label for line in lines}, label_width)
+    return TableFit(tuple(shown), tuple(widths[i] for i in shown), labels, label_width)
 
 
-def _cut_labels(table: Table, width: int) -> dict[str, str]:
+def _cut_labels(labels: Collection[str], width: int) -> dict[str, str]:
     """Cut what is too long; no two of a table come out alike."""
-    cut = {line.label: fit_name(line.label, width) for line in _lines_of(table)}
+    cut = {label: fit_name(label, width) for label in labels}
     often = Counter(cut.values())
     return {label: text if often[text] == 1 else digest_name(label, width) for label, text in cut.items()}
 
@@ -224,40 +240,3 @@ def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:
         cell = plain(line.cells[i])
         texts += [f"{title} {cell} {table.columns[i].unit}".strip()] * (cell != "-")
     return ", ".join(texts)
-
-
-def columns_that_fit(table: Table, width: int) -> list[int]:
-    """Choose the columns that a width has room for, by their index."""
-    keep = list(range(len(table.columns)))
-    least = _least_label(table, width)
-    for titles, room in ((table.expendable, least), (table.kept_longest, min(least, MIN_LABEL))):
-        for column in (i for title in titles for i in keep.copy() if table.columns[i].title == title):
-            used = sum(_column_width(table, i) for i in keep) + _proof_width(table)
-            if width - len(INDENT) - used >= room:
-                break
-            keep.remove(column)
-    return keep
-
-
-def _lines_of(table: Table) -> Iterator[Line]:
-    return (line for group in table.groups for line in group.lines)
-
-
-def _longest_label(table: Table) -> int:
-    return max(map(len, (table.label_title, *(line.label for line in _lines_of(table)))))
-
-
-def _least_label(table: Table, width: int) -> int:
-    """Width that labels are never cut below, and columns are left out for: half of the terminal's."""
-    return min(max(width // 2, MIN_LABEL), ROOMY_LABEL, _longest_label(table))
-
-
-def _column_width(table: Table, index: int) -> int:
-    cells = (plain(line.cells[index]) for line in _lines_of(table))
-    return 2 + max(map(len, (table.columns[index].head, *cells)))
-
-
-def _proof_width(table: Table) -> int:
-    """Width of the last column; a long refusal may run over the edge."""
-    longest = max((len(line.proof) for line in _lines_of(table)), default=0)
-    return 2 + min(longest, len("unpropagated, noisy")) if longest else 0
