@@ -73,6 +73,31 @@ def by_torchrun(ranks: int) -> tuple[list[str], list[str]]:
     return [*torchrun, "-m", "pytest"], []
 
 
+FORKS = """
+import os, socket, sys
+import pytest
+import torch.distributed.tensor.debug
+
+ranks = int(sys.argv[1])
+with socket.create_server(("127.0.0.1", 0)) as server:
+    port = os.environ.get("MASTER_PORT") or server.getsockname()[1]
+started = []
+for rank in range(ranks):
+    if not (pid := os.fork()):
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+        names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in names.items()})
+        sys.exit(pytest.main(sys.argv[2:]))
+    started.append(pid)
+sys.exit(max(abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for pid in started))
+"""
+
+
+def by_fork(ranks: int) -> tuple[list[str], list[str]]:
+    """Let one process import torch, which takes most of the time, and each rank be a fork of it."""
+    return [sys.executable, "-c", FORKS, str(ranks)], []
+
+
 Launcher = Callable[[int], "tuple[list[str], list[str]]"]
 
 
@@ -80,13 +105,14 @@ def run_ranks(
     folder: Path,
     ranks: int,
     *args: str,
-    launcher: Launcher = by_pytest,
+    launcher: Launcher = by_fork,
     meanwhile: Callable[[subprocess.Popen[str]], object] = lambda process: None,
+    variables: Mapping[str, str] | None = None,
 ) -> Finished:
     """Measure on several ranks what is in a folder; check that no process is left."""
     before, after = launcher(ranks)
     command = [*before, *QUIET, *MEASURED, f"--dtdispatch-timeout={TIMEOUT_S}", *after, *args]
-    return finish(command, folder, meanwhile)
+    return finish(command, folder, meanwhile, variables)
 
 
 def finish(

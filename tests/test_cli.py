@@ -12,63 +12,49 @@ import pytest
 from pytest_dtdispatch.cli import main
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the one line that was said of a command line that cannot be obeyed."""
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "a subcommand is needed: ab, expected, report, watch"),
+        (["nonsense"], ""),
+        (["--nonsense"], ""),
+        (["report"], ""),
+        (["report", "a.json", "--export"], ""),
+    ],
+)
+def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert err.startswith("dtdispatch: ")
-    return err
-
-
-def test_without_a_subcommand_it_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    text = said(capsys)
-    assert "a subcommand is needed: ab, expected, report, watch" in text
-    assert text.endswith("pytest --dtdispatch\n")
-
-
-@pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["--nonsense"], ["report"], ["report", "a.json", "--export"]]
-)
-def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    said(capsys)
+    assert err.startswith(f"dtdispatch: {says}")
+    assert words or err.endswith("pytest --dtdispatch\n")
 
 
 HELP = """
-import sys
+import contextlib, sys
 from pytest_dtdispatch.cli import main
-try:
-    main(sys.argv[1:])
-finally:
-    assert "torch" not in sys.modules and "pytest" not in sys.modules
+for words in ([], ["ab"], ["expected"], ["expected", "update"], ["report"], ["watch"]):
+    with contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+assert "torch" not in sys.modules and "pytest" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("words", [[], ["ab"], ["expected"], ["expected", "update"], ["report"], ["watch"]])
-def test_every_command_answers_help_without_torch(words: list[str]) -> None:
-    command = [sys.executable, "-c", HELP, *words, "--help"]
+def test_every_command_answers_help_without_torch() -> None:
+    text = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True).stdout
+    for words in ("", " ab", " expected", " expected update", " report", " watch"):
+        assert f"usage: dtdispatch{words} [" in text
+    assert "{watch,ab,expected,report}" in text
+    assert "run a script" in text
+
+
+def test_it_tells_its_version_and_the_package_runs_as_the_command() -> None:
+    command = [sys.executable, "-m", "pytest_dtdispatch", "--version"]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert process.stdout.startswith(f"usage: {' '.join(['dtdispatch', *words])} ")
-    assert words or all(name in process.stdout for name in ("{watch,ab,expected,report}", "run a script"))
-
-
-def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"dtdispatch {version('pytest-dtdispatch')}\n"
-
-
-def test_the_package_runs_as_the_command() -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "pytest_dtdispatch", "nonsense"], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 2
-    assert process.stdout == ""
-    assert process.stderr.startswith("dtdispatch: ")
-    assert process.stderr.count("\n") == 1
+    assert process.stdout == f"dtdispatch {version('pytest-dtdispatch')}\n"
 
 
 def test_an_interruption_is_told_in_one_line(

@@ -12,6 +12,7 @@ from tests.plugin_runs import (
     assert_mistakes,
     assert_says_once,
     measure,
+    measure_source,
     rows,
     run,
     text_of,
@@ -44,11 +45,6 @@ def own_group():
 """
 
 
-def in_test(body: str, marker: str = "", then: str = THEN_CLEAN) -> str:
-    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
-    return f"{IMPORTS}\n{marker}\ndef test_bad(dtdispatch, device_mesh, mesh_factory):\n{lines}{then}"
-
-
 @pytest.mark.parametrize("flag", ["--dtdispatch", "--dtdispatch-all"])
 def test_one_of_two_ranks_that_cannot_meet_is_not_measured_as_one(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
@@ -58,53 +54,28 @@ def test_one_of_two_ranks_that_cannot_meet_is_not_measured_as_one(
     monkeypatch.setenv("WORLD_SIZE", "2")
     result = run(pytester, flag)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    complaint = (
-        "ERROR: RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR and no MASTER_PORT: start"
-    )
-    assert_says_once(result, complaint)
+    says = "ERROR: RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR and no MASTER_PORT: start"
+    assert_says_once(result, says)
     run(pytester).assert_outcomes(passed=1)  # as it measures nothing
 
 
 # What a test does, and the line that its author reads.
 MISTAKES_IN_MESHES = [
-    (
-        'mesh_factory("2x")',
-        "mesh='2x' is not a mesh shape: extents of at least 1 joined by x, such as",
-    ),
-    (
-        "mesh_factory((2, 2), backend='mpi')",
-        "backend='mpi' is not one of auto, fake, gloo, nccl, local",
-    ),
-    ("mesh_factory((2, 2), device='tpu')", "device='tpu' is not one of auto, cpu, cuda"),
+    ('mesh_factory("2x")', "mesh='2x' is not a mesh shape: extents of at least 1 joined by x, such as"),
+    ("mesh_factory((2, 2), backend='mpi')", "backend='mpi' is not one of auto, fake, gloo, nccl, local"),
     ("mesh_factory((2, 2), dim_names=('a',))", "mesh 2x2 has 2 dimensions, not ('a',)"),
-    (
-        "mesh_factory((2, 2), dim_names=('a', 'a'))",
-        "dim_names=('a', 'a') is not a tuple of names that",
-    ),
     ("mesh_factory((2, 2), dim_names=5)", "dim_names=5 is not a tuple of names"),
-    (
-        "mesh_factory((8,))",
-        "mesh 8 needs 8 ranks, and the process group that is open has 4: ask for the",
-    ),
+    ("mesh_factory((8,))", "mesh 8 needs 8 ranks, and the process group that is open has 4: ask for the"),
     (
         "mesh_factory((4,), backend='gloo', device='cpu')",
         "backend gloo needs a process for each of the 4 ranks of mesh 4",
     ),
 ]
-MISTAKES_IN_ARGUMENTS = [
-    (
-        "dtdispatch.capture(len)",
-        "capture() takes no arguments: use it in a with; call(fn) measures a",
-    ),
-    (
-        "dtdispatch.call(len, 'a', setup=5)",
-        "setup=5 is not callable: give a function without arguments",
-    ),
+MISTAKES_UNMEASURED_TOO = [
+    ("dtdispatch.capture(len)", "capture() takes no arguments: use it in a with; call(fn) measures a"),
+    ("dtdispatch.call(len, 'a', setup=5)", "setup=5 is not callable: give a function without arguments"),
     ("dtdispatch.compile(abs, 1, others=[2])", "compile(): others=[2] is not a list of tuples of"),
-    (
-        "dtdispatch.compile(abs, 1, dynamic='yes')",
-        "compile(): dynamic='yes' is not True, False or None",
-    ),
+    ("dtdispatch.compile(abs, 1, dynamic='yes')", "compile(): dynamic='yes' is not True, False or None"),
     ("dtdispatch.compile(abs, 1, backend=5)", "compile(): backend=5 is not a name or a function"),
     *(
         line
@@ -120,6 +91,7 @@ MISTAKES_IN_ARGUMENTS = [
 ]
 MAKE = "def make(n): return lambda: None\ndtdispatch."
 PAIR = "{'a': lambda: 1, 'b': lambda: 1}"
+DIVIDED = "ZeroDivisionError: integer division or modulo"
 MISTAKES = [
     (
         "with dtdispatch.capture():\n    with dtdispatch.capture(): pass",
@@ -148,14 +120,10 @@ MISTAKES = [
             ("steps(lambda: None)", "steps()"),
             ("capture()", "a capture"),
             ("call(int, name='n')", "call(name='n')"),
-            (f"compare({PAIR})", "compare(name='compare')"),
         )
     ),
     *(
-        (
-            body,
-            f"CaptureError: the name {name!r} is taken by another call of this test",
-        )
+        (body, f"CaptureError: the name {name!r} is taken by another call of this test")
         for body, name in (
             ("dtdispatch.call(len, 'a')\ndtdispatch.call(len, 'a')", "len"),
             ("for _ in range(2): dtdispatch.steps(lambda: None, name='train')", "train"),
@@ -163,180 +131,121 @@ MISTAKES = [
             (f"{MAKE}call(len, '', name='make[8]'); dtdispatch.scaling(make)", "make"),
             (f"{MAKE}scaling(make, (1, 2)); dtdispatch.scaling(make, (4, 8))", "make"),
             (f"{MAKE}scaling(make, (1, 2)); dtdispatch.call(len, '', name='make[1]')", "make[1]"),
-            (f"dtdispatch.call(int, name='mlp'); dtdispatch.compare({PAIR}, name='mlp')", "mlp"),
             (f"dtdispatch.call(int, name='mlp[b]'); dtdispatch.compare({PAIR}, name='mlp')", "mlp"),
         )
     ),
-    *(
-        (f"{MAKE}scaling(make, {arguments})", f"ScalingError: {says}")
-        for arguments, says in (
-            ("(8,)", "sizes=(8,) is not two or more whole numbers of at least 1 that"),
-            ("max_exponent=0", "max_exponent=0 is not a number above 0"),
-        )
+    (
+        f"{MAKE}scaling(make, (8,))",
+        "ScalingError: sizes=(8,) is not two or more whole numbers of at least 1 that",
     ),
+    (f"{MAKE}scaling(make, max_exponent=0)", "ScalingError: max_exponent=0 is not a number above 0"),
     (
         "dtdispatch.scaling(lambda n: None, name='none')",
         "ScalingError: make(64) returned None: it must return a callable without arguments",
     ),
-    (
-        "dtdispatch.scaling(lambda n: 1 // 0, name='n')",
-        "ZeroDivisionError: integer division or modulo",
-    ),
-    ("dtdispatch.scaling(lambda n: lambda: 1 // 0)", "ZeroDivisionError: integer division or modulo"),
+    ("dtdispatch.scaling(lambda n: 1 // 0, name='n')", DIVIDED),
+    ("dtdispatch.scaling(lambda n: lambda: 1 // 0)", DIVIDED),
     ("dtdispatch.steps(lambda: {}['of the program'])", "KeyError: 'of the program'"),
-    (
-        "dtdispatch.steps(lambda x: 1 // x, inputs=[1, 0])",
-        "ZeroDivisionError: integer division or modulo",
-    ),
-    (
-        "dtdispatch.steps(lambda: None, steps=0)",
-        "CaptureError: steps(): steps=0 is not a whole number of at least 1",
-    ),
-    (
-        "dtdispatch.steps(lambda x: x)",
-        "CaptureError: the step takes arguments (x), and steps() gives none",
-    ),
-    (
-        "dtdispatch.steps(lambda x: x, inputs=8)",
-        "CaptureError: steps(): inputs=8 cannot be iterated over",
-    ),
+    ("dtdispatch.steps(lambda x: 1 // x, inputs=[1, 0])", DIVIDED),
+    ("dtdispatch.steps(lambda: None, steps=0)", "steps(): steps=0 is not a whole number of at least 1"),
+    ("dtdispatch.steps(lambda x: x)", "CaptureError: the step takes arguments (x), and steps() gives none"),
+    ("dtdispatch.steps(lambda x: x, inputs=8)", "CaptureError: steps(): inputs=8 cannot be iterated over"),
 ]
 
 
-@pytest.mark.parametrize("flags", [(), ("--dtdispatch",)], ids=["unmeasured", "measured"])
-def test_a_mesh_that_the_factory_cannot_make(pytester: pytest.Pytester, flags: tuple[str, ...]) -> None:
+def test_a_mesh_that_the_factory_cannot_make(pytester: pytest.Pytester) -> None:
     calls = enumerate(call for call, _ in MISTAKES_IN_MESHES)
     tests = (f"def test_{n}(dtdispatch, device_mesh, mesh_factory): {call}\n" for n, call in calls)
-    pytester.makepyfile("".join(tests))
-    result = run(pytester, *flags)
-    result.assert_outcomes(failed=len(MISTAKES_IN_MESHES))
-    for _, complaint in MISTAKES_IN_MESHES:
-        assert_says_once(result, complaint)
+    failed = len(MISTAKES_IN_MESHES)
+    measured = measure_source(pytester, "".join(tests), failed=failed)
+    unmeasured = run(pytester)
+    unmeasured.assert_outcomes(failed=failed)
+    for result in (measured, unmeasured):
+        for _, says in MISTAKES_IN_MESHES:
+            assert_says_once(result, says)
 
 
-@pytest.mark.parametrize("flags", [(), MEASURED, (*MEASURED, "--dtdispatch-metric=counts")], ids=str)
-def test_an_argument_that_is_none_is_told_at_the_line_of_the_test(
-    pytester: pytest.Pytester, flags: tuple[str, ...]
-) -> None:
-    assert_mistakes(pytester, MISTAKES_IN_ARGUMENTS, *flags)
-
-
-def test_a_wrong_use_is_told_at_its_line_and_leaves_nothing_open(
-    pytester: pytest.Pytester,
-) -> None:
-    assert_mistakes(pytester, MISTAKES, *MEASURED)
-
-
-@pytest.mark.parametrize("fixture", ["device_mesh", "process_group"])
 @pytest.mark.parametrize(
-    ("flags", "complaint"),
+    ("flags", "mistakes"),
+    [
+        ((), MISTAKES_UNMEASURED_TOO),
+        (MEASURED, [*MISTAKES_UNMEASURED_TOO, *MISTAKES]),
+        ((*MEASURED, "--dtdispatch-metric=counts"), MISTAKES_UNMEASURED_TOO),
+    ],
+    ids=["unmeasured", "measured", "counted"],
+)
+def test_a_mistake_is_told_at_the_line_of_the_test_and_leaves_nothing_open(
+    pytester: pytest.Pytester, flags: tuple[str, ...], mistakes: list[tuple[str, str]]
+) -> None:
+    assert_mistakes(pytester, mistakes, *flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
     [
         (
-            ["--dtdispatch-backend=gloo", "--dtdispatch-device=cpu"],
+            ("--dtdispatch-backend=gloo", "--dtdispatch-device=cpu"),
             "backend gloo needs a process for each of",
         ),
-        (["--dtdispatch-backend=nccl", "--dtdispatch-device=cpu"], "backend nccl needs a CUDA device, and"),
-        (["--dtdispatch-device=cuda"], "device cuda: torch"),
+        (("--dtdispatch-backend=nccl", "--dtdispatch-device=cpu"), "backend nccl needs a CUDA device, and"),
+        (("--dtdispatch-device=cuda",), "device cuda: torch"),
     ],
     ids=["gloo", "nccl", "cuda"],
 )
 def test_a_backend_or_device_that_is_not_here(
-    pytester: pytest.Pytester,
-    monkeypatch: pytest.MonkeyPatch,
-    fixture: str,
-    flags: list[str],
-    complaint: str,
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], says: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    pytester.makepyfile(f"def test_mesh({fixture}): pass")
-    result = measure(pytester, *flags)
-    result.assert_outcomes(errors=1)
-    assert_says_once(result, complaint)
+    source = "def test_mesh(device_mesh): pass\ndef test_group(process_group): pass"
+    result = measure_source(pytester, source, *flags, errors=2)
+    body, _, _ = text_of(result).partition("short test summary info")
+    assert body.count(says) == 2
+    assert "pytest_dtdispatch/" not in body
+
+
+# Groups of the user
 
 
 def test_a_group_that_the_user_made_is_used_and_never_destroyed(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + OPEN_GROUP
-        + """
+    source = f"""{OPEN_GROUP}
 def test_fits(dtdispatch, device_mesh, process_group, own_group):
     assert process_group is own_group
     a = sharded(device_mesh)
-    with dtdispatch.capture():
+    with dtdispatch.capture() as book:
         a + a
+    assert len(book.measurements()) == 1
 
 @pytest.mark.dtdispatch(mesh=(2,))
 def test_is_larger(device_mesh, process_group, own_group):
     assert process_group is own_group
     assert device_mesh.size() == 2
 
+@pytest.mark.dtdispatch(mesh=(2, 4))
+def test_is_smaller(device_mesh): pass
+
+@pytest.mark.dtdispatch(mesh=(1,), backend="gloo", device="cpu")
+def test_is_another(device_mesh): pass
+
 def test_is_alive(own_group):
     assert dist.group.WORLD is own_group
     assert dist.get_world_size() == 4
 """
-    )
-    result, found = rows(pytester)
-    result.assert_outcomes(passed=3)
-    assert len(found) == 3
-
-
-@pytest.mark.parametrize("fixture", ["device_mesh", "process_group"])
-def test_a_mesh_larger_than_the_group_that_the_user_made(pytester: pytest.Pytester, fixture: str) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + OPEN_GROUP
-        + f"""
-@pytest.mark.dtdispatch(mesh=(2, 4))
-def test_bad({fixture}): pass
-
-def test_is_alive():
-    assert dist.get_world_size() == 4
-"""
-    )
-    result = measure(pytester)
-    result.assert_outcomes(errors=1, passed=1)
-    assert_says_once(
-        result,
-        "mesh 2x4 needs 8 ranks, and the process group that is open has 4: it was open before the test; "
-        "destroy it first, or ask for a smaller mesh",
-    )
-
-
-def test_a_backend_that_the_user_s_group_has_not(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + OPEN_GROUP
-        + """
-@pytest.mark.dtdispatch(mesh=(1,), backend="gloo", device="cpu")
-def test_bad(device_mesh): pass
-"""
-    )
-    result = measure(pytester)
-    result.assert_outcomes(errors=1)
+    result = measure_source(pytester, source, passed=3, errors=2)
+    says = "mesh 2x4 needs 8 ranks, and the process group that is open has 4: it was open before the test; "
+    assert_says_once(result, f"{says}destroy it first, or ask for a smaller mesh")
     assert_says_once(result, "backend gloo was asked for, and the open process group is fake")
 
 
-def test_a_test_may_destroy_the_group_itself(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        in_test(
-            """
-a = sharded(device_mesh)
-with dtdispatch.capture():
-    a + a
-dist.destroy_process_group()
-"""
-        )
-    )
-    result = measure(pytester)
-    result.assert_outcomes(passed=2)
-
-
-def test_a_test_may_put_a_group_of_its_own_in_place_of_ours(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
+def test_a_test_may_destroy_the_group_or_put_its_own_in_place_of_ours(pytester: pytest.Pytester) -> None:
+    source = f"""
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+def test_destroys(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+    dist.destroy_process_group()
+{THEN_CLEAN}
 def test_replaces(device_mesh):
     dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -345,82 +254,74 @@ def test_is_alive():
     assert dist.get_world_size() == 2
     dist.destroy_process_group()
 """
-    )
-    run(pytester).assert_outcomes(passed=2)
+    measure_source(pytester, source, passed=4)
 
 
-def test_a_capture_that_is_never_left_is_told_with_file_and_line(pytester: pytest.Pytester) -> None:
-    path = pytester.makepyfile(in_test("a = sharded(device_mesh)\ndtdispatch.capture().__enter__()\na + a"))
-    result, found = rows(pytester)
-    result.assert_outcomes(passed=2, errors=1)
-    line = path.read_text().splitlines().index("    dtdispatch.capture().__enter__()") + 1
-    assert_says_once(result, f"{path}:{line}: this capture was entered and never left; use it in a with")
-    # What it measured while it was open is kept.
-    assert [row["fullname"] for row in found if "::test_bad::" in row["fullname"]]
+# Captures that end otherwise than they should
 
-
-def test_a_capture_that_is_never_left_beside_a_failure_tells_both(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(in_test("dtdispatch.capture().__enter__()\nraise ValueError('of the test')"))
-    result = measure(pytester)
-    result.assert_outcomes(passed=1, failed=1, errors=1)
-    assert_says_once(result, "E       ValueError: of the test")
-    assert_says_once(result, "this capture was entered and never left; use it in a with")
-
-
-@pytest.mark.parametrize("inside", ["", "    Passing().__enter__()\n"], ids=["", "mode left open"])
-def test_an_exception_inside_a_capture_is_the_test_s_own(pytester: pytest.Pytester, inside: str) -> None:
-    pytester.makepyfile(
-        in_test(
-            f"""
-a = sharded(device_mesh)
-with dtdispatch.capture():
+ENDS = f"""
+def test_never_left(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.capture().__enter__()
     a + a
-{inside}    raise ValueError('of the test')
-"""
-        )
-    )
-    result = measure(pytester)
-    result.assert_outcomes(failed=1, passed=1)
-    assert_says_once(result, "E           ValueError: of the test")
+
+def test_fails_too(dtdispatch, device_mesh):
+    dtdispatch.capture().__enter__()
+    raise ValueError('beside it')
+
+@pytest.mark.parametrize("leaves_open", [False, True])
+def test_raises(dtdispatch, device_mesh, leaves_open):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+        if leaves_open:
+            Passing().__enter__()
+        raise ValueError(f'of the test {{leaves_open}}')
+
+def test_op_raises(dtdispatch, device_mesh):
+    with dtdispatch.capture():
+        sharded(device_mesh) @ torch.ones(3)
+
+def test_call_raises(dtdispatch, device_mesh):
+    dtdispatch.call(torch.mv, sharded(device_mesh), torch.ones(3), name='mv')
+{THEN_CLEAN}"""
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "with dtdispatch.capture():\n    sharded(device_mesh) @ torch.ones(3)",
-        "dtdispatch.call(torch.mv, sharded(device_mesh), torch.ones(3), name='mv')",
-    ],
-    ids=["capture", "call"],
-)
-def test_what_an_op_raises_has_no_frame_of_ours(pytester: pytest.Pytester, body: str) -> None:
-    pytester.makepyfile(in_test(body))
-    result = measure(pytester)
-    result.assert_outcomes(failed=1, passed=1)
-    assert "got mixed torch.Tensor and DTensor" in text_of(result)
-    assert "pytest_dtdispatch/" not in text_of(result)
+def test_what_a_test_raises_is_its_own_and_an_open_capture_is_told_with_file_and_line(
+    pytester: pytest.Pytester,
+) -> None:
+    result = measure_source(pytester, ENDS, "--benchmark-json=rows.json", passed=2, failed=5, errors=2)
+    text, _, _ = text_of(result).partition("short test summary info")
+    lines = (pytester.path / "test_it.py").read_text().splitlines()
+    for line in (n for n, each in enumerate(lines, start=1) if "capture().__enter__()" in each):
+        says = f"{pytester.path / 'test_it.py'}:{line}: this capture was entered and never left; use it in a"
+        assert text.count(says) == 1
+    for error in ("beside it", "of the test False", "of the test True"):
+        assert text.count(f" ValueError: {error}") == 1
+    assert text.count("got mixed torch.Tensor and DTensor") >= 2
+    assert "pytest_dtdispatch/" not in text
+    # What was measured while a capture was open is kept.
+    assert "::test_never_left::" in (pytester.path / "rows.json").read_text()
 
 
-def test_a_mode_that_a_test_under_all_leaves_open(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(f"{IMPORTS}\ndef test_bad():\n    Passing().__enter__()\n{THEN_CLEAN}")
-    result = measure(pytester, "--dtdispatch-all")
-    result.assert_outcomes(failed=1, passed=1)
+def test_a_mode_or_capture_that_a_test_under_all_opens(pytester: pytest.Pytester) -> None:
+    source = f"""
+from pytest_dtdispatch.measuring.capture import TimeCaptureMode
+
+def test_leaves_open():
+    Passing().__enter__()
+
+def test_captures():
+    with TimeCaptureMode():
+        pass
+{THEN_CLEAN}"""
+    result = measure_source(pytester, source, "--dtdispatch-all", failed=2, passed=1)
     assert_says_once(result, "Passing was opened inside the capture and never closed")
-
-
-def test_a_capture_of_its_own_in_a_test_under_all(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        from pytest_dtdispatch.measuring.capture import TimeCaptureMode
-
-        def test_bad():
-            with TimeCaptureMode():
-                pass
-        """
-    )
-    result = measure(pytester, "--dtdispatch-all")
-    result.assert_outcomes(failed=1)
     assert_says_once(result, "CaptureError: a capture is open already")
     result.stdout.fnmatch_lines([">       with TimeCaptureMode():"])
+
+
+# Machines that lack something
 
 
 @needs(NATIVE_CACHE)
@@ -433,98 +334,8 @@ def test_a_torch_that_cannot_be_measured(
     pytester.makepyfile(TEN_LINES if not flags else "def test_plain(): pass")
     result = measure(pytester, *flags, "--benchmark-autosave")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert_says_once(
-        result, "cannot be measured: it lacks the native sharding-propagation cache's clear function"
-    )
-
-
-def test_saving_a_run_does_not_need_the_default_mesh(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The flag's backend has one rank; the tests say so, the default mesh of four does not.
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    pytester.makepyfile(
-        IMPORTS
-        + """
-@pytest.mark.dtdispatch(mesh=(1,))
-def test_one_rank(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    with dtdispatch.capture():
-        a + a
-"""
-    )
-    result, found = rows(pytester, "--dtdispatch-backend=gloo")
-    assert result.ret == pytest.ExitCode.OK
-    assert len(found) == 3
-
-
-BAD_MARKERS = """
-import numpy
-import pytest
-
-class Silent:
-    def __repr__(self):
-        raise RuntimeError("no")
-
-@pytest.mark.dtdispatch({marker})
-def test_marked(dtdispatch): pass
-"""
-
-
-@pytest.mark.parametrize(
-    ("marker", "complaint"),
-    [
-        (
-            "rounds=Silent()",
-            "rounds=<Silent that cannot be shown> is not a whole number",
-        ),
-        ("Silent()", "marker dtdispatch takes keywords only, not <Silent that cannot be shown>"),
-        ("rounds=numpy.float32(2.7)", "is not a whole number of at least 1, or auto"),
-        ("backend=numpy.array([[1, 2], [3, 4]])", "is not one of auto, fake, gloo, nccl, local"),
-        (
-            "threshold='20'",
-            "threshold='20' is not [STATE=]FIELD:PERCENT, such as",
-        ),
-        ("threshold='20'", ": write 20%"),
-    ],
-)
-def test_a_marker_value_that_is_hard_to_show(pytester: pytest.Pytester, marker: str, complaint: str) -> None:
-    pytester.makepyfile(test_marked=BAD_MARKERS.format(marker=marker))
-    result = run(pytester)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert_says_once(result, complaint)
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--dtdispatch-nproc=50000000"], "'50000000' is not a whole number from 1 to 1,024"),
-        (
-            ["--dtdispatch-timeout=1e300"],
-            "a number of seconds above 0, and at most 1,000,000,000",
-        ),
-        (["--dtdispatch-fail=20"], ": write 20%"),
-        ([f"--dtdispatch-export=csv:{'a' * 256}"], "cannot be written: File name too long"),
-        ([f"--dtdispatch-export=oss-json:{'a' * 256}"], "cannot be written: File name too long"),
-        ([f"--dtdispatch-expected={'a' * 256}"], "cannot be read: File name too long"),
-        (["--dtdispatch-expected=a\udcff.csv"], "cannot be read: No such file or directory"),
-    ],
-)
-def test_a_flag_past_a_limit(pytester: pytest.Pytester, flags: list[str], complaint: str) -> None:
-    pytester.makepyfile(PLAIN)
-    result = measure(pytester, *flags)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert_says_once(result, complaint)
-
-
-@pytest.mark.parametrize("form", ["csv", "html"])
-def test_an_output_that_is_a_loop_of_links(pytester: pytest.Pytester, form: str) -> None:
-    pytester.path.joinpath("one").symlink_to("two")
-    pytester.path.joinpath("two").symlink_to("one")
-    pytester.makepyfile(PLAIN)
-    result = measure(pytester, f"--dtdispatch-export={form}:one")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert_says_once(result, "ERROR: one cannot be written: Too many levels of symbolic links")
+    says = "cannot be measured: it lacks the native sharding-propagation cache's clear function"
+    assert_says_once(result, says)
 
 
 @pytest.mark.parametrize("flags", [(), ("--dtdispatch",), ("--dtdispatch-all",)])
@@ -549,6 +360,57 @@ def test_a_fixture_without_torch(pytester: pytest.Pytester, flags: tuple[str, ..
     assert (f"nothing was measured: {says}" in text_of(result)) == bool(flags)
 
 
+# Values
+
+
+@pytest.mark.parametrize(
+    ("marker", "says"),
+    [
+        ("rounds=Silent()", "rounds=<Silent that cannot be shown> is not a whole number"),
+        ("Silent()", "marker dtdispatch takes keywords only, not <Silent that cannot be shown>"),
+        ("rounds=numpy.float32(2.7)", "is not a whole number of at least 1, or auto"),
+        ("backend=numpy.array([[1, 2], [3, 4]])", "is not one of auto, fake, gloo, nccl, local"),
+        ("threshold='20'", "threshold='20' is not [STATE=]FIELD:PERCENT, such as"),
+    ],
+)
+def test_a_marker_value_that_is_hard_to_show(pytester: pytest.Pytester, marker: str, says: str) -> None:
+    source = f"""
+import numpy
+
+class Silent:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+@pytest.mark.dtdispatch({marker})
+def test_marked(dtdispatch): pass
+"""
+    result = measure_source(pytester, source)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_says_once(result, says)
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("nproc=50000000", "'50000000' is not a whole number from 1 to 1,024"),
+        ("timeout=1e300", "a number of seconds above 0, and at most 1,000,000,000"),
+        ("fail=20", ": write 20%"),
+        ("fail=median:5%,lax", "not '5%,lax'"),
+        (f"export=csv:{'a' * 256}", "cannot be written: File name too long"),
+        (f"expected={'a' * 256}", "cannot be read: File name too long"),
+        ("expected=a\udcff.csv", "cannot be read: No such file or directory"),
+        ("export=csv:one", "ERROR: one cannot be written: Too many levels of symbolic links"),
+        ("export=html:one", "ERROR: one cannot be written: Too many levels of symbolic links"),
+    ],
+)
+def test_a_flag_past_a_limit(pytester: pytest.Pytester, flag: str, says: str) -> None:
+    pytester.path.joinpath("one").symlink_to("two")
+    pytester.path.joinpath("two").symlink_to("one")
+    result = measure_source(pytester, PLAIN, f"--dtdispatch-{flag}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_says_once(result, says)
+
+
 def test_names_of_calls_reach_the_terminal_written_and_files_as_they_are(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         IMPORTS
@@ -560,7 +422,8 @@ def test_evil(dtdispatch, device_mesh):
     dtdispatch.steps(lambda: a + a, name="\\x1b[31mstep")
 """
     )
-    flags = ("--benchmark-name=long", "--benchmark-group-by=param:op", "--dtdispatch-export=csv:out.csv")
+    file = pytester.path / "a\udcff.csv"  # a path that is no UTF-8
+    flags = ("--benchmark-name=long", "--benchmark-group-by=param:op", f"--dtdispatch-export=csv:{file}")
     result, found = rows(pytester, *flags)
     result.assert_outcomes(passed=1)
     assert all(line.isprintable() for line in text_of(result).splitlines())
@@ -568,12 +431,5 @@ def test_evil(dtdispatch, device_mesh):
     assert written in text_of(result).partition("= dtdispatch =")[0]
     assert written in text_of(result).partition("= dtdispatch =")[2]
     assert any("::\x1b[31mred\rgone\nline\u202eevil::" in row["fullname"] for row in found)
-    assert len((pytester.path / "out.csv").read_text(encoding="utf-8").splitlines()) > 4
-
-
-def test_a_path_that_is_no_utf_8_is_written_to_and_named(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
-    result = measure(pytester, "--dtdispatch-export=csv:a\udcff.csv")
-    result.assert_outcomes(passed=1)
-    assert (pytester.path / "a\udcff.csv").exists()
+    assert len(file.read_text(encoding="utf-8").splitlines()) > 4
     assert r"/a\udcff.csv" in text_of(result)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -19,7 +19,9 @@ from tests.plugin_runs import (
     MEASURED,
     TEN_LINES,
     TORCH_WARNS,
+    benchmarks_of,
     measure,
+    measure_source,
     rows,
     run,
     text_of,
@@ -49,13 +51,13 @@ def test_theirs(benchmark):
 SAVED = Path(".benchmarks")
 
 
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
 def saved_files(pytester: pytest.Pytester) -> list[Path]:
     return sorted((pytester.path / SAVED).rglob("*.json"))
+
+
+def machine_of(pytester: pytest.Pytester) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((pytester.path / "rows.json").read_text())["machine_info"]
+    return found
 
 
 def edit_medians(path: Path, change: Callable[[float], float]) -> None:
@@ -92,12 +94,24 @@ def test_a_row_says_what_it_is_and_what_proves_it(pytester: pytest.Pytester) -> 
     assert all(len(row["stats"]["data"]) == counts[state] for state, row in by_state.items())
 
 
-def test_the_machine_gains_what_figures_depend_on(pytester: pytest.Pytester) -> None:
-    import torch
+THREADS = """
+torch.set_num_threads(3)
 
-    pytester.makepyfile(TEN_LINES)
-    rows(pytester, "--dtdispatch-device=cpu")
-    machine = json.loads((pytester.path / "rows.json").read_text())["machine_info"]["dtdispatch"]
+def test_add(dtdispatch, device_mesh):
+    a = sharded(device_mesh, 8, 8)
+    dtdispatch.call(torch.add, a, a)
+    assert torch.get_num_threads() == 3
+"""
+
+
+@pytest.mark.parametrize(("args", "threads", "said"), [((), 1, "1 thread"), (("program",), 3, "3 threads")])
+def test_the_machine_gains_what_figures_depend_on(
+    pytester: pytest.Pytester, args: tuple[str, ...], threads: int, said: str
+) -> None:
+    flags = ("--dtdispatch-device=cpu", *(f"-odtdispatch_threads={arg}" for arg in args))
+    result = measure_source(pytester, THREADS, *flags, "--benchmark-json=rows.json", passed=1)
+    result.stdout.fnmatch_lines([f"  torch *caches, {said}"])
+    machine = machine_of(pytester)["dtdispatch"]
     assert machine == {
         "torch_version": torch.__version__,
         "torch_build": torch.version.git_version,
@@ -106,7 +120,7 @@ def test_the_machine_gains_what_figures_depend_on(pytester: pytest.Pytester) -> 
         "device_name": "",
         "backend": "fake",
         "world_size": 4,
-        "threads": 1,
+        "threads": threads,
         "cache_interface": machine["cache_interface"],
         "driver": "",
         "nccl": "",
@@ -114,37 +128,9 @@ def test_the_machine_gains_what_figures_depend_on(pytester: pytest.Pytester) -> 
         "rank_stat": "",
     }
     assert machine["cache_interface"] in ("native+python", "python")
-
-
-THREADS = (
-    IMPORTS
-    + """
-torch.set_num_threads(3)
-
-def test_add(dtdispatch, device_mesh):
-    a = sharded(device_mesh, 8, 8)
-    dtdispatch.call(torch.add, a, a)
-    assert torch.get_num_threads() == 3
-"""
-)
-
-
-@pytest.mark.parametrize(("args", "threads", "said"), [((), 1, "1 thread"), (("program",), 3, "3 threads")])
-def test_the_machine_has_the_threads_that_figures_were_taken_in(
-    pytester: pytest.Pytester, args: tuple[str, ...], threads: int, said: str
-) -> None:
-    pytester.makepyfile(THREADS)
-    result, _ = rows(pytester, *(f"-odtdispatch_threads={arg}" for arg in args))
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"  torch *caches, {said}"])
-    machine = json.loads((pytester.path / "rows.json").read_text())["machine_info"]["dtdispatch"]
-    assert machine["threads"] == threads
-
-
-def test_a_run_that_does_not_measure_leaves_the_machine_alone(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(OTHERS)
-    run(pytester, "--benchmark-json=rows.json")
-    assert "dtdispatch" not in json.loads((pytester.path / "rows.json").read_text())["machine_info"]
+    pytester.makepyfile(test_it=OTHERS)
+    run(pytester, "--benchmark-json=rows.json")  # of a run that measures nothing it is left alone
+    assert "dtdispatch" not in machine_of(pytester)
 
 
 def test_rows_have_unique_names_and_the_parameters_of_their_test(pytester: pytest.Pytester) -> None:
@@ -156,19 +142,11 @@ def test_rows_have_unique_names_and_the_parameters_of_their_test(pytester: pytes
     assert len(set(names)) == len(names) == 6
     for extent in (8, 16):
         result.stdout.fnmatch_lines([f"*benchmark 'extent={extent}': 3 tests*"])
+    grouped = measure(pytester, "--benchmark-group-by=group,param:state", "--benchmark-columns=median,rounds")
+    grouped.stdout.fnmatch_lines(["*benchmark 'dtdispatch miss state=miss': 2 tests*"])
     # A dtype is no JSON: it stands there as text. A parameter that is named as ours does not hide ours.
     params = {(row["params"]["extent"], row["params"]["dtype"], row["params"]["op"]) for row in first}
     assert params == {(extent, "torch.float32", "add.Tensor") for extent in (8, 16)}
-
-
-def test_rows_can_be_grouped_by_op_and_by_state(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
-    measured = measure(pytester, "--benchmark-group-by=param:op")
-    measured.stdout.fnmatch_lines(["*benchmark 'op=add.Tensor': 3 tests*"])
-    measured = measure(
-        pytester, "--benchmark-group-by=group,param:state", "--benchmark-columns=median,rounds"
-    )
-    measured.stdout.fnmatch_lines(["*benchmark 'dtdispatch miss state=miss': 1 tests*"])
 
 
 def test_a_saved_run_is_compared_and_a_regression_fails(pytester: pytest.Pytester) -> None:
@@ -198,9 +176,10 @@ def test_their_command_compares_our_rows_and_both_draw_histograms(pytester: pyte
     pytester.makepyfile(TEN_LINES)
     measure(pytester, "--benchmark-autosave", "--benchmark-quiet")
     result = pytester.runpytest_subprocess(
-        *ALONE, *MEASURED, "--benchmark-autosave", "--benchmark-histogram=own"
+        *ALONE, *MEASURED, "--benchmark-autosave", "--benchmark-histogram=own", "--benchmark-quiet"
     )
     assert result.ret == pytest.ExitCode.OK
+    assert "Name (time in" not in text_of(result)
     assert len(saved_files(pytester)) == 2
     command = (sys.executable, "-m", "pytest_benchmark", "compare", "--columns=median", "--sort=name")
     result = pytester.run(*command, "--histogram=chart")
@@ -231,25 +210,16 @@ def test_their_tables_have_our_rows_where_a_flag_of_tables_is_given(
     measure(pytester, "--benchmark-quiet").stdout.no_fnmatch_line(ours)
 
 
-def test_only_runs_our_tests_beside_theirs(pytester: pytest.Pytester) -> None:
+def test_only_and_skip_choose_our_tests_as_theirs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
     result, found = rows(pytester, "--benchmark-only")
     result.assert_outcomes(passed=2, skipped=1)
     assert {row["name"].split("::")[0] for row in found} == {"test_add", "test_theirs"}
     # Unmeasured they are benchmarks too: what is selected does not depend on our flag.
     run(pytester, "--benchmark-only").assert_outcomes(passed=2, skipped=1)
-
-
-def test_only_under_all_runs_every_test(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
     measure(pytester, "--benchmark-only", "--dtdispatch-all").assert_outcomes(passed=3)
-
-
-def test_skip_skips_our_tests(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
-    result, found = rows(pytester, "--benchmark-skip")
+    result = measure(pytester, "--benchmark-skip")
     result.assert_outcomes(passed=1, skipped=2)
-    assert found == []
     result.stdout.fnmatch_lines(["nothing was measured: --benchmark-skip is given"])
 
 
@@ -263,26 +233,23 @@ def test_disable_runs_our_tests_once_and_says_that_nothing_was_measured(pytester
     assert len(found) == 3
 
 
-def test_our_tests_do_not_warn_of_an_unused_fixture(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
-    result = run(pytester, *MEASURED, "-W", "error", TORCH_WARNS)
-    result.assert_outcomes(passed=1)
-    assert "warning" not in text_of(result)
-
-
-def test_a_test_may_use_both_fixtures(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
+def test_a_test_may_use_both_fixtures_and_is_not_warned_of_an_unused_one(pytester: pytest.Pytester) -> None:
+    source = """
 def test_both(dtdispatch, device_mesh, benchmark):
     a = sharded(device_mesh)
     with dtdispatch.capture():
         a + a
     benchmark.pedantic(len, args=("a",), rounds=2)
+
+def test_ours(dtdispatch, device_mesh):
+    with dtdispatch.capture():
+        sharded(device_mesh)
 """
-    )
-    _, found = rows(pytester, "--benchmark-only")
-    assert len(found) == 4
+    flags = ("--benchmark-only", "--benchmark-json=rows.json", "-Werror", TORCH_WARNS)
+    result = measure_source(pytester, source, *flags, passed=2)
+    assert "warning" not in text_of(result)
+    found = benchmarks_of(pytester.path / "rows.json")
+    assert len([row for row in found if "test_both" in row["fullname"]]) == 4
     assert sum(row["params"] is None for row in found) == 1
 
 
@@ -302,18 +269,21 @@ def test_rows_are_shown_and_saved_where_the_default_device_is_not_here(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    own_mesh = """
-    def test_add(dtdispatch, mesh_factory):
-        mesh = mesh_factory((4,), device="cpu")
-        a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)])
-        with dtdispatch.capture():
-            a + a
-    """
-    pytester.makepyfile(textwrap.dedent(IMPORTS) + textwrap.dedent(own_mesh))
-    result = measure(pytester, "--dtdispatch-device=cuda", "--benchmark-json=out.json")
-    result.assert_outcomes(passed=1)
+    source = """
+def test_own_mesh(dtdispatch, mesh_factory):
+    mesh = mesh_factory((4,), device="cpu")
+    a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)])
+    with dtdispatch.capture():
+        a + a
+"""
+    flags = ("--dtdispatch-device=cuda", "--benchmark-json=rows.json")
+    result = measure_source(pytester, source, *flags, passed=1)
     assert "INTERNALERROR" not in text_of(result)
     result.stdout.fnmatch_lines(["  add.Tensor(*", "* are proved *"])
-    saved = json.loads((pytester.path / "out.json").read_text())
-    assert saved["machine_info"]["dtdispatch"]["device"] == "cuda"
-    assert saved["benchmarks"]
+    assert machine_of(pytester)["dtdispatch"]["device"] == "cuda"
+    assert len(benchmarks_of(pytester.path / "rows.json")) == 3
+    # Nor where the mesh of the marker is there, and the default one of four ranks is not.
+    one_rank = dedent(TEN_LINES).replace("def test", "@pytest.mark.dtdispatch(mesh=(1,))\ndef test")
+    gloo = ("--dtdispatch-backend=gloo", "--dtdispatch-device=cpu", "--benchmark-json=one.json")
+    measure_source(pytester, one_rank, *gloo, passed=1)
+    assert len(benchmarks_of(pytester.path / "one.json")) == 3

@@ -22,36 +22,21 @@ PLAIN = ("-pno:cacheprovider", "-pno:hypothesispytest")
 def test_without_pytest_benchmark_our_own_table_is_there(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, "-pno:benchmark")
-    assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*= dtdispatch =*", ROW])
     assert "OPS" not in text_of(result)
-    assert run(pytester, "-pno:benchmark").ret == pytest.ExitCode.OK
-    result = measure(pytester, "-pno:benchmark", "--dtdispatch-all")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines([ROW])
-
-
-@needs_codspeed
-def test_beside_codspeed_that_is_not_asked_to_measure_all_works(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
-    result = pytester.runpytest_subprocess(*PLAIN, "-pno:xdist", *MEASURED, "--benchmark-json=rows.json")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["codspeed: * (disabled, *", ROW])
-    assert (pytester.path / "rows.json").exists()
+    run(pytester, "-pno:benchmark").assert_outcomes(passed=1)
+    measure(pytester, "-pno:benchmark", "--dtdispatch-all").stdout.fnmatch_lines([ROW])
 
 
 @needs_codspeed
 def test_where_codspeed_measures_we_say_that_we_do_not(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        TEN_LINES
-        + """
-    def test_theirs(benchmark):
-        benchmark(len, "a")
-"""
-    )
-    result = pytester.runpytest_subprocess(*PLAIN, "-pno:xdist", *MEASURED, "--codspeed", *SHORT)
-    assert result.ret == pytest.ExitCode.OK
+    pytester.makepyfile(TEN_LINES, test_theirs="def test_theirs(benchmark): benchmark(len, 'a')")
+    flags = (*PLAIN, "-pno:xdist", *MEASURED)
+    result = pytester.runpytest_subprocess(*flags, "--benchmark-json=rows.json", "-kadd")
+    result.stdout.fnmatch_lines(["codspeed: * (disabled, *", ROW])
+    assert benchmarks_of(pytester.path / "rows.json")
+    result = pytester.runpytest_subprocess(*flags, "--codspeed", *SHORT)
     result.assert_outcomes(passed=2)
     assert_says_once_of_ours(result, NOTHING + "pytest-codspeed measures this run; leave out --codspeed")
     result.stdout.fnmatch_lines(["*1 benchmarked*"])
@@ -89,34 +74,26 @@ def test_a_mistake_in_a_marker_is_told_under_xdist_too(pytester: pytest.Pytester
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["test_*.py:2: marker dtdispatch has no keyword 'round'; valid: rounds, *"])
     assert "INTERNALERROR" not in text_of(result)
-
-
-@needs_xdist
-def test_xdist_without_workers_measures(pytester: pytest.Pytester) -> None:
+    # Without workers it measures.
     pytester.makepyfile(TEN_LINES)
     others = [option for option in ALONE if "xdist" not in option]
-    result = pytester.runpytest_inprocess(*others, *MEASURED, "-n0")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines([ROW])
+    pytester.runpytest_inprocess(*others, *MEASURED, "-n0").stdout.fnmatch_lines([ROW])
 
 
 def test_switched_off_we_leave_no_trace(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
     result = run(pytester, "-pno:dtdispatch")
     result.assert_outcomes(passed=1)
-    assert "dtdispatch" not in text_of(result).replace("test_switched_off", "").replace("no:dtdispatch", "")
+    assert "dtdispatch" not in text_of(result).replace("no:dtdispatch", "")
     assert run(pytester, "-pno:dtdispatch", "--dtdispatch").ret == pytest.ExitCode.USAGE_ERROR
 
 
-@pytest.mark.parametrize("flags", [(), ("--dtdispatch-all",)], ids=["fixture", "all"])
-def test_without_a_terminal_we_measure_and_say_nothing(
-    pytester: pytest.Pytester, flags: tuple[str, ...]
-) -> None:
+def test_without_a_terminal_we_measure_and_say_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
-    # pytest-benchmark needs a terminal itself.
-    result = measure(pytester, "-pno:terminal", "-pno:benchmark", *flags)
-    assert result.ret == pytest.ExitCode.OK
-    assert "Traceback" not in text_of(result)
+    for flags in ((), ("--dtdispatch-all",)):  # pytest-benchmark needs a terminal itself
+        result = measure(pytester, "-pno:terminal", "-pno:benchmark", *flags)
+        assert result.ret == pytest.ExitCode.OK
+        assert "Traceback" not in text_of(result)
 
 
 def assert_says_once_of_ours(result: pytest.RunResult, line: str) -> None:

@@ -1,10 +1,12 @@
-"""The mesh and process-group fixtures: what a test gets, and what is left of it afterwards."""
+"""The mesh and process-group fixtures, and the object of the dtdispatch fixture where nothing is measured."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.plugin_runs import IMPORTS, measure, rows, run
+from pytest_dtdispatch.api import DtDispatch
+from pytest_dtdispatch.errors import DtDispatchError, GateError
+from tests.plugin_runs import IMPORTS, benchmarks_of, measure_source, run
 
 pytestmark = pytest.mark.torch
 
@@ -13,40 +15,33 @@ def test_shape(device_mesh):
     print("mesh", tuple(device_mesh.shape), device_mesh.mesh_dim_names, device_mesh.device_type,
           dist.get_backend(), dist.get_world_size())
 """
+NAMED = '@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))'
 
 
-def shape_of(pytester: pytest.Pytester, *args: str, marker: str = "") -> str:
+@pytest.mark.parametrize(
+    ("ini", "marker", "flags", "shape"),
+    [
+        ("", "", [], "(4,) None cpu fake 4"),
+        ("dtdispatch_mesh = 3x2", "", [], "(3, 2) None cpu fake 6"),
+        ("dtdispatch_mesh = 3x2", NAMED, [], "(2, 2) ('dp', 'tp') cpu fake 4"),
+        # Names for two dimensions cannot name one: they go with the shape that the flag replaced.
+        ("dtdispatch_mesh = 3x2", NAMED, ["--dtdispatch-mesh=5"], "(5,) None cpu fake 5"),
+        ("dtdispatch_mesh = 3x2", NAMED, ["--dtdispatch-mesh=5x1"], "(5, 1) ('dp', 'tp') cpu fake 5"),
+        ("", "", ["--dtdispatch-mesh=1", "--dtdispatch-backend=gloo"], "(1,) None cpu gloo 1"),
+    ],
+)
+def test_a_mesh_is_as_flag_marker_and_ini_file_say(
+    pytester: pytest.Pytester, ini: str, marker: str, flags: list[str], shape: str
+) -> None:
+    pytester.makeini(f"[pytest]\n{ini}\ndtdispatch_device = cpu\n")
     pytester.makepyfile(f"{IMPORTS}\n{marker}{SHAPE}")
-    result = run(pytester, "-s", *args)
-    assert result.ret == pytest.ExitCode.OK
-    [line] = [line for line in result.outlines if "mesh (" in line]
-    return line.partition("mesh ")[2].rstrip(".")
+    result = run(pytester, "-s", *flags)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*mesh {shape}*"])
 
 
-def test_a_mesh_has_four_fake_ranks_by_default(pytester: pytest.Pytester) -> None:
-    assert shape_of(pytester, "--dtdispatch-device=cpu") == "(4,) None cpu fake 4"
-
-
-def test_a_marker_beats_the_ini_file_and_a_flag_beats_both(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\ndtdispatch_mesh = 3x2\ndtdispatch_device = cpu\n")
-    assert shape_of(pytester) == "(3, 2) None cpu fake 6"
-    marker = '@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))'
-    assert shape_of(pytester, marker=marker) == "(2, 2) ('dp', 'tp') cpu fake 4"
-    # Names for two dimensions cannot name one: they go with the shape that the flag replaced.
-    assert shape_of(pytester, "--dtdispatch-mesh=5", marker=marker) == "(5,) None cpu fake 5"
-    assert shape_of(pytester, "--dtdispatch-mesh=5x1", marker=marker) == "(5, 1) ('dp', 'tp') cpu fake 5"
-
-
-def test_one_rank_can_be_had_on_gloo(pytester: pytest.Pytester) -> None:
-    args = ("--dtdispatch-mesh=1", "--dtdispatch-backend=gloo", "--dtdispatch-device=cpu")
-    assert shape_of(pytester, *args) == "(1,) None cpu gloo 1"
-
-
-def test_a_factory_makes_several_meshes_in_one_test(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-def test_meshes(dtdispatch, mesh_factory):
+MESHES = """
+def test_several(dtdispatch, mesh_factory):
     both = mesh_factory((2, 4), dim_names=("dp", "tp"))
     line = mesh_factory((4,))
     again = mesh_factory()
@@ -58,32 +53,13 @@ def test_meshes(dtdispatch, mesh_factory):
         for mesh in (both, line):
             a = sharded(mesh)
             a + a
-"""
-    )
-    result, found = rows(pytester, "--dtdispatch-ops=add*")
-    assert result.ret == pytest.ExitCode.OK
-    assert {row["params"]["mesh"] for row in found} == {"2x4", "4"}
-    assert run(pytester).ret == pytest.ExitCode.OK
 
-
-def test_a_marker_makes_room_for_meshes_that_grow(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
 @pytest.mark.dtdispatch(mesh=(8,))
-def test_meshes(mesh_factory):
+def test_meshes_that_grow(mesh_factory):
     assert tuple(mesh_factory((2,)).shape) == (2,)
     assert tuple(mesh_factory((2, 4)).shape) == (2, 4)
     assert dist.get_world_size() == 8
-"""
-    )
-    assert run(pytester).ret == pytest.ExitCode.OK
 
-
-def test_a_process_group_alone_has_a_rank_for_each_place(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
 @pytest.mark.dtdispatch(mesh=(2, 3), backend="fake")
 def test_group(process_group):
     assert process_group is dist.group.WORLD
@@ -96,84 +72,135 @@ def test_gone_again():
 def test_shared(process_group, device_mesh):
     assert dist.group.WORLD is process_group
     assert device_mesh.size() == process_group.size() == 4
-"""
-    )
-    run(pytester).assert_outcomes(passed=3)
 
-
-@pytest.mark.parametrize("flags", [(), ("--dtdispatch",)], ids=["unmeasured", "measured"])
-def test_equal_meshes_of_two_tests_do_not_share_caches(
-    pytester: pytest.Pytester, flags: tuple[str, ...]
-) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
 @pytest.mark.parametrize("number", [1, 2])
-def test_mesh(device_mesh, number):
+def test_equal_meshes_of_two_tests_do_not_share_caches(device_mesh, number):
     a = sharded(device_mesh)
     assert (a + a).device_mesh is device_mesh
-"""
-    )
-    run(pytester, *flags).assert_outcomes(passed=2)
 
+def test_captures_share_one_book(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    for _ in range(3):
+        with dtdispatch.capture() as book:
+            a + a
+    assert [measured.calls for measured in book.measurements()] == [3] * dtdispatch.enabled
 
-def test_an_unmeasured_test_gets_results_and_an_empty_book(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-def test_unmeasured(dtdispatch, device_mesh):
-    assert not dtdispatch.enabled
-    from torch.distributed.tensor import DTensor
-    a = DTensor.from_local(torch.rand(8, 8), device_mesh, [Shard(0)])
-    with dtdispatch.capture() as book:
-        b = a + a
-    assert torch.equal(b.to_local(), 2 * a.to_local())
-    assert book.measurements() == ()
-    made = []
-    result = dtdispatch.call(torch.add, a, a, setup=lambda: made.append(1) or (a, b))
-    assert torch.equal(result.to_local(), (a + b).to_local())
-    assert made == [1]
-    with dtdispatch.capture(), dtdispatch.capture():
-        assert dtdispatch.call(lambda: 3) == 3
-"""
-    )
-    run(pytester).assert_outcomes(passed=1)
-
-
-def test_a_call_is_a_row_under_its_name_and_gives_its_first_result(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_calls=IMPORTS
-        + """
-def test_chain(dtdispatch, device_mesh):
+def test_call(dtdispatch, device_mesh):
     a = sharded(device_mesh)
 
     def chain(x):
         return (x + x).redistribute(placements=[Shard(1)])
 
-    result = dtdispatch.call(chain, a, name="add, then reshard")
+    made = []
+    result = dtdispatch.call(chain, a, name="add, then reshard", setup=lambda: made.append(1))
     assert (result.placements, result.to_local().shape) == ((Shard(1),), (8, 2))
+    assert dtdispatch.enabled or made == [1]
 """
-    )
-    result, found = rows(pytester)
-    assert result.ret == pytest.ExitCode.OK
-    assert {row["fullname"] for row in found} == {
-        f"test_calls.py::test_chain::add, then reshard::{state}" for state in ("miss", "hit")
+
+
+def test_meshes_groups_captures_and_calls_of_a_run_with_and_without_the_flag(
+    pytester: pytest.Pytester,
+) -> None:
+    flags = ("--dtdispatch-ops=add*", "--benchmark-json=rows.json")
+    result = measure_source(pytester, MESHES, *flags, passed=9)
+    found = [(row["fullname"], row["params"]["mesh"]) for row in benchmarks_of(pytester.path / "rows.json")]
+    assert {mesh for name, mesh in found if "::test_several::" in name} == {"2x4", "4"}
+    call = "test_it.py::test_call::add, then reshard"
+    assert {each for each in found if "::test_call::" in each[0]} == {
+        (f"{call}::{state}", "4") for state in ("miss", "hit")
     }
-    assert {row["params"]["mesh"] for row in found} == {"4"}
-    result.stdout.fnmatch_lines(["test_calls.py::test_chain (end to end from Python, autograd included)"])
+    result.stdout.fnmatch_lines(["test_it.py::test_call (end to end from Python, autograd included)"])
+    run(pytester).assert_outcomes(passed=9)
 
 
-def test_several_captures_of_a_test_share_one_book(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-def test_twice(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    for _ in range(3):
-        with dtdispatch.capture() as book:
-            a + a
-    [measured] = book.measurements()
-    assert measured.calls == 3
-"""
-    )
-    assert measure(pytester).ret == pytest.ExitCode.OK
+# The object behind the fixture where nothing is measured: everything runs once
+
+
+def test_a_capture_runs_its_block_and_keeps_nothing() -> None:
+    unmeasured = DtDispatch()
+    assert not unmeasured.enabled
+    with unmeasured.capture() as book, unmeasured.capture() as other:
+        assert unmeasured.call(lambda: 3) == 3
+    assert book is not other
+    assert book.measurements() == ()
+    error = RuntimeError("the test's own")
+    with pytest.raises(RuntimeError) as raised, unmeasured.capture():
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(("prepared", "result"), [((5, 2), (2, 1)), (None, (3, 1))])
+def test_a_call_is_made_once_and_setup_may_replace_its_arguments(
+    prepared: tuple[int, int] | None, result: tuple[int, int]
+) -> None:
+    made: list[str] = []
+    unmeasured = DtDispatch()
+
+    def setup() -> tuple[int, int] | None:
+        made.append("setup")
+        return prepared
+
+    def divide(a: int, b: int) -> tuple[int, int]:
+        made.append("call")
+        return divmod(a, b)
+
+    assert unmeasured.call(divide, 7, 2, name="divide", setup=setup) == result
+    assert made == ["setup", "call"]
+    assert unmeasured.call(divide, 7, 2, name="divide") == (3, 1)
+    assert unmeasured.call(lambda *args: args, 1, 2, setup=lambda: ()) == ()
+    with pytest.raises(ZeroDivisionError):
+        unmeasured.call(divide, 1, 0)
+
+
+def test_a_scaling_makes_and_calls_each_size_once_from_the_largest_down() -> None:
+    seen: list[int] = []
+    unmeasured = DtDispatch()
+    scaling = unmeasured.scaling(lambda size: lambda: seen.append(size), iter((4, 16, 8)), max_exponent=1e-6)
+    assert scaling.points == ()
+    unmeasured.scaling(lambda size: lambda: seen.append(size))
+    assert seen == [16, 8, 4, 64, 32, 16, 8]
+    for make in (lambda size: 1 // 0, lambda size: lambda: 1 // 0):
+        with pytest.raises(ZeroDivisionError):
+            unmeasured.scaling(make, (2, 4))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        *(
+            ({"sizes": sizes}, f"sizes={sizes} is not two or more whole numbers of at least 1 that differ")
+            for sizes in ((8,), (8, 8), (8, 0), 8)
+        ),
+        ({"max_exponent": 0}, "max_exponent=0 is not a number above 0"),
+        ({"max_exponent": "1.3"}, "max_exponent='1.3' is not a number above 0"),
+        (
+            {"make": lambda size: [size]},
+            "make(64) returned [64]: it must return a callable without arguments",
+        ),
+    ],
+)
+def test_a_scaling_that_makes_no_sense_is_refused(arguments: dict[str, object], says: str) -> None:
+    made: list[int] = []
+    with pytest.raises(DtDispatchError) as raised:
+        DtDispatch().scaling(**{"make": lambda size: lambda: made.append(size), **arguments})  # type: ignore[arg-type]
+    assert str(raised.value) == says
+    assert made == []
+
+
+def test_a_compile_runs_everything_once_and_compiles_nothing() -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def step(*args: int) -> int:
+        calls.append(args)
+        return sum(args)
+
+    compiled = DtDispatch().compile(step, 1, 2, others=[(3,), (4, 5)])
+    assert calls == [(1, 2), (3,), (4, 5)]
+    assert compiled.results == compiled.eager_results == (3, 3, 9)
+    assert (compiled.result, compiled.function) == (3, None)
+    assert compiled.graphs == compiled.graph_breaks == compiled.recompiles == compiled.propagations == 0
+
+
+def test_a_gate_fails_a_test_as_an_assertion_does() -> None:
+    assert issubclass(GateError, AssertionError)
+    assert issubclass(GateError, DtDispatchError)

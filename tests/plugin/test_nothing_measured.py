@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import pytest
+import torch.distributed.tensor.debug  # noqa: F401 (else the second run imports it anew, which torch 2.9 refuses)
 
-from tests.plugin_runs import ALONE, IMPORTS, MEASURED, assert_says_once, measure, run, text_of
+from pytest_dtdispatch.torchapi.groups import has_local_mode
+from tests.plugin_runs import (
+    ALONE,
+    IMPORTS,
+    MEASURED,
+    assert_says_once,
+    measure,
+    measure_source,
+    rows,
+    run,
+    text_of,
+)
 
 pytestmark = pytest.mark.torch
 
-TESTS = (
-    IMPORTS
-    + """
+TESTS = """
 def test_add(dtdispatch, device_mesh):
     a = sharded(device_mesh)
     with dtdispatch.capture():
         a + a
         a * a
 """
-)
 UNMATCHED = "no op matches '{}' (--dtdispatch-ops, or ops of the marker); these ran: add.Tensor, mul.Tensor"
 RED, YELLOW = "\x1b[31m\x1b[1m", "\x1b[33m\x1b[1m"
 
@@ -26,38 +35,29 @@ def last_line(result: pytest.RunResult) -> str:
     return str(result.stdout.lines[-1])
 
 
-@pytest.mark.parametrize("flags", [("--dtdispatch",), ("--dtdispatch-all",)])
-def test_ops_that_match_none_are_named_with_those_that_ran(
-    pytester: pytest.Pytester, flags: tuple[str, ...]
-) -> None:
-    pytester.makepyfile(TESTS)
-    result = run(pytester, *flags, "--dtdispatch-ops", "matmul", "--color=yes")
-    assert result.ret == pytest.ExitCode.OK
-    assert f"nothing was measured: {UNMATCHED.format('matmul')}" in text_of(result)
-    assert f"{YELLOW}1 not measured" in last_line(result)
+def told(result: pytest.RunResult) -> str:
+    """What the plugin says at the end, lines joined."""
+    return " ".join(text_of(result).rpartition("= dtdispatch =")[2].split())
 
 
-def test_one_of_several_ops_that_matches_none_is_named(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TESTS)
+def test_ops_that_match_none_are_named_with_those_that_ran(pytester: pytest.Pytester) -> None:
+    flags = ("--dtdispatch-ops=matmul", "--color=yes")
+    for result in (
+        measure_source(pytester, TESTS, *flags, passed=1),
+        run(pytester, "--dtdispatch-all", *flags),
+    ):
+        assert f"nothing was measured: {UNMATCHED.format('matmul')}" in text_of(result)
+        assert f"{YELLOW}1 not measured" in last_line(result)
     result = measure(pytester, "--dtdispatch-ops=add*", "--dtdispatch-ops=mm*", "--benchmark-quiet")
-    assert [line for line in result.stdout.lines if "these ran" in line] == [UNMATCHED.format("mm*")]
+    assert [line for line in result.outlines if "these ran" in line] == [UNMATCHED.format("mm*")]
     assert "1 passed in" in last_line(result)
-
-
-def test_a_run_without_any_op_says_how_many_tests_were_not_measured(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_one(): pass\ndef test_two(): pass")
-    assert "2 passed, 2 not measured in" in last_line(run(pytester, "--dtdispatch"))
 
 
 @pytest.mark.parametrize(
     ("code", "flags", "why"),
     [
         ("def test_one(dtdispatch): assert 0", "", "1 test failed before measuring"),
-        (
-            "@pytest.fixture\ndef raises(): 1 / 0\ndef test_one(raises): pass",
-            "",
-            "1 test failed in a fixture",
-        ),
+        ("@pytest.fixture\ndef raises(): 1 / 0\ndef test_one(raises): 1", "", "1 test failed in a fixture"),
         ("import nowhere", "", "1 file not collected"),
         ("", "", "no test was collected"),
         ("def test_one(): pass", "-knothing", "1 test deselected"),
@@ -84,6 +84,16 @@ def test_how_tests_ended_is_told_where_none_was_measured(
     assert "made a call" not in text_of(result)
 
 
+def test_a_run_without_any_op_says_so_at_every_verbosity(pytester: pytest.Pytester) -> None:
+    says = "nothing was measured: no test that passed "
+    result = measure_source(pytester, "def test_one(): pass\ndef test_two(): pass")
+    result.stdout.fnmatch_lines([f"{says}made a call on DTensors*--dtdispatch-all*"])
+    assert "2 passed, 2 not measured in" in last_line(result)
+    measure(pytester, "--dtdispatch-all").stdout.fnmatch_lines([f"{says}ran an op on DTensors"])
+    for verbosity in ("-q", "-qq", "-v"):
+        measure(pytester, verbosity).stdout.fnmatch_lines([f"{says}*"])
+
+
 PLAIN = """
 def test_plain(dtdispatch):
     b = torch.rand(8)
@@ -104,12 +114,11 @@ NO_OPS = "no op on DTensors ran in the capture"
 def test_tests_that_measured_nothing_are_named_beside_one_with_a_row(
     pytester: pytest.Pytester, metric: str
 ) -> None:
-    path = pytester.makepyfile(test_it=TESTS + PLAIN)
-    result = measure(pytester, f"--dtdispatch-metric={metric}")
-    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    result = measure_source(pytester, TESTS + PLAIN, f"--dtdispatch-metric={metric}", passed=4)
+    path = pytester.path / "test_it.py"
     line = path.read_text().splitlines().index("    with dtdispatch.capture():  # of none") + 1
     says = "it measured nothing with its dtdispatch fixture"
-    assert [text for text in result.stdout.lines if text.startswith("not measured")] == [
+    assert [text for text in result.outlines if text.startswith("not measured")] == [
         f"not measured: test_it.py::test_plain: {NO_OPS} at {path}:{line}",
         f"not measured: test_it.py::test_never_called: {says}",
         f"not measured: test_it.py::test_raises: {says}",
@@ -121,9 +130,8 @@ def test_tests_that_measured_nothing_are_named_beside_one_with_a_row(
 def test_a_capture_without_ops_fails_where_a_gate_judges_captures(
     pytester: pytest.Pytester, gate: str, failed: int
 ) -> None:
-    pytester.makepyfile(test_it=TESTS + PLAIN)
     pytester.path.joinpath("expected.csv").write_text("test_it.py::test_add::capture 1,misses_per_step,2,0\n")
-    result = measure(pytester, "--dtdispatch-metric=counts", f"--dtdispatch-{gate}")
+    result = measure_source(pytester, TESTS + PLAIN, "--dtdispatch-metric=counts", f"--dtdispatch-{gate}")
     result.assert_outcomes(passed=4 - failed, failed=failed, errors=1)  # a limit misses what raised, too
     result.stdout.fnmatch_lines([f"*test_it.py:*: {NO_OPS}, so the gate judged nothing"])
 
@@ -158,18 +166,10 @@ def test_flags_that_place_a_mesh_and_ini_values_need_no_measuring(pytester: pyte
     run(pytester, *flags, "--dtdispatch-timeout=9").assert_outcomes(passed=1)
 
 
-def test_any_machine_without_a_saved_run_is_refused(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--dtdispatch", "--dtdispatch-any-machine")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    says = "--dtdispatch-any-machine: --benchmark-compare must name the saved run to compare with"
-    assert_says_once(result, says)
-
-
 def test_failed_gates_are_in_the_last_line_in_red(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TESTS)
     pytester.path.joinpath("expected.csv").write_text("gone,dispatch_hit_ns,1,0.1\n")
     expected = ("--dtdispatch-expected=expected.csv", "--color=yes", "--benchmark-quiet")
-    result = measure(pytester, *expected)
+    result = measure_source(pytester, TESTS, *expected)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"{RED}1 gate failed" in last_line(result)
     also_idle = ("--dtdispatch-max=collectives=0", "--dtdispatch-ops=nope", "--dtdispatch-export=csv:out.csv")
@@ -178,12 +178,156 @@ def test_failed_gates_are_in_the_last_line_in_red(pytester: pytest.Pytester) -> 
     assert f"{RED}1 file not written" in last_line(result)
 
 
-def test_quiet_draws_the_histograms_that_are_asked_for(pytester: pytest.Pytester) -> None:
-    # In a process of its own: the charts' library cannot be imported twice.
-    pytester.makepyfile(TESTS)
-    flags = (*ALONE, *MEASURED, "--benchmark-quiet", "--benchmark-histogram=drawn")
-    result = pytester.runpytest_subprocess(*flags)
-    result.assert_outcomes(passed=1)
-    drawn = sorted(path.name for path in pytester.path.glob("*.svg"))
-    assert drawn == [f"drawn-dtdispatch_{state}.svg" for state in ("hit", "local", "miss")]
-    assert "Name (time in" not in text_of(result)
+# Whole tests whose ops a capture does not see, or sees in a simulation
+
+WHOLE = ("--dtdispatch-all", "--benchmark-quiet")
+needs_local_mode = pytest.mark.skipif(
+    not has_local_mode(), reason="this torch has no torch.distributed._local_tensor"
+)
+UNSEEN = """
+import multiprocessing
+import threading
+from torch.distributed.tensor.debug import CommDebugMode
+
+@pytest.fixture
+def a(device_mesh):
+    return sharded(device_mesh)
+
+def test_threads(a):
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: (a + a) * a)
+        thread.start()
+        thread.join()
+
+def test_processes():
+    for _ in range(2):
+        process = multiprocessing.get_context("fork").Process(target=int)
+        process.start()
+        process.join()
+
+def test_mode(a):
+    with CommDebugMode():
+        a + a
+
+def test_plain():
+    pass
+"""
+OWN_CAPTURE = """
+def test_captured(a, dtdispatch):
+    with CommDebugMode(), dtdispatch.capture():
+        a + a
+"""
+SIMULATED = """
+from torch.distributed._local_tensor import LocalTensorMode
+
+def test_closed(device_mesh):
+    with LocalTensorMode(4):
+        a = sharded(device_mesh)
+        inside = (a * a).full_tensor()
+        assert (inside == a.full_tensor() ** 2).all()
+    b = sharded(device_mesh)
+    b + b
+
+def test_raises(device_mesh):
+    with pytest.raises(KeyError), LocalTensorMode(4):
+        sharded(device_mesh) * 2
+        raise KeyError
+"""
+BASE_CLASSES = """
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.common_distributed import MultiThreadedTestCase
+from torch.testing._internal.distributed._tensor import common_dtensor as common
+
+def multiply(mesh):
+    a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)])
+    return (a + a) * a
+
+class TestThreads(MultiThreadedTestCase):
+    world_size = 4
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_threads()
+
+    def test_mul(self):
+        multiply(init_device_mesh("cpu", (4,)))
+
+class TestProcesses(common.DTensorTestBase):
+    world_size, backend, device_type = 2, "gloo", "cpu"
+
+    @common.with_comms
+    def test_mul(self):
+        multiply(self.build_device_mesh())
+
+class Simulated(common.DTensorTestBase):
+    world_size = 4
+
+    @common.with_comms
+    def test_mul(self):
+        multiply(self.build_device_mesh())
+
+TestSimulated = common.create_local_tensor_test_class(Simulated)
+del Simulated
+"""
+
+
+def test_what_ran_in_threads_and_processes_and_below_a_mode_is_told(pytester: pytest.Pytester) -> None:
+    result = measure_source(pytester, UNSEEN, *WHOLE, passed=4)
+    for line in (
+        "nothing was measured: no test that passed ran an op on DTensors where a capture sees it",
+        "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, which a capture of the",
+        "not measured: 1 test started 2 processes, and what ran in them was not seen;",
+        "not measured: 1 test opened CommDebugMode, which hides DTensor ops from a capture around it; "
+        "take the fixture and open dtdispatch.capture() inside CommDebugMode, "
+        "or count it by --dtdispatch-metric counts",
+    ):
+        assert line in told(result)
+    says = "open a capture inside CommDebugMode, by TimeCaptureMode or dtdispatch.capture()"
+    assert says in text_of(result)
+    counted = run(pytester, "--dtdispatch-all", "--dtdispatch-metric=counts")
+    counted.assert_outcomes(passed=4)
+    assert "4 of 4 misses were in other threads" in told(counted)
+    assert told(counted).count("not measured") == 1
+    assert "not measured: 1 test started 2 processes" in told(counted)
+    pytester.makepyfile(test_it=IMPORTS + UNSEEN + OWN_CAPTURE)
+    result, found = rows(pytester, *WHOLE, "-k", "test_captured")
+    assert {row["params"]["op"] for row in found} == {"add.Tensor"}
+    assert "CommDebugMode" not in told(result)
+
+
+@needs_local_mode
+def test_a_test_that_simulates_its_ranks_is_measured(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=IMPORTS + SIMULATED)
+    result, found = rows(pytester, *WHOLE)
+    result.assert_outcomes(passed=2)
+    measured = {row["fullname"].partition("(")[0] for row in found if row["params"]["state"] == "hit"}
+    ops = {name.rpartition("::")[2] for name in measured}
+    assert {"test_it.py::test_closed::mul.Tensor", "test_it.py::test_raises::mul.Tensor"} <= measured
+    assert {"add.Tensor", "mul.Tensor"} <= ops
+    assert "figures of 2 tests hold the work of all ranks, which LocalTensorMode simulates" in told(result)
+    assert "not measured" not in told(result)
+    assert "hides DTensor ops" not in text_of(result)
+
+
+@needs_local_mode
+@pytest.mark.long
+@pytest.mark.parametrize("metric", ["counts", "time"])
+def test_the_base_classes_of_torchs_own_tests(pytester: pytest.Pytester, metric: str) -> None:
+    pytester.makepyfile(test_it=BASE_CLASSES)
+    result = pytester.runpytest_subprocess(*ALONE, *MEASURED, *WHOLE, f"--dtdispatch-metric={metric}")
+    result.assert_outcomes(passed=3)
+    said = told(result)
+    if metric == "counts":
+        for mesh in (2, 4):
+            assert f"missed mul.Tensor(f32[8,8]S0, f32[8,8]S0)@{mesh}: first call" in said
+        assert "process 1 2 0 2 " in said
+        assert "process 2" not in said, "its counts are equal"
+        assert "not measured" not in said
+        return
+    assert "::test_mul (dispatch from below autograd) " in said
+    assert " add.Tensor(f32[8,8]S0, f32[8,8]S0)@4 " in said
+    assert "not measured: 1 test ran DTensor ops (at least 8) in 4 threads of their own" in said
+    assert "not measured: 1 test started 2 processes" in said
+    assert "figures of 1 test hold the work of all ranks" in said

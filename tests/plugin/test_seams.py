@@ -31,9 +31,7 @@ SAMPLER = """
     register(ThreadTime())
 """
 # Twenty milliseconds of sleep, which the thread has no processor in.
-TESTS = (
-    IMPORTS
-    + """
+TESTS = """
 import time
 
 def test_mul(dtdispatch, device_mesh):
@@ -46,17 +44,15 @@ def test_mul(dtdispatch, device_mesh):
 
     dtdispatch.call(mul, name="mul")
 """
-)
-MUL = "test_own.py::test_mul::mul"
+MUL = "test_it.py::test_mul::mul"
 METRIC = "--dtdispatch-metric=thread-cpu"
 SLEEP_S = 0.02
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> Iterator[None]:
-    monkeypatch.setenv("COLUMNS", "200")
+def nothing_stays_registered(pytester: pytest.Pytester) -> Iterator[None]:
     pytester.makeconftest(SAMPLER)
-    pytester.makepyfile(test_own=TESTS)
+    pytester.makepyfile(test_it=IMPORTS + TESTS)
     samplers, units, kinds = dict(SAMPLERS), list(UNITS), dict(KINDS)
     yield
     SAMPLERS.clear()
@@ -112,25 +108,21 @@ def test_a_sampler_is_judged_against_a_saved_run_of_its_own_alone(pytester: pyte
         assert "mismatched metric: thread-cpu then, time now" in text_of(result)
 
 
-def test_a_sampler_that_cannot_be_had_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
-    why_not = '    why_not = lambda self: "this kernel has no such clock"\n'
-    pytester.makeconftest(SAMPLER.replace("        begin = end", f"    {why_not}        begin = end"))
-    result = measure(pytester, METRIC)
+@pytest.mark.parametrize(
+    ("line", "flags", "says"),
+    [
+        ('why_not = lambda self: "this kernel has no such clock"', (), "this kernel has no such clock"),
+        ('why_not_on_ranks = "it reads one process"', ("--dtdispatch-nproc=2",), "it reads one process"),
+    ],
+)
+def test_a_sampler_that_cannot_be_had_is_refused_in_one_line(
+    pytester: pytest.Pytester, line: str, flags: tuple[str, ...], says: str
+) -> None:
+    pytester.makeconftest(SAMPLER.replace("        begin = end", f"        {line}\n        begin = end"))
+    result = measure(pytester, METRIC, *flags)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "ERROR: --dtdispatch-metric thread-cpu: this kernel has no such clock" in text_of(result)
-
-
-def test_a_sampler_that_works_in_one_process_alone_is_refused_on_ranks(pytester: pytest.Pytester) -> None:
-    alone = '        why_not_on_ranks = "it reads one process"\n        begin = end'
-    pytester.makeconftest(SAMPLER.replace("        begin = end", alone))
-    result = measure(pytester, METRIC, "--dtdispatch-nproc=2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "ERROR: --dtdispatch-metric thread-cpu: it reads one process" in text_of(result)
-
-
-def test_a_name_that_nothing_registered_lists_those_that_are(pytester: pytest.Pytester) -> None:
+    assert f"ERROR: --dtdispatch-metric thread-cpu: {says}" in text_of(result)
     result = measure(pytester, "--dtdispatch-metric=cpu")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "'cpu' is not one of time, counts, instructions, thread-cpu" in text_of(result)
 
 
@@ -200,14 +192,14 @@ KIND = """
 
     register(Kind("number", document, ("blocks",), judge))
 """
-NUMBER = "test_own.py::test_number::model"
+NUMBER = "test_it.py::test_number::model"
 
 
 def with_numbers(pytester: pytest.Pytester, *numbers: str) -> None:
     pytester.makeconftest(KIND)
     recorded = f"dtdispatch.record({', '.join(numbers)})"
     pytester.makepyfile(
-        test_own=f"from conftest import Number\n\ndef test_number(dtdispatch):\n    {recorded}\n"
+        test_it=f"from conftest import Number\n\ndef test_number(dtdispatch):\n    {recorded}\n"
     )
 
 
@@ -215,41 +207,33 @@ def test_a_kind_of_result_goes_to_the_terminal_and_the_files(pytester: pytest.Py
     with_numbers(pytester, 'Number("model", 12)')
     result = measure(pytester, "--dtdispatch-export=csv:results.csv")
     result.assert_outcomes(passed=1)
-    text = text_of(result)
-    assert "test_own.py::test_number: model has 12 blocks" in text
-    assert "Blocks: what a model is made of." in text
+    assert "test_it.py::test_number: model has 12 blocks" in text_of(result)
+    assert "Blocks: what a model is made of." in text_of(result)
     assert Path("results.csv").read_text() == f"{NUMBER},blocks,12\n"
-    pytester.makepyfile(test_mul=TESTS)  # pytest-benchmark writes no file without a row
+    pytester.makepyfile(test_mul=IMPORTS + TESTS)  # pytest-benchmark writes no file without a row
     measure(pytester, "--benchmark-json=rows.json").assert_outcomes(passed=2)
     assert read_run(Path("rows.json")).numbers == (MetricValue(NUMBER, "blocks", 12),)
 
 
-def test_a_kind_of_result_is_held_against_expected_results(pytester: pytest.Pytester) -> None:
-    with_numbers(pytester, 'Number("model", 12)')
+def test_a_kind_of_result_is_judged_by_expected_results_and_its_own_limit(pytester: pytest.Pytester) -> None:
+    with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
+    result = measure(pytester, "--dtdispatch-export=csv:results.csv")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *GateError: model: over its limits", "E *blocks=11, and there are 12"])
+    result.stdout.fnmatch_lines(["gate: failed against limits: 1 passed, 1 regressed"])
+    assert "test_it.py::test_number: other has 5 blocks" in text_of(result)
+    assert Path("results.csv").read_text().count(",blocks,") == 2
+    unmeasured = run(pytester)
+    unmeasured.assert_outcomes(passed=1)
+    assert "blocks" not in text_of(unmeasured)
     Path("expected.csv").write_text(f"{NUMBER},blocks,12,0\n")
+    with_numbers(pytester, 'Number("model", 12)')
     assert measure(pytester, "--dtdispatch-expected=expected.csv").ret == pytest.ExitCode.OK
     with_numbers(pytester, 'Number("model", 13)')
     result = measure(pytester, "--dtdispatch-expected=expected.csv")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"regressed {NUMBER}" in text_of(result)
     assert "blocks 12 +-0 %: found 13" in text_of(result)
-
-
-def test_a_kind_of_result_is_judged_by_its_own_limit_and_kept(pytester: pytest.Pytester) -> None:
-    with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
-    result = measure(pytester, "--dtdispatch-export=csv:results.csv")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *GateError: model: over its limits", "E *blocks=11, and there are 12"])
-    result.stdout.fnmatch_lines(["gate: failed against limits: 1 passed, 1 regressed"])
-    assert "test_own.py::test_number: other has 5 blocks" in text_of(result)
-    assert Path("results.csv").read_text().count(",blocks,") == 2
-
-
-def test_where_nothing_is_measured_no_result_is_kept_or_judged(pytester: pytest.Pytester) -> None:
-    with_numbers(pytester, 'Number("model", 12, most=11)')
-    result = run(pytester)
-    result.assert_outcomes(passed=1)
-    assert "blocks" not in text_of(result)
 
 
 @pytest.mark.parametrize(

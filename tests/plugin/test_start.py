@@ -6,19 +6,18 @@ import fnmatch
 
 import pytest
 
-from pytest_dtdispatch.plugin.settings import KEYWORDS, WITH_FLAG
-
 # A conftest that tells what was imported by the end of the run.
 TELL = """
 import sys
 
 def pytest_unconfigure():
+    ours = sorted(name[18:] for name in sys.modules if name.startswith("pytest_dtdispatch."))
     rooms = ("torchapi", "measuring", "meshes", "ranks")
     # These need no torch: what a sampler is, and how rows of ranks are merged and shown.
     light = ("measuring", "measuring.sampler", "ranks", "ranks.merge", "ranks.table")
-    ours = (name.removeprefix("pytest_dtdispatch.") for name in sys.modules if "pytest_dtdispatch." in name)
-    heavy = sorted(name for name in ours if name.partition(".")[0] in rooms and name not in light)
+    heavy = [name for name in ours if name.partition(".")[0] in rooms and name not in light]
     print("imported:", *(name for name in ("torch", "numpy") if name in sys.modules), *heavy, "end")
+    print("ours:", *ours, "end")
 """
 INI = """
 [pytest]
@@ -26,13 +25,6 @@ dtdispatch_rounds = 5
 dtdispatch_mesh = 2x4
 dtdispatch_backend = fake
 dtdispatch_ops = add*
-"""
-# A conftest that tells what of ours was imported.
-TELL_OURS = """
-import sys
-
-def pytest_unconfigure():
-    print("ours:", *sorted(name[18:] for name in sys.modules if name.startswith("pytest_dtdispatch.")), "end")
 """
 TESTS = """
 import pytest
@@ -56,23 +48,17 @@ def run_alone(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(*FAST, *args)
 
 
-@pytest.mark.parametrize("ini", ["", INI], ids=["", "ini"])
-def test_a_run_of_a_test_without_torch_does_not_import_torch(pytester: pytest.Pytester, ini: str) -> None:
-    pytester.makeini(ini or "[pytest]\n")
-    pytester.makepyfile(TESTS)
-    result = run_alone(pytester)
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["imported: end"])
-
-
-@pytest.mark.parametrize("args", [(), ("--co",)])
+@pytest.mark.parametrize(("ini", "args"), [("", ()), ("", ("--co",)), (INI, ())], ids=["", "--co", "ini"])
 def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
-    pytester: pytest.Pytester, args: tuple[str, ...]
+    pytester: pytest.Pytester, ini: str, args: tuple[str, ...]
 ) -> None:
-    pytester.makeconftest(TELL_OURS)
-    pytester.makepyfile("def test_nothing(tmp_path): pass")
-    result = pytester.runpytest_subprocess(*FAST, *args)
-    result.stdout.fnmatch_lines(["ours: plugin plugin.hooks plugin.settings end"])
+    pytester.makeini(ini or "[pytest]\n")
+    pytester.makepyfile(TESTS if ini else "def test_nothing(tmp_path): pass")
+    result = run_alone(pytester, *args)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        ["imported: end", "ours: *" if ini else "ours: plugin plugin.hooks plugin.settings end"]
+    )
 
 
 @pytest.mark.parametrize("args", [(), ("--dtdispatch",), ("--dtdispatch-all", "--benchmark-only")])
@@ -92,17 +78,28 @@ def test_collecting_does_not_import_torch_and_only_measuring_has_a_header(
     assert all(fnmatch.fnmatchcase(header, says) for header in headers)
 
 
-def test_a_mistake_in_a_flag_does_not_import_torch(pytester: pytest.Pytester) -> None:
-    result = run_alone(pytester, "--dtdispatch", "--dtdispatch-mesh=2x")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stdout.fnmatch_lines(["imported: end"])
-
-
-def test_the_fixture_alone_does_not_import_torch_unmeasured(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("args", "status", "lines"),
+    [
+        (("--dtdispatch", "--dtdispatch-mesh=2x"), pytest.ExitCode.USAGE_ERROR, []),
+        (("-k", "unmeasured"), pytest.ExitCode.OK, ["*1 passed*"]),
+        (("--markers",), pytest.ExitCode.OK, ["@pytest.mark.dtdispatch(rounds=..., *, mesh=..., *): *"]),
+        (
+            ("--fixtures",),
+            pytest.ExitCode.OK,
+            [f"{name} -- *" for name in ("device_mesh", "dtdispatch", "mesh_factory", "process_group")],
+        ),
+    ],
+    ids=["mistake", "fixture", "markers", "fixtures"],
+)
+def test_what_needs_no_torch_does_not_import_it(
+    pytester: pytest.Pytester, args: tuple[str, ...], status: int, lines: list[str]
+) -> None:
     pytester.makepyfile("def test_unmeasured(dtdispatch): assert not dtdispatch.enabled")
-    result = run_alone(pytester)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["imported: end"])
+    result = run_alone(pytester, *args)
+    assert result.ret == status
+    for line in (*lines, "imported: end"):
+        result.stdout.fnmatch_lines([line])
 
 
 @pytest.mark.torch
@@ -114,42 +111,12 @@ def test_torch_is_imported_by_a_run_that_measures(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["imported: torch * torchapi *"])
 
 
-@pytest.mark.parametrize("name", ["pytest_dtdispatch.plugin", "pytest_dtdispatch.plugin.hooks"])
 def test_the_plugin_is_found_by_the_name_of_its_package_too(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(TESTS)
-    result = pytester.runpytest_subprocess("-p", name, "--dtdispatch", "--co")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["dtdispatch: *(mesh=4 *"])
-
-
-def test_help_says_each_flag_once(pytester: pytest.Pytester) -> None:
-    result = run_alone(pytester, "--help")
-    assert result.ret == pytest.ExitCode.OK
-    words = result.stdout.str().split()
-    text = " ".join(words)
-    flags = {word.split("=")[0].rstrip(",") for word in words if word.startswith("--dtdispatch")}
-    assert flags == {setting.flag for setting in WITH_FLAG}
-    assert len(flags) <= 18
-    for setting in WITH_FLAG:
-        assert "".join(words).count(setting.help.replace(" ", "")) == 1  # lines may break after a hyphen
-        assert f"as {setting.flag}, which beats it" in text
-    for default in ("(default: 20)", "(default: 10)", "(default: 1.0)", "(default: 4)", "(default: auto)"):
-        assert default in text
-    result.stdout.fnmatch_lines(["DTensor dispatch overhead:", "imported: end"])
-
-
-def test_markers_lists_ours_with_every_keyword(pytester: pytest.Pytester) -> None:
-    result = run_alone(pytester, "--markers")
-    result.stdout.fnmatch_lines(["@pytest.mark.dtdispatch(rounds=..., *, mesh=..., *): *", "imported: end"])
-    line = next(line for line in result.outlines if "mark.dtdispatch" in line)
-    assert all(f"{keyword}=..." in line for keyword in KEYWORDS)
-
-
-def test_fixtures_are_listed_with_what_they_give(pytester: pytest.Pytester) -> None:
-    result = run_alone(pytester, "--fixtures")
-    for fixture in ("dtdispatch", "device_mesh", "mesh_factory", "process_group"):
-        result.stdout.fnmatch_lines([f"{fixture} -- *", "    [A-Z]*"])
-    result.stdout.fnmatch_lines(["imported: end"])
+    for name in ("pytest_dtdispatch.plugin", "pytest_dtdispatch.plugin.hooks"):
+        result = pytester.runpytest_subprocess("-p", name, "--dtdispatch", "--co")
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.fnmatch_lines(["dtdispatch: *(mesh=4 *"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
+import jinja2  # noqa: F401 (else the run imports it, pytester forgets it, and its environment is of two copies)
 import pytest
 
 from pytest_dtdispatch.cli import main
@@ -13,14 +15,13 @@ from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.gates.expected import read_results
 from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
-from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run
-from tests.plugin_runs import IMPORTS, measure, text_of
+from pytest_dtdispatch.report.page import html_page
+from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run, read_run
+from tests.plugin_runs import IMPORTS, assert_says_once, measure, measure_source, text_of
 
 pytestmark = pytest.mark.torch
 
-TESTS = (
-    IMPORTS
-    + """
+TESTS = """
 def test_add(dtdispatch, device_mesh):
     a = sharded(device_mesh)
     with dtdispatch.capture():
@@ -31,9 +32,13 @@ def test_add(dtdispatch, device_mesh):
 def test_step(dtdispatch, device_mesh, name):
     a = sharded(device_mesh)
     dtdispatch.steps(lambda: a + a, name=name)
+
+def test_same(dtdispatch, device_mesh):  # of no op that asks the propagator
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        torch.ops.aten.is_same_size(a, a)
 """
-)
-STEP = r"test_files.py::test_step[two\n::error::lines]::two\n::error::lines"
+STEP = r"test_it.py::test_step[two\n::error::lines]::two\n::error::lines"
 TIMED = [name for name in EXPORTS if name != "trace"]
 EXPECTED = f"{STEP},misses_per_step,7,0\ngone,misses_per_step,1,0\n"
 # Elements that may stand in others: Jenkins' junit-10.xsd, which pytest's xunit2 keeps to.
@@ -51,7 +56,7 @@ def _no_actions(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> N
     """Run as outside of GitHub Actions, where this suite may run itself."""
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
-    pytester.makepyfile(test_files=TESTS)
+    pytester.makepyfile(test_it=IMPORTS + TESTS)
 
 
 def test_a_run_and_what_was_saved_of_it_are_exported_alike(
@@ -64,28 +69,14 @@ def test_a_run_and_what_was_saved_of_it_are_exported_alike(
     path = pytester.path
     assert main(["report", "saved.json", *(f"--export={name}:saved-{name}" for name in TIMED)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "5 results written to saved-csv"
+    assert said[0] == "6 results written to saved-csv"
     for name in set(TIMED) - {"html", "markdown"}:  # these name the file that was read
         assert (path / f"live-{name}").read_bytes() == (path / f"saved-{name}").read_bytes(), name
-    assert (path / "live-markdown").read_text().startswith("## dtdispatch: measured, 5 results")
-
-
-def test_files_are_written_where_no_op_asks_the_propagator(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_files=IMPORTS
-        + """
-def test_same(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    with dtdispatch.capture():
-        torch.ops.aten.is_same_size(a, a)
-"""
-    )
-    result = measure(pytester, "--dtdispatch-export=csv:run.csv", "--dtdispatch-export=markdown:run.md")
-    assert result.ret == pytest.ExitCode.OK, text_of(result)
-    [number] = read_results(pytester.path / "run.csv", metric_names())
-    assert number.name == "test_files.py::test_same::is_same_size.default(f32[8,8]S0, f32[8,8]S0)@4"
-    assert number.metric == "call_ns"
-    assert "is_same_size.default" in (pytester.path / "run.md").read_text()
+    assert (path / "live-markdown").read_text().startswith("## dtdispatch: measured, 6 results")
+    assert "is_same_size.default" in (path / "live-markdown").read_text()
+    same = "test_it.py::test_same::is_same_size.default(f32[8,8]S0, f32[8,8]S0)@4"
+    numbers = read_results(path / "live-csv", metric_names())
+    assert [number.metric for number in numbers if number.name == same] == ["call_ns"]
 
 
 @pytest.mark.parametrize(
@@ -138,10 +129,10 @@ def test_properties_stand_in_the_suite_as_xunit2_has_them(pytester: pytest.Pytes
     for element in root.iter():
         assert {child.tag for child in element} <= CHILDREN[element.tag]
     found = {each.attrib["name"]: each.attrib["value"] for each in root.iter("property")}
-    assert found["dtdispatch.outcome"] == "measured, 5 results, held against nothing"
+    assert found["dtdispatch.outcome"] == "measured, 6 results, held against nothing"
     assert found["dtdispatch.environment.device"] == "cpu"
     assert found[f"dtdispatch.misses_per_step.{STEP}"] == "0"
-    hits = [name for name in found if name.startswith("dtdispatch.dispatch_hit_ns.test_files.py::test_add::")]
+    hits = [name for name in found if name.startswith("dtdispatch.dispatch_hit_ns.test_it.py::test_add::")]
     assert [found[name].isdigit() for name in hits] == [True]
 
 
@@ -162,9 +153,9 @@ def test_a_job_has_the_summary_appended_and_rows_that_failed_annotated(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     [gone, found] = [line for line in result.outlines if line.startswith("::")]
     assert gone.startswith("::error title=dtdispatch%3A missing::gone: misses_per_step 1 +-0 %25; nothing")
-    lines = TESTS.strip().splitlines()
+    lines = (pytester.path / "test_it.py").read_text().splitlines()
     line = next(n for n, text in enumerate(lines, start=1) if "parametrize" in text)
-    at = f"file={pytester.path.name}/test_files.py,line={line},title=dtdispatch%3A improved"
+    at = f"file={pytester.path.name}/test_it.py,line={line},title=dtdispatch%3A improved"
     assert found.startswith(f"::error {at}::{STEP}: misses_per_step 7 ")
     assert result.outlines[-1].startswith("=")
     text = summary.read_text()
@@ -180,7 +171,7 @@ def test_a_job_is_told_of_a_run_that_is_no_whole(
 ) -> None:
     summary = pytester.path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    pytester.makepyfile(test_files="def test_one(): assert False\ndef test_two(): pass")
+    pytester.makepyfile(test_it="def test_one(): assert False\ndef test_two(): pass")
     measure(pytester, f"--dtdispatch-export=markdown:{summary}", "-x")
     assert summary.read_text() == "## dtdispatch: no results\n\nthe run stopped after 1 of 2 tests\n"
     summary.unlink()
@@ -189,3 +180,52 @@ def test_a_job_is_told_of_a_run_that_is_no_whole(
     result = measure(pytester, "--dtdispatch-export=markdown:auto", *gate, "-k", "two")
     assert "INTERNALERROR" not in text_of(result)
     assert summary.read_text().startswith("## dtdispatch: failed, 1 disabled\n")
+
+
+# The report as a page: written at the end of a run, and the same from the file that was saved of it
+
+REPORTED = """
+def test_all(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+        a @ a
+    dtdispatch.steps(lambda: a * 2, name="<step>")
+    dtdispatch.compare({"one": lambda: a + a, "other": lambda: a * 2})
+    dtdispatch.budget(lambda: a + a, name="train")
+"""
+EXPECTED_STEP = "test_it.py::test_all::<step>,collectives,7,0.0\n"
+
+
+def test_a_live_page_is_the_page_of_the_saved_run(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pytester.path / "expected.csv").write_text(EXPECTED_STEP)
+    files = ("--dtdispatch-export=html:page.html", "--benchmark-json=saved.json")
+    result = measure_source(pytester, REPORTED, *files, "--dtdispatch-expected=expected.csv")
+    result.stdout.fnmatch_lines(["* written to *page.html", "*1 gate failed*"])
+    page, saved = pytester.path / "page.html", pytester.path / "saved.json"
+    again = read_run(saved)
+    assert html_page(replace(again, where="")) == page.read_text()
+    for said in (
+        "Failed: ",
+        "1 improved",
+        "&lt;step&gt;",
+        "unexplained",
+        "compare[other]",
+        "Comparisons",
+    ):
+        assert said in page.read_text()
+    capsys.readouterr()
+    assert main(["report", str(saved), str(saved)]) == 0
+    assert "misses_per_step" in capsys.readouterr().out
+    assert main(["report", str(saved), str(saved), "--export", "html:page.html"]) == 2
+    assert capsys.readouterr().err == "dtdispatch: --export writes one run: name one SAVED.json\n"
+
+
+def test_a_page_replaces_a_page_and_nothing_else(pytester: pytest.Pytester) -> None:
+    path = pytester.path / "other.html"
+    path.write_text("<!DOCTYPE html>\n<title>mine</title>")
+    said = "holds something else, not an HTML report: name another file, or remove it"
+    assert_says_once(measure(pytester, f"--dtdispatch-export=html:{path}"), said)
+    assert path.read_text().endswith("<title>mine</title>")
