@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.measurement import Figures, Refused, Samples
+from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import place_text
 from pytest_dtdispatch.errors import RanksError, first_line
@@ -27,7 +27,7 @@ from pytest_dtdispatch.measuring.call import (
 )
 from pytest_dtdispatch.measuring.guard import Setup, given_arguments
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, in_turn, keys_of
+from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, keys_of, leaves_behind
 from pytest_dtdispatch.measuring.rounds import Caches, Prepare, Rounds, Subject, nothing_to_do
 from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
@@ -105,9 +105,11 @@ def left_as_it_was(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]
         if one_thread and (threads := torch.get_num_threads()) != 1:
             afterwards.callback(torch.set_num_threads, threads)
             torch.set_num_threads(1)
-        afterwards.callback(in_turn, *(call.replay.restore for call in calls))
+        for call in reversed(calls):
+            afterwards.callback(call.replay.restore)
         for call in calls:
-            afterwards.enter_context(call.replay.masks.repeating())
+            if call.replay.masks:  # the call changed one: those of new plans are noted too
+                afterwards.enter_context(call.replay.watching_masks())
             afterwards.enter_context(call.noting_collectives())
         afterwards.callback(close_modes_opened_since, open_modes())
         yield
@@ -254,13 +256,11 @@ class RanCall:
 
     def settle(self) -> None:
         """Note what the program's call left behind."""
-        with without_outer_modes():
-            self.why_not_repeatable = self.why_not_repeatable or self.replay.settle()
+        self.why_not_repeatable = self.why_not_repeatable or refusal_of(self.replay.settle)
 
     def settle_again(self) -> None:
         """Leave behind what calls of the program left behind that came later."""
-        with without_outer_modes():
-            self.why_not_repeatable = self.why_not_repeatable or self.replay.settle_again()
+        self.why_not_repeatable = self.why_not_repeatable or refusal_of(self.replay.settle_again)
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Prepare]:
@@ -293,6 +293,26 @@ class RanCall:
         return replace(figures, notes=(*figures.notes, threads_note(threads)))
 
 
+def refusal_of(settle: Callable[[], None]) -> str:
+    """Save what the program left behind; return why a call cannot be repeated, where it cannot."""
+    try:
+        with without_outer_modes():
+            settle()
+    except NoCopyError as error:
+        return str(error)
+    return ""
+
+
+def repeat_under(mode: UnnoticedMode, subject: Subject, args: tuple[Any, ...], signals: Signals) -> Any:
+    """Make a call once more, below a mode of ours, which sees what it runs."""
+    with mode:
+        try:
+            signals.let_in()
+            return subject.fn(*args, **subject.kwargs)
+        finally:
+            signals.is_open = False
+
+
 def run_op(call: OpCall) -> tuple[Any, RanCall]:
     """Make an op call as the program asked for it, and return what can repeat it.
 
@@ -304,7 +324,7 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
         replay = Replay(call.leaves())
         for tensor in () if why_not else call.written():
             replay.save(tensor)
-    with replay.masks.watching():
+    with replay.watching_masks():
         began = time.perf_counter_ns()
         try:
             result = call.run()
@@ -312,8 +332,7 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
             replay.forget()  # a traceback that lives on must not hold what was saved
             raise
         took_ns = time.perf_counter_ns() - began
-    with without_outer_modes():
-        why_not = why_not or replay.settle()
+    why_not = why_not or refusal_of(replay.settle)
     subject = _subject_of_op(call, replay)
     return result, RanCall(replay, subject, why_not, took_ns, partial(_look_at_op, call, subject, replay))
 
@@ -334,8 +353,8 @@ def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals
     The call is made once more, on a hit, and what it runs below is recorded: nothing is guessed from rules.
     On a miss it would not do: propagation runs ops on fake tensors, and they would be recorded too.
     """
-    subject.prepare()
     redistributed: list[str] = []
+    below = LocalOps()
 
     def note(shard: Any, source: Any, target: Any, *_: Any) -> None:
         if tuple(source.placements) == tuple(target.placements):
@@ -344,13 +363,9 @@ def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals
         text = tensor_text(traits) if traits else placements_text(source.placements)
         redistributed.append(f"{text} -> {placements_text(target.placements)}")
 
-    with LocalOps() as ops, listening("redistribution", note):
-        try:
-            signals.let_in()
-            call.run()
-        finally:
-            signals.is_open = False
-    local, why_none = _local_among(call, ops.calls)
+    with listening("redistribution", note):
+        repeat_under(below, subject, subject.prepare(), signals)
+    local, why_none = _local_among(call, below.calls)
     remarks = () if local else (f"no local row: {why_none}",)
     notes = (f"redistributes {', '.join(repeated(redistributed))}",) if redistributed else ()
 
@@ -366,8 +381,8 @@ def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
     with without_outer_modes():
         replay = Replay(call.leaves())
         if call.tensor is not None:
-            replay.versions.note(call.tensor)  # it stands above autograd, which counts versions
-    with replay.masks.watching():
+            replay.note_version(call.tensor)  # it stands above autograd, which counts versions
+    with replay.watching_masks():
         began = time.perf_counter_ns()
         result = call.run()
         took_ns = time.perf_counter_ns() - began
@@ -384,13 +399,8 @@ def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
 
 def _look_at_conversion(subject: Subject, result: Any, signals: Signals) -> Found:
     """Repeat a conversion, and name the collectives that it runs, in their order."""
-    args = subject.prepare()
-    with LocalOps() as below:
-        try:
-            signals.let_in()
-            again = subject.fn(*args, **subject.kwargs)
-        finally:
-            signals.is_open = False
+    below = LocalOps()
+    again = repeat_under(below, subject, subject.prepare(), signals)
     collectives = [kind for call in below.calls if (kind := collective_of(call.func))]
     if collectives:  # else what is waited for would be a collective of the program's own
         wait_for(again)
@@ -402,15 +412,15 @@ def _look_at_conversion(subject: Subject, result: Any, signals: Signals) -> Foun
 def _in_terms_of_plans(ran: str, figures: Figures) -> Figures:
     """Say of plans what is said of propagation where ops are measured."""
 
-    def told(refused: Refused) -> Refused:
-        return replace(refused, reason=refused.reason.replace("propagation", "planning"))
+    def of_plans(text: str) -> str:
+        return text.replace("the sharding propagator", "for a plan").replace("propagation", "planning")
 
-    def of_plans(samples: Samples) -> Samples:
-        return replace(samples, refused=tuple(map(told, samples.refused)))
-
-    notes = tuple(note.replace("propagation", "planning") for note in figures.notes)
-    remarks = (ran, *(each.replace("the sharding propagator", "for a plan") for each in figures.remarks))
-    return replace(figures, samples=tuple(map(of_plans, figures.samples)), notes=notes, remarks=remarks)
+    samples = tuple(
+        replace(one, refused=tuple(replace(each, reason=of_plans(each.reason)) for each in one.refused))
+        for one in figures.samples
+    )
+    notes, remarks = (tuple(map(of_plans, texts)) for texts in (figures.notes, figures.remarks))
+    return replace(figures, samples=samples, notes=notes, remarks=(ran, *remarks))
 
 
 class WriteWatch(UnnoticedMode):
@@ -464,13 +474,15 @@ class CallWatch(WriteWatch):
     def __init__(self, replay: Replay) -> None:
         super().__init__(replay, replay.save)
         self.mesh: Any = None
+        self._visited: dict[int, Any] = {}
 
     def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
         if self.mesh is None:
             self.mesh = next((t.device_mesh for t in tensors if isinstance(t, DTensor)), None)
         self._replay.random.watch(call.leaves())
         for tensor in tensors:
-            self._replay.gradients.note_leaves_behind(tensor)
+            for leaf in leaves_behind(tensor, self._visited):
+                self._replay.gradients.note(leaf)
         super()._before(call, tensors)
 
 
@@ -501,7 +513,7 @@ def run_call(
     with without_outer_modes():
         replay = Replay(tree_leaves(args), Storages())
     first_args = given_arguments(args, setup)
-    with replay.masks.watching(), CallWatch(replay) as watch:
+    with replay.watching_masks(), CallWatch(replay) as watch:
         try:
             result = fn(*first_args)
         except BaseException:
@@ -530,33 +542,28 @@ def run_call(
 
 
 def _settled(ran: RanCall, watch: CallWatch) -> bool:
-    """Save what the program's call left behind; tell whether a repetition leaves hidden collectives."""
+    """Save what the program's call left behind, then what it kept and a first repetition writes to.
+
+    Tells whether a repetition leaves collectives that its result does not show.
+    """
     __tracebackhide__ = True
-    hides_collectives = False
+    subject, replay, hides_collectives = ran.subject, ran.replay, False
     ran.settle()
     ran.why_not_repeatable = ran.why_not_repeatable or watch.why_not_repeatable
     if ran.why_not_repeatable:
         return False
     with Repetitions([ran], one_thread=False) as repetitions:
-        hides_collectives = _watched_repetition(ran, repetitions.signals)
-    ran.why_not_repeatable = ran.why_not_repeatable or next(iter(repetitions.figures.notes), "")
-    return hides_collectives
-
-
-def _watched_repetition(ran: RanCall, signals: Signals) -> bool:
-    """Repeat a call, saving what it writes to that it kept before."""
-    subject, replay = ran.subject, ran.replay
-    args = subject.prepare()
-    before, collectives = unwaited(), list[torch.Tensor]()
-    with WriteWatch(replay, replay.save_kept, collectives) as watch:
-        try:
-            signals.let_in()
-            result = subject.fn(*args)
-        finally:
-            signals.is_open = False
-    if subject.release is not None:
-        subject.release(result)
-    hides_collectives = unwaited() > before
-    wait_for_all(collectives)
-    ran.why_not_repeatable = watch.why_not_repeatable or replay.repeated()
+        args = subject.prepare()
+        before, collectives = unwaited(), list[torch.Tensor]()
+        again = WriteWatch(replay, replay.save_kept, collectives)
+        result = repeat_under(again, subject, args, repetitions.signals)
+        if subject.release is not None:
+            subject.release(result)
+        hides_collectives = unwaited() > before
+        wait_for_all(collectives)
+        if again.why_not_repeatable:
+            raise NoCopyError(again.why_not_repeatable)
+        replay.settle_repetition()
+        del result
+    ran.why_not_repeatable = next(iter(repetitions.figures.notes), "")
     return hides_collectives

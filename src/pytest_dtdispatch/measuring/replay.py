@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from operator import attrgetter
 from typing import Any
 
@@ -37,9 +37,12 @@ from pytest_dtdispatch.torchapi.tensors import (
 class Snapshot:
     """Something of several objects, as it was, and as the program's call left it."""
 
-    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> None:
+    def __init__(
+        self, read: Callable[[Any], Any], write: Callable[[Any, Any], None], kind: type = object
+    ) -> None:
         self._read = read
         self._write = write
+        self._kind = kind
         self._before: dict[int, tuple[Any, Any]] = {}
         self._after: list[tuple[Any, Any]] = []
 
@@ -47,8 +50,8 @@ class Snapshot:
         return bool(self._before)
 
     def note(self, owner: Any) -> None:
-        """Note it of an object that was not met before."""
-        if id(owner) not in self._before:
+        """Note it of an object of its kind that was not met before."""
+        if id(owner) not in self._before and isinstance(owner, self._kind):
             self._before[id(owner)] = (owner, self._read(owner))
 
     def settle(self) -> None:
@@ -67,53 +70,29 @@ class Snapshot:
             self._write(owner, value)
 
 
-class Specs(Snapshot):
-    """What says where DTensors live."""
-
-    def __init__(self) -> None:
-        super().__init__(spec_of, set_spec)
-
-    def note(self, owner: Any) -> None:
-        """Note what says where a tensor lives, if it is a DTensor."""
-        if isinstance(owner, DTensor):
-            super().note(owner)
+def random_states(generator: torch.Generator | None) -> dict[str, torch.Tensor]:
+    """Read the state of a generator, or of DTensor's tracker those that it has of its own."""
+    if generator is not None:
+        return {"": generator.get_state()}
+    return {name: state.clone() for name, state in random_tracker_states().items()}
 
 
-class Masks(Snapshot):
-    """Masks that cached plans keep, which the program's call may change and no op tells of."""
-
-    def __init__(self) -> None:
-        super().__init__(mask_of, set_mask)
-
-    def watching(self) -> AbstractContextManager[None]:
-        """Note every mask that is about to change."""
-        return listening("mask", lambda buffer, *_: self.note(buffer))
-
-    def repeating(self) -> AbstractContextManager[None]:
-        """Note the masks of new plans too, where the call itself changed one; else cost nothing."""
-        return self.watching() if self else nullcontext()
+def set_random_states(generator: torch.Generator | None, states: dict[str, torch.Tensor]) -> None:
+    """Write the state of a generator, or those of DTensor's tracker."""
+    if generator is not None:
+        generator.set_state(states[""])
+        return
+    tracked = random_tracker_states()
+    tracked.update({name: state.clone() for name, state in states.items() if name in tracked})
 
 
-class Versions(Snapshot):
-    """How often tensors were written to, as autograd counts: a repetition must not add to it."""
-
-    def __init__(self) -> None:
-        super().__init__(version_of, lambda tensor, version: set_versions([tensor], [version]))
-
-    def note(self, owner: torch.Tensor) -> None:
-        """Note the versions of a tensor, and of what holds its contents, before it is written to."""
-        for each in (owner, *storages_of(owner)):
-            if version_of(each) is not None:
-                super().note(each)
-
-
-class RandomState:
-    """Every state that random ops advance: of devices, of given generators, of DTensor's tracker."""
+class RandomState(Snapshot):
+    """Every state that random ops advance: of devices, of generators in arguments, of DTensor's tracker."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
-        self._generators: dict[int, torch.Generator] = {}
-        self._before = self._after = self._read()
-        self._advanced = False
+        super().__init__(random_states, set_random_states)
+        self._has_advanced = False
+        self.note(None)  # DTensor's tracker
         self.watch((torch.default_generator, *leaves))
 
     def watch(self, leaves: Sequence[Any]) -> None:
@@ -121,108 +100,54 @@ class RandomState:
         for leaf in leaves:
             device = leaf if isinstance(leaf, torch.device) else getattr(leaf, "device", None)
             if isinstance(leaf, torch.Generator):
-                self._watch(leaf)
+                self.note(leaf)
             elif isinstance(device, torch.device) and device.type == "cuda":
-                self._watch(cuda_generator(device))
+                self.note(cuda_generator(device))
 
     def settle(self) -> None:
         """Note the states that the program's call left behind."""
-        self._after = self._read()
-        self._advanced = self._before.keys() != self._after.keys() or any(
-            not torch.equal(before, self._after[name]) for name, before in self._before.items()
+        super().settle()
+        pairs = zip(self._before.values(), self._after, strict=True)
+        self._has_advanced = any(
+            before.keys() != after.keys() or not all(map(torch.equal, before.values(), after.values()))
+            for (_, before), (_, after) in pairs
         )
 
     def rewind(self) -> None:
-        """Put the states back to what they were before the call."""
-        if self._advanced:
-            self._write(self._before)
-
-    def restore(self) -> None:
-        """Put the states back to what the program's call left behind."""
-        self._write(self._after)  # also where it drew nothing: a repetition may
-
-    def _watch(self, generator: torch.Generator) -> None:
-        if id(generator) not in self._generators:
-            self._generators[id(generator)] = generator
-            self._before[f"generator {id(generator)}"] = generator.get_state()
-
-    def _read(self) -> dict[str, torch.Tensor]:
-        states = {f"generator {key}": generator.get_state() for key, generator in self._generators.items()}
-        return states | {f"tracker {name}": state.clone() for name, state in random_tracker_states().items()}
-
-    def _write(self, states: dict[str, torch.Tensor]) -> None:
-        for key, generator in self._generators.items():
-            generator.set_state(states[f"generator {key}"])
-        tracked = random_tracker_states()
-        for name in tracked:
-            if (state := states.get(f"tracker {name}")) is not None:
-                tracked[name] = state.clone()
+        """Put the states back to what they were before the call, where it advanced one."""
+        if self._has_advanced:
+            super().rewind()
 
 
-class Gradients(Snapshot):
-    """The ``grad`` of every leaf that takes part: which tensor it was before the call, and which after.
+def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[torch.Tensor]:
+    """Walk the autograd graph from a tensor to leaves that were not met before.
 
-    What the tensors hold is saved as each of them is written to. A tensor that retains its gradient is
-    treated as a leaf, where an op of the call takes it.
+    A tensor that retains its gradient is treated as a leaf.
     """
-
-    def __init__(self) -> None:
-        super().__init__(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
-        self._visited: dict[int, Any] = {}
-
-    def note_leaves_behind(self, tensor: torch.Tensor) -> None:
-        """Walk the autograd graph from a tensor to leaves not met before, and note their gradients."""
-        if not tensor.requires_grad:
-            return
-        if tensor.is_leaf or tensor.retains_grad:
-            self.note(tensor)
-        nodes = [tensor.grad_fn]
-        while nodes:
-            node = nodes.pop()
-            if node is None or id(node) in self._visited:
-                continue
-            self._visited[id(node)] = node  # held, so that no other node takes its id
-            if hasattr(node, "variable"):
-                self.note(node.variable)
-            nodes.extend(parent for parent, _ in node.next_functions)
-
-    def settle(self) -> None:
-        """Note the gradients that the program's call left behind."""
-        self._visited.clear()
-        super().settle()
+    if not tensor.requires_grad:
+        return
+    if tensor.is_leaf or tensor.retains_grad:
+        yield tensor
+    nodes = [tensor.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in visited:
+            continue
+        visited[id(node)] = node  # held, so that no other node takes its id
+        if hasattr(node, "variable"):
+            yield node.variable
+        nodes.extend(parent for parent, _ in node.next_functions)
 
 
-class OptimizerStates(Snapshot):
-    """Entries of every live optimizer's state, as the program's call left them.
-
-    Tensors among the entries are the same objects after; what they hold is put back as that of any tensor.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(dict, dict.update)
-
-    def settle(self) -> None:
-        """Note the entries of every optimizer that is alive."""
-        optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
-        for state in (state for optimizer in optimizers for state in optimizer.state.values()):
-            if isinstance(state, dict):
-                self.note(state)
-
-
-def in_turn(*put_back: Callable[[], object]) -> None:
-    """Call each, whatever another raises; then raise the first error, if there was one."""
-    errors = []
-    for each in put_back:
-        try:
-            each()
-        except Exception as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+def optimizer_states() -> Iterator[dict[Any, Any]]:
+    """Find the entries of every live optimizer's state."""
+    optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+    states = (state for optimizer in optimizers for state in optimizer.state.values())
+    return (state for state in states if isinstance(state, dict))
 
 
 class NoCopyError(Exception):
-    """What a tensor holds cannot be copied; the text says why a call that writes to it runs once."""
+    """What a call changes cannot be put back; the text says why it runs once."""
 
 
 def is_freed(plain: torch.Tensor) -> bool:
@@ -263,14 +188,13 @@ def put_back_all(copies: Iterable[Copy]) -> None:
         raise NoCopyError("not repeated: a tensor that it writes to was freed, resized or moved meanwhile")
 
 
-def why_no_copy(tensor: torch.Tensor) -> str:
-    """Why a call that writes to a tensor runs once, judged without copying; empty where it does not."""
+def refuse_uncopyable(tensor: torch.Tensor) -> None:
+    """Refuse a tensor that a call writes to and that has no contents to copy, without copying."""
     for plain in storages_of(tensor):
         if plain.layout is not torch.strided or plain.is_nested:
             layout = str(plain.layout).removeprefix("torch.").lstrip("_")
             kind = "nested" if layout == "strided" else layout
-            return f"runs once: it writes to a {kind} tensor, whose contents cannot be put back"
-    return ""
+            raise NoCopyError(f"runs once: it writes to a {kind} tensor, whose contents cannot be put back")
 
 
 def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -344,17 +268,17 @@ class Storages:
         size = plain.untyped_storage().nbytes()
         return is_freed(plain) or any(self._sizes.get(key, size) != size for key in keys_of(plain))
 
-    def changed(self) -> str:
-        """Return how a call that ran since lost what storages held then; empty where it did not."""
+    def refuse_changed(self, call: str) -> None:
+        """Refuse to repeat where a call that ran since lost what storages held then."""
         for tensor, key in self._tensors:
             storage = storage_of(tensor)
             if storage is None or StorageWeakRef(storage) != key:
-                return "gave a tensor another storage"
+                raise NoCopyError(f"runs once: {call} gave a tensor another storage")
         for key, before in self._sizes.items():
             storage = storage_behind(key)
             if before and storage is not None and storage.nbytes() != before:
-                return f"{'resized' if storage.nbytes() else 'freed'} the storage of a tensor"
-        return ""
+                how = "resized" if storage.nbytes() else "freed"
+                raise NoCopyError(f"runs once: {call} {how} the storage of a tensor")
 
     def grown(self) -> Grown:
         """Copy each storage that was free then, and is not now."""
@@ -412,9 +336,12 @@ class Replay:
     """
 
     def __init__(self, leaves: Sequence[Any], storages: Storages | None = None) -> None:
-        self.masks, self.gradients, self.versions = Masks(), Gradients(), Versions()
+        self.masks = Snapshot(mask_of, set_mask)
+        self.gradients = Snapshot(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
         self.random, self.grown = RandomState(leaves), Grown()
-        self._optimizers, self._specs, self._storages = OptimizerStates(), Specs(), storages
+        self._versions = Snapshot(version_of, lambda tensor, version: set_versions([tensor], [version]))
+        self._specs, self._optimizers = Snapshot(spec_of, set_spec, DTensor), Snapshot(dict, dict.update)
+        self._storages = storages
         self._leaves = leaves if storages is None else ()
         self._why_not_repeatable = ""
         self._places: set[Any] = set()
@@ -423,26 +350,30 @@ class Replay:
         self._before: list[Copy] = []
         self._after: list[Copy] = []
 
+    def watching_masks(self) -> AbstractContextManager[None]:
+        """Note every mask of a cached plan that is about to change: no op tells of it."""
+        return listening("mask", lambda buffer, *_: self.masks.note(buffer))
+
+    def note_version(self, tensor: torch.Tensor) -> None:
+        """Note how often a tensor, and what holds its contents, was written to, as autograd counts."""
+        for each in (tensor, *storages_of(tensor)):
+            if version_of(each) is not None:
+                self._versions.note(each)
+
     def save(self, tensor: torch.Tensor) -> None:
         """Save what a tensor is, and of a whole callable what it holds, before the call writes to it."""
+        if self._why_not_repeatable:
+            return
         try:
-            self._why_not_repeatable = self._why_not_repeatable or why_no_copy(tensor)
-            if not self._why_not_repeatable:
-                if self._storages is not None:
-                    self.versions.note(tensor)
-                if self._is_new(tensor):
-                    copy = Copy(tensor, self._storages.were_other) if self._storages is not None else None
-                    self._saved.append((tensor, copy, layout_of(tensor)))
+            if self._is_new(tensor):
+                copy = Copy(tensor, self._storages.were_other) if self._storages else None
+                self._saved.append((tensor, copy, layout_of(tensor)))
         except NoCopyError as error:
             self._why_not_repeatable = str(error)
-        if self._why_not_repeatable:
             self._saved.clear()  # nothing will be put back: give the memory free
 
     def save_kept(self, tensor: torch.Tensor) -> None:
         """Save what the program's call left in a tensor, before the first repetition writes to it."""
-        if why_not := why_no_copy(tensor):
-            raise NoCopyError(why_not)
-        self.versions.note(tensor)
         if self._is_new(tensor):
             self._kept.append(Copy(tensor, self._storages.were_other if self._storages else is_freed))
             self._specs.note(tensor)
@@ -451,28 +382,13 @@ class Replay:
         """Hold nothing any more: the call raised, and its traceback, which may live on, must not either."""
         vars(self).clear()
 
-    def settle(self) -> str:
-        """Save what the program's call left behind; return why it cannot be repeated, where it cannot."""
+    def settle(self) -> None:
+        """Save what the program's call left behind, where it can be repeated."""
+        if self._why_not_repeatable:
+            raise NoCopyError(self._why_not_repeatable)
         for leaf in self._leaves:
             self._specs.note(leaf)
-        for state in (self.random, self.gradients, self.masks, self.versions):
-            state.settle()
-        if self._why_not_repeatable:
-            return self._why_not_repeatable
-        try:
-            self._settle_copies()
-            if self._storages is None:
-                return ""
-            self._optimizers.settle()
-            if changed := self._storages.changed():
-                return f"runs once: it {changed}"
-            self.grown = self._storages.grown()
-        except NoCopyError as error:
-            return str(error)
-        self._storages = Storages()
-        return ""
-
-    def _settle_copies(self) -> None:
+        self._settle_states()
         for tensor, before, layout in self._saved:
             if before is None or not all(map(is_freed, storages_of(tensor))):
                 if layout_of(tensor) != layout:
@@ -483,24 +399,26 @@ class Replay:
         # The last saved goes first: a tensor may have been saved after a view of it was written to.
         self._before.reverse()
         self._saved.clear()
+        if self._storages:
+            for state in optimizer_states():
+                self._optimizers.note(state)
+            self._storages.refuse_changed("it")
+            self.grown = self._storages.grown()
+            self._storages = Storages()
 
-    def repeated(self) -> str:
-        """Note what the first repetition allocated; return why there must be no other, if there must not."""
+    def settle_repetition(self) -> None:
+        """Note what the first repetition allocated, where there may be another."""
         self.grown.keep()
-        changed = self._storages.changed() if self._storages else ""
-        return changed and f"runs once: its repetition {changed}"
+        if self._storages:
+            self._storages.refuse_changed("its repetition")
 
-    def settle_again(self) -> str:
-        """Note what calls of the program left behind that came later; return why they allow no repetition."""
-        for state in (self.random, self.gradients, self.masks, self.versions, self._specs):
-            state.settle()
-        if self._storages and (changed := self._storages.changed()):
-            return f"runs once: a later call {changed}"
-        try:
-            self._after = [Copy(copy.tensor) for copy in (*self._kept, *self._after)]
-        except NoCopyError as error:
-            return str(error)
-        return ""
+    def settle_again(self) -> None:
+        """Save what calls of the program left behind that came later, where they allow a repetition."""
+        self._settle_states()
+        self._specs.settle()
+        if self._storages:
+            self._storages.refuse_changed("a later call")
+        self._after = [Copy(copy.tensor) for copy in (*self._kept, *self._after)]
 
     @property
     def must_rewind(self) -> bool:
@@ -515,27 +433,33 @@ class Replay:
     def rewind(self) -> None:
         """Put everything back to what it was before the call; what it made itself, to what it left."""
         self.masks.rewind()
-        self._optimizers.restore()
+        self._optimizers.rewind()
         put_back_all((*self._kept, *self._before))
         self.grown.free()
-        self.versions.rewind()
+        self._versions.rewind()
         self.gradients.rewind()
         self.random.rewind()
 
     def restore(self) -> None:
-        """Leave behind what the program's own call left behind."""
-        in_turn(
-            self.masks.restore,
-            self._optimizers.restore,
-            self.grown.put_back,
-            *(copy.put_back for copy in (*self._kept, *self._after)),
-            self.versions.restore,
-            self._specs.restore,
-            self.gradients.restore,
-            self.random.restore,
-        )
+        """Leave behind what the program's own call left behind, whatever fails of it."""
+        with ExitStack() as last_first:
+            for state in (self.random, self.gradients, self._specs, self._versions):
+                last_first.callback(state.restore)
+            for copy in reversed((*self._kept, *self._after)):
+                last_first.callback(copy.put_back)
+            last_first.callback(self.grown.put_back)
+            last_first.callback(self._optimizers.rewind)
+            last_first.callback(self.masks.restore)
+
+    def _settle_states(self) -> None:
+        for state in (self.random, self.gradients, self.masks, self._versions):
+            state.settle()
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor that is about to be written to shows other memory than those before."""
+        refuse_uncopyable(tensor)
+        if self._storages:
+            self.note_version(tensor)
         places = {place_in_memory(plain) for plain in storages_of(tensor)}
         is_new = not places <= self._places
         self._places |= places
