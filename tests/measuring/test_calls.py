@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from torch.distributed.tensor import Replicate, Shard
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import is_from_elsewhere, run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes, tree_leaves
@@ -489,14 +489,14 @@ class StoppedError(Exception):
     """What one thread makes another raise, to stop it."""
 
 
-def at_call(number: int, do: Callable[[], None]) -> tuple[Callable[[], None], torch.Tensor]:
-    """Make a callable that adds to a tensor, and does something else at one of its calls."""
+def at_call(numbers: Sequence[int], do: Callable[[], None]) -> tuple[Callable[[], None], torch.Tensor]:
+    """Make a callable that adds to a tensor, and does something else at some of its calls."""
     calls, total = [0], torch.zeros(2)
 
     def fn() -> None:
         calls[0] += 1
         total.add_(1)
-        if calls[0] == number:
+        if calls[0] in numbers:
             do()
 
     return fn, total
@@ -507,25 +507,21 @@ def test_what_another_thread_makes_this_one_raise_is_raised() -> None:
         this = ctypes.c_ulong(threading.get_ident())
         ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(StoppedError))
 
-    fn, total = at_call(5, stop)
+    fn, total = at_call([5], stop)
     with pytest.raises(StoppedError):
         measured_call(fn)
     assert total.tolist() == [1, 1]
 
 
-def test_an_error_of_a_repetition_is_a_note() -> None:
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [(ValueError("no more of this"), "ValueError: no more of this"), (AssertionError(), "AssertionError")],
+    ids=["one that says why", "one that says nothing and comes again"],
+)
+def test_an_error_of_a_repetition_is_a_note(error: Exception, note: str) -> None:
     def fail() -> None:
-        raise ValueError("no more of this")
+        raise error
 
-    fn, total = at_call(5, fail)
-    assert measured_call(fn)[1].notes == ("repeating it raised ValueError: no more of this",)
+    fn, total = at_call(range(5, 9), fail)
+    assert measured_call(fn)[1].notes == (f"repeating it raised {note}",)
     assert total.tolist() == [1, 1]
-
-
-def test_an_error_that_says_nothing_and_comes_again_is_of_the_repetition() -> None:
-    def fail() -> None:
-        raise AssertionError
-
-    assert not is_from_elsewhere(AssertionError(), fail)
-    assert is_from_elsewhere(AssertionError(), lambda: None)
-    assert not is_from_elsewhere(ValueError("it says something"), lambda: None)

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.torch
 def test_written_arguments_are_known(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[str]
 ) -> None:
-    assert [a.name for a in arguments_of(func, args, kwargs) if a.is_written] == written
+    assert [a.name for a, _ in arguments_of(func, args, kwargs) if a.is_written] == written
 
 
 def test_an_op_of_another_namespace_shows_it() -> None:

@@ -25,7 +25,7 @@ from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
 from pytest_dtdispatch.measuring.repeat import (
     RanCall,
-    Repetitions,
+    repetitions,
     run_call,
     synchronizer,
     threads_note,
@@ -228,12 +228,12 @@ def _measured(
     counts: dict[str, CallCounts] = {}
     subjects = {label: one.subject for label, one in again.items()}
     one_thread, is_alone = plan.one_thread and not compiled, plan.agreement is None
-    with Repetitions([*again.values()], one_thread, is_alone=is_alone) as repetitions:
-        turns = Turns(subjects, caches, plan, repetitions.signals)
+    with repetitions([*again.values()], one_thread, is_alone=is_alone) as outcome:
+        turns = Turns(subjects, caches, plan, outcome.signals)
         turns.take()
         for turns.at, subject in subjects.items():
-            counts[turns.at] = _counted(subject, repetitions.signals)
-    if failed := repetitions.figures.notes:
+            counts[turns.at] = _counted(subject, outcome.signals)
+    if failed := outcome.figures.notes:
         why = (f"{turns.at}: {failed[0]}",)
         return figures | dict.fromkeys(again, Figures(notes=why)), {}
     for label in again:

@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.torchapi.hooks import Conversion, Converter
 from pytest_dtdispatch.torchapi.ops import (
-    Argument,
+    SchemaArgument,
     TorchDispatchMode,
     arguments_of,
     close_modes_opened_since,
@@ -21,7 +21,7 @@ from pytest_dtdispatch.torchapi.ops import (
     leaves_of,
     op_name,
     open_modes,
-    returns_nothing,
+    returns_of,
     tree_leaves,
 )
 from pytest_dtdispatch.torchapi.tensors import TensorTraits, mesh_among, tensor_traits, wrapped_with
@@ -48,7 +48,7 @@ class OpCall(NamedTuple):
 
     def written(self) -> list[torch.Tensor]:
         """Tensors that the op's schema says it writes to."""
-        values = [each.value for each in arguments_of(*self) if each.is_written]
+        values = [value for argument, value in arguments_of(*self) if argument.is_written]
         return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
     def why_not_repeatable(self) -> str:
@@ -57,7 +57,7 @@ class OpCall(NamedTuple):
             return "a higher-order operator runs once"
         if torch.Tag.inplace_view in self.func.tags:
             return "runs once: it changes a tensor's shape in place"
-        if returns_nothing(self.func) and not self.written():
+        if not returns_of(self.func) and not self.written():
             return "runs once: its effect is outside its tensors"
         return ""
 
@@ -89,7 +89,7 @@ class UnnoticedMode(TorchDispatchMode):
         self._outer = open_modes()
         try:
             with Signals():
-                super().__enter__()  # type: ignore[no-untyped-call]
+                self._open()
         except BaseException:
             self._close()
             raise
@@ -99,10 +99,17 @@ class UnnoticedMode(TorchDispatchMode):
         __tracebackhide__ = True
         try:
             with Signals():
-                self._close()
+                left_open = self._close()
         except BaseException:  # it may have come before signals were held back
             self._close()
             raise
+        self._closed(left_open, exception[0] is not None)
+
+    def _open(self) -> None:
+        super().__enter__()  # type: ignore[no-untyped-call]
+
+    def _closed(self, left_open: list[str], has_raised: bool) -> None:
+        """Look at what was opened inside and left open, once it is closed."""
 
     def _close(self) -> list[str]:
         """Close it, and first what was opened inside and left open; return the names of that."""
@@ -138,26 +145,24 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
     them two different calls would share a row. Scalars are not: a learning rate is no other op.
     """
     mesh = mesh_among(leaves_of(args, kwargs))
-    texts = map(_argument_text, arguments_of(func, args, kwargs))
+    texts = (_argument_text(*each) for each in arguments_of(func, args, kwargs))
     shown = tuple(text for text in texts if text is not None)
     return Signature(op_name(func), shown, tuple(mesh.shape), mesh.device_type)
 
 
-def _argument_text(argument: Argument) -> str | tuple[str, ...] | None:
-    value = argument.value
+def _argument_text(argument: SchemaArgument, value: Any) -> str | tuple[str, ...] | None:
     tensor = tensor_traits(value)
     if tensor is not None:
         return tensor_text(tensor)
     if isinstance(value, (list, tuple)) and any(map(tensor_traits, value)):
         tensors = map(tensor_traits, value)
         return tuple("-" if tensor is None else tensor_text(tensor) for tensor in tensors)
-    if value == argument.default or not _selects_a_plan(argument):
+    if value == argument.default or not _selects_a_plan(argument, value):
         return None
     return f"{argument.name}={_value_text(value)}"
 
 
-def _selects_a_plan(argument: Argument) -> bool:
-    value = argument.value
+def _selects_a_plan(argument: SchemaArgument, value: Any) -> bool:
     if isinstance(value, (torch.dtype, str)):
         return True
     if "int" not in argument.type and "Int" not in argument.type and argument.type != "bool":
@@ -247,23 +252,14 @@ class ConversionCall:
     @property
     def tensor(self) -> torch.Tensor | None:
         """The tensor that is converted; None where autograd has no gradient for it."""
-        given = (*self.args, *self.kwargs.values())
-        return next((each for each in given if isinstance(each, torch.Tensor)), None)
-
-    def run(self) -> Any:
-        """Make the call for the program."""
-        __tracebackhide__ = True
-        return self.function(*self.args, **self.kwargs)
+        values = (*self.args, *self.kwargs.values())
+        return next((each for each in values if isinstance(each, torch.Tensor)), None)
 
     def again(self) -> tuple[Any, ...]:
         """Return the arguments of a repetition."""
         if not self.args or isinstance(self.args[0], torch.Tensor):
             return self.args
         return (ContextStandIn(self.args[0]), *self.args[1:])
-
-    def leaves(self) -> list[Any]:
-        """Every argument, lists of tensors flattened."""
-        return leaves_of(self.args, self.kwargs)
 
     def signature(self, result: Any) -> Signature:
         """Name what was converted to what, and where."""
@@ -274,7 +270,7 @@ class ConversionCall:
         text = tensor_text(traits) if traits else ""
         if target := self._target(source, made):
             text = f"{text} -> {target}"
-        return Signature(self.name, (text, *self._told()), tuple(mesh.shape), mesh.device_type)
+        return Signature(self.name, (text, *self._telling_arguments()), tuple(mesh.shape), mesh.device_type)
 
     def _target(self, source: Any, made: Any) -> str:
         """Write where the result lives; nothing of a local tensor that is just taken out."""
@@ -287,8 +283,7 @@ class ConversionCall:
             return placements_text(tuple(whole))
         return ""
 
-    def _told(self) -> Sequence[str]:
-        """Write arguments that make it another call."""
+    def _telling_arguments(self) -> list[str]:
         texts = []
         for place, name in TELLING.get(self.name, ()):
             if value := self.args[place] if len(self.args) > place else None:

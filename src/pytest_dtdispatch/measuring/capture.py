@@ -32,7 +32,6 @@ from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMo
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_conversion, run_op
-from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.torchapi.compiler import is_tracing
@@ -84,7 +83,7 @@ class OtherThreads:
             "where no capture was open: they were not measured; "
             "open the capture in the thread that runs them",
             DtDispatchWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def _note(self, looked_up: str) -> None:
@@ -131,7 +130,7 @@ class HidingModes:
                 f"{mode} was opened inside the capture and hides DTensor ops from it: "
                 f"open a capture inside {mode}, by TimeCaptureMode or dtdispatch.capture()",
                 DtDispatchWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
 
@@ -177,30 +176,27 @@ class DispatchCapture(UnnoticedMode):
             raise CaptureError(
                 "a capture is open already: captures cannot be nested, close the outer one first"
             )
-        try:
-            with Signals():
-                warn_of_debug_logging()
-                self._measuring.__enter__()
-                self._measuring.held.enter_context(self._others.watched())
-                self._measuring.held.enter_context(innermost_in_local_mode(self))
-                self._measuring.held.enter_context(self.watching_more())
-                super().__enter__()
-                self._hiding.note()
-        except BaseException:
-            self._leave()
-            raise
-        return self
+        warn_of_debug_logging()
+        return super().__enter__()
 
-    def __exit__(self, *exception: Any) -> None:
-        __tracebackhide__ = True
+    def _open(self) -> None:
+        self._measuring.__enter__()
+        self._measuring.held.enter_context(self._others.watched())
+        self._measuring.held.enter_context(innermost_in_local_mode(self))
+        self._measuring.held.enter_context(self.watching_more())
+        super()._open()
+        self._hiding.note()
+
+    def _close(self) -> list[str]:
         try:
-            with Signals():
-                left_open = self._leave()
-        except BaseException:  # it may have come before signals were held back
-            self._leave()
-            raise
+            return super()._close() if self._measuring.is_of_this_thread() else []
+        finally:
+            self._measuring.__exit__()
+
+    def _closed(self, left_open: list[str], has_raised: bool) -> None:
+        __tracebackhide__ = True
         self.on_unseen(Unseen(*self._others.found(), modes=self._hiding.found()))
-        if exception[0] is not None:
+        if has_raised:
             return
         if not self._measuring.is_of_this_thread():
             raise CaptureError(
@@ -210,12 +206,6 @@ class DispatchCapture(UnnoticedMode):
         self._hiding.warn()
         if left_open:
             raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
-
-    def _leave(self) -> list[str]:
-        try:
-            return self._close() if self._measuring.is_of_this_thread() else []
-        finally:
-            self._measuring.__exit__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from traceback import clear_frames
@@ -36,9 +36,10 @@ from pytest_dtdispatch.torchapi.ops import (
     close_modes_opened_since,
     is_collective,
     is_op,
+    leaves_of,
     op_name,
     open_modes,
-    returns_alias,
+    returns_of,
     tree_leaves,
     with_own_warnings,
     without_outer_modes,
@@ -115,7 +116,21 @@ def left_as_it_was(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]
         yield
 
 
-class Repetitions:
+@dataclass
+class Repeated:
+    """What repetitions gave: figures, to be set, and signals, to be let in while the call runs."""
+
+    figures: Figures = field(default_factory=Figures)
+    signals: Signals = field(default_factory=Signals)
+
+
+@contextmanager
+def repetitions(
+    calls: Sequence[RanCall],
+    one_thread: bool,
+    clear: Callable[[], None] = nothing_to_do,
+    is_alone: bool = True,
+) -> Iterator[Repeated]:
     """Repeat calls in a ``with`` block, without the program noticing.
 
     What a repetition raises becomes a note in place of figures, as the program's own call succeeded. What
@@ -130,61 +145,34 @@ class Repetitions:
         one_thread: whether in one intra-op thread, or in the program's.
         clear: empties caches, before a call is made once more to see where an error comes from.
         is_alone: whether it may be made once more: not where ranks repeat together.
-
-    Attributes:
-        figures: what was measured; set it in the block.
-        signals: let them in while the call runs.
     """
-
-    def __init__(
-        self,
-        calls: Sequence[RanCall],
-        one_thread: bool,
-        clear: Callable[[], None] = nothing_to_do,
-        is_alone: bool = True,
-    ) -> None:
-        self.figures = Figures()
-        self.signals = Signals()
-        self._calls, self._one_thread, self._clear, self._is_alone = calls, one_thread, clear, is_alone
-        self._entered = ExitStack()
-
-    def __enter__(self) -> Repetitions:
-        with ExitStack() as entered:
-            entered.enter_context(self.signals)
-            entered.enter_context(nothing_warned())
-            entered.enter_context(left_as_it_was(self._calls, self._one_thread))
-            self._entered = entered.pop_all()
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
-        __tracebackhide__ = True
-        self.signals.is_open = False
-        with self._entered:
-            if not isinstance(error, Exception) or isinstance(error, RanksError):
-                return False
-            if self._is_alone and is_from_elsewhere(error, self._once_more):
+    __tracebackhide__ = True
+    result = Repeated()
+    with result.signals, nothing_warned(), left_as_it_was(calls, one_thread):
+        try:
+            yield result
+        except RanksError:
+            raise
+        except Exception as error:
+            result.signals.is_open = False
+            if is_alone and is_from_elsewhere(error, calls, clear):
                 raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
             why = str(error) if isinstance(error, NoCopyError) else f"repeating it raised {first_line(error)}"
-            self.figures = Figures(notes=(why,))
-        return True
-
-    def _once_more(self) -> None:
-        for call in self._calls:
-            subject = call.subject
-            args = subject.prepare()
-            self._clear()
-            result = subject.fn(*args, **subject.kwargs)
-            if subject.release is not None:
-                subject.release(result)
+            result.figures = Figures(notes=(why,))
 
 
-def is_from_elsewhere(error: Exception, once_more: Callable[[], Any]) -> bool:
+def is_from_elsewhere(error: Exception, calls: Sequence[RanCall], clear: Callable[[], None]) -> bool:
     """Tell what another thread made this one raise: it says nothing, and does not come again."""
     if error.args:
         return False
     try:
-        once_more()
+        for subject in (call.subject for call in calls):
+            args = subject.prepare()
+            clear()
+            result = subject.fn(*args, **subject.kwargs)
+            if subject.release is not None:
+                subject.release(result)
     except Exception as again:
         return type(again) is not type(error)
     return True
@@ -278,16 +266,16 @@ class RanCall:
         if why_not := self.why_not_repeatable or NOT_COUNTED * (not caches.readers()):
             return Figures(notes=(why_not,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
-        with Repetitions([self], one_thread, caches.clear, is_alone=plan.agreement is None) as repetitions:
-            look, signals = self.look, repetitions.signals
+        with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
+            look, signals = self.look, outcome.signals
             if look is None:
                 rounds = Rounds(self.subject, caches, plan, None, synchronizer(), signals)
-                repetitions.figures = rounds.take()
+                outcome.figures = rounds.take()
             else:
                 found = with_own_warnings(lambda: look(signals))
                 rounds = Rounds(found.subject, caches, plan, found.local, synchronizer(), signals)
-                repetitions.figures = found.explain(with_own_warnings(rounds.take))
-        figures = repetitions.figures
+                outcome.figures = found.explain(with_own_warnings(rounds.take))
+        figures = outcome.figures
         if one_thread == plan.one_thread or threads == 1:
             return figures
         return replace(figures, notes=(*figures.notes, threads_note(threads)))
@@ -313,6 +301,20 @@ def repeat_under(mode: UnnoticedMode, subject: Subject, args: tuple[Any, ...], s
             signals.is_open = False
 
 
+def _made(
+    replay: Replay, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, int]:
+    """Make the program's own call; return its result, and how long it took."""
+    __tracebackhide__ = True  # what the program's call raises is the program's
+    with replay.watching_masks():
+        began = time.perf_counter_ns()
+        try:
+            return fn(*args, **kwargs), time.perf_counter_ns() - began
+        except BaseException:
+            replay.forget()  # a traceback that lives on must not hold what was saved
+            raise
+
+
 def run_op(call: OpCall) -> tuple[Any, RanCall]:
     """Make an op call as the program asked for it, and return what can repeat it.
 
@@ -324,14 +326,7 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
         replay = Replay(call.leaves())
         for tensor in () if why_not else call.written():
             replay.save(tensor)
-    with replay.watching_masks():
-        began = time.perf_counter_ns()
-        try:
-            result = call.run()
-        except BaseException:
-            replay.forget()  # a traceback that lives on must not hold what was saved
-            raise
-        took_ns = time.perf_counter_ns() - began
+    result, took_ns = _made(replay, call.func, call.args, call.kwargs)
     why_not = why_not or refusal_of(replay.settle)
     subject = _subject_of_op(call, replay)
     return result, RanCall(replay, subject, why_not, took_ns, partial(_look_at_op, call, subject, replay))
@@ -379,13 +374,10 @@ def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
     """Make a conversion as the program asked for it, and return what can repeat it, once it is settled."""
     __tracebackhide__ = True
     with without_outer_modes():
-        replay = Replay(call.leaves())
+        replay = Replay(leaves_of(call.args, call.kwargs))
         if call.tensor is not None:
             replay.note_version(call.tensor)  # it stands above autograd, which counts versions
-    with replay.watching_masks():
-        began = time.perf_counter_ns()
-        result = call.run()
-        took_ns = time.perf_counter_ns() - began
+    result, took_ns = _made(replay, call.function, call.args, call.kwargs)
 
     def prepare() -> tuple[Any, ...]:
         replay.rewind_op()
@@ -453,7 +445,7 @@ class WriteWatch(UnnoticedMode):
         if self._collectives is not None and is_collective(func):
             self._collectives += (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
         given = {key for tensor in tensors for key in keys_of(tensor)}
-        if not returns_alias(func) or given <= self._created:
+        if given <= self._created or all(each.alias_info is None for each in returns_of(func)):
             with without_outer_modes():
                 leaves = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
                 made = {key for leaf in leaves for key in keys_of(leaf)}
@@ -513,12 +505,8 @@ def run_call(
     with without_outer_modes():
         replay = Replay(tree_leaves(args), Storages())
     first_args = given_arguments(args, setup)
-    with replay.watching_masks(), CallWatch(replay) as watch:
-        try:
-            result = fn(*first_args)
-        except BaseException:
-            replay.forget()
-            raise
+    with CallWatch(replay) as watch:
+        result, _ = _made(replay, fn, first_args, {})
 
     def prepare() -> tuple[Any, ...]:
         replay.rewind()
@@ -552,11 +540,11 @@ def _settled(ran: RanCall, watch: CallWatch) -> bool:
     ran.why_not_repeatable = ran.why_not_repeatable or watch.why_not_repeatable
     if ran.why_not_repeatable:
         return False
-    with Repetitions([ran], one_thread=False) as repetitions:
+    with repetitions([ran], one_thread=False) as outcome:
         args = subject.prepare()
         before, collectives = unwaited(), list[torch.Tensor]()
         again = WriteWatch(replay, replay.save_kept, collectives)
-        result = repeat_under(again, subject, args, repetitions.signals)
+        result = repeat_under(again, subject, args, outcome.signals)
         if subject.release is not None:
             subject.release(result)
         hides_collectives = unwaited() > before
@@ -565,5 +553,5 @@ def _settled(ran: RanCall, watch: CallWatch) -> bool:
             raise NoCopyError(again.why_not_repeatable)
         replay.settle_repetition()
         del result
-    ran.why_not_repeatable = next(iter(repetitions.figures.notes), "")
+    ran.why_not_repeatable = next(iter(outcome.figures.notes), "")
     return hides_collectives

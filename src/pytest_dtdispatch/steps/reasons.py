@@ -80,8 +80,8 @@ class Describer:
         mesh = mesh_among(leaves_of(args, kwargs))
         if mesh is not None:
             traits.update(self._mesh_traits(mesh))
-        for argument in arguments_of(func, args, kwargs):
-            self._add(traits, argument.name, argument.value, mesh)
+        for argument, value in arguments_of(func, args, kwargs):
+            self._add(traits, argument.name, value, mesh)
         return Called(op_name(func), traits, at)
 
     def _add(self, traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:

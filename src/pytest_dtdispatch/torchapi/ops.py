@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -34,25 +34,11 @@ def op_name(func: Any) -> str:
     return str(func.__name__) if namespace == "aten" else f"{namespace}.{func.__name__}"
 
 
-class Argument(NamedTuple):
-    """One argument of an op call, beside what the op's schema says of it."""
-
-    name: str
-    type: str
-    value: Any
-    default: Any
-    is_written: bool
-
-
-def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Argument]:
+def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[SchemaArgument, Any]]:
     """Pair the arguments of a call with the op's schema, those given and no others."""
     declared = schema_of(func)
-    given = {**kwargs, **dict(zip((each.name for each in declared), args, strict=False))}
-    return [
-        Argument(each.name, each.type, given[each.name], each.default, each.is_written)
-        for each in declared
-        if each.name in given
-    ]
+    values = {**kwargs, **dict(zip((each.name for each in declared), args, strict=False))}
+    return [(each, values[each.name]) for each in declared if each.name in values]
 
 
 def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -124,14 +110,10 @@ def ops_with_a_rule() -> dict[str, Any]:
     return dict(sorted((op_name(op), op) for op in ops if is_op(op)))
 
 
-def returns_nothing(func: Any) -> bool:
-    """Return whether an op's schema returns nothing."""
-    return not func._schema.returns
-
-
-def returns_alias(func: Any) -> bool:
-    """Return whether an op's schema returns one of its arguments, or a view of one."""
-    return any(returned.alias_info is not None for returned in func._schema.returns)
+def returns_of(func: Any) -> Sequence[Any]:
+    """Return what an op's schema says of each of its results."""
+    results: Sequence[Any] = func._schema.returns
+    return results
 
 
 T = TypeVar("T")
