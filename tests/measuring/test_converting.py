@@ -21,7 +21,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMod
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.report.notes import explained, explained_lines
-from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches
+from pytest_dtdispatch.torchapi.propagator import PlanCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
 from tests.measuring.runs import Make, captured
 from tests.probes import compiles_once_under_a_mode, needs_rule, needs_that
@@ -108,7 +108,7 @@ def test_backward_has_rows_of_its_own(mesh: DeviceMesh) -> None:
 
 
 def test_a_plan_is_missed_and_hit_as_torch_s_own_cache_counts(mesh: DeviceMesh) -> None:
-    plans = PlanCaches(ShardingCaches())
+    plans = PlanCaches()
     [read] = plans.readers()
     split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
 

@@ -341,7 +341,7 @@ class SignatureCapture(DispatchCapture):
         self._passed_over = results.passed_over
         self._results = results
         self._plan = plan
-        self._plans = PlanCaches(self._caches)
+        self._plans = PlanCaches()
         self._converting = threading.local()
 
     def watching_more(self) -> AbstractContextManager[Any]:
@@ -363,9 +363,7 @@ class SignatureCapture(DispatchCapture):
             result = call.run()
             self._results.note_in_place(signature, time.perf_counter_ns() - began)
             return result
-        if self._plan.agreement is not None:
-            self._plan.agreement.come_to(signature.full)
-        tell("measuring {}", signature)
+        self._begin(signature)
         result, ran = run_op(call)
         self._enter(signature, ran.measure(self._caches, self._plan), ran.took_ns)
         return result
@@ -408,13 +406,17 @@ class SignatureCapture(DispatchCapture):
             if not self._results.explains(signature):
                 self._results.note_in_place(signature, ran.took_ns)
             return result
-        if self._plan.agreement is not None:
-            self._plan.agreement.come_to(signature.full)
-        tell("measuring {}", signature)
+        self._begin(signature)
         ran.settle()
         self._enter(signature, ran.measure(self._plans, self._plan), ran.took_ns)
         self._hiding.note()
         return result
+
+    def _begin(self, signature: Signature) -> None:
+        """Say what is measured next, and meet the other ranks at it."""
+        if self._plan.agreement is not None:
+            self._plan.agreement.come_to(signature.full)
+        tell("measuring {}", signature)
 
     def _enter(self, signature: Signature, figures: Figures, took_ns: int) -> None:
         """Keep what was measured of a new signature."""

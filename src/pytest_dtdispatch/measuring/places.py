@@ -27,7 +27,6 @@ from pytest_dtdispatch.torchapi.hooks import (
     is_in_backward,
     next_node_number,
     number_of,
-    parameter_of,
     running_node,
 )
 
@@ -253,9 +252,7 @@ class PlaceFinder:
 
     def __enter__(self) -> PlaceFinder:
         self._home = threading.get_ident()
-        with ExitStack() as entered:
-            entered.enter_context(hooked({"backward": handed_to(self.on_backward)}))
-            self._open = entered.pop_all()
+        self._open.enter_context(hooked({"backward": handed_to(self.on_backward)}))
         self.begin_step()
         return self
 
@@ -355,7 +352,7 @@ class PlaceFinder:
             return self._called()
         number, nodes = number_of(node), self._nodes
         if number is None:
-            return replace(self._called(), module=self._names.name_of_owner(parameter_of(node)))
+            return replace(self._called(), module=self._names.name_of_owner(getattr(node, "variable", None)))
         if not nodes.is_noted and nodes.backwards == self._known.backwards[: len(nodes.backwards)]:
             nodes = self._known  # a step that made so far as many nodes
         return nodes.find(number - self._nodes.first) or self._called()

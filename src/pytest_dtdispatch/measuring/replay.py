@@ -18,14 +18,11 @@ from pytest_dtdispatch.torchapi.hooks import listening
 from pytest_dtdispatch.torchapi.tensors import (
     bytes_of,
     cuda_generator,
-    has_graph,
     live_tensors,
-    mask_of,
     place_in_memory,
     random_tracker_states,
-    set_mask,
     set_spec,
-    set_versions,
+    set_version,
     spec_of,
     storage_behind,
     storage_of,
@@ -117,6 +114,11 @@ class RandomState(Snapshot):
         """Put the states back to what they were before the call, where it advanced one."""
         if self._has_advanced:
             super().rewind()
+
+
+def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
+    """Give the buffer of a masked partial sum a mask, and how many results still need it."""
+    buffer.data, buffer.refcount = mask
 
 
 def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[torch.Tensor]:
@@ -259,9 +261,9 @@ class Storages:
     """
 
     def __init__(self) -> None:
-        found = [(each, StorageWeakRef(storage), storage.nbytes()) for each, storage in live_tensors()]
-        self._sizes = {key: size for _, key, size in found}
-        self._tensors = [(each, key) for each, key, _ in found if not has_graph(each)]
+        found = [(each, StorageWeakRef(own), own.nbytes(), graph) for each, own, graph in live_tensors()]
+        self._sizes = {key: size for _, key, size, _ in found}
+        self._tensors = [(each, key) for each, key, _, has_graph in found if not has_graph]
 
     def were_other(self, plain: torch.Tensor) -> bool:
         """Whether a storage had another size then: what it held then, if anything, is not there now."""
@@ -336,10 +338,10 @@ class Replay:
     """
 
     def __init__(self, leaves: Sequence[Any], storages: Storages | None = None) -> None:
-        self.masks = Snapshot(mask_of, set_mask)
+        self.masks = Snapshot(attrgetter("data", "refcount"), set_mask)
         self.gradients = Snapshot(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
         self.random, self.grown = RandomState(leaves), Grown()
-        self._versions = Snapshot(version_of, lambda tensor, version: set_versions([tensor], [version]))
+        self._versions = Snapshot(version_of, set_version)
         self._specs, self._optimizers = Snapshot(spec_of, set_spec, DTensor), Snapshot(dict, dict.update)
         self._storages = storages
         self._leaves = leaves if storages is None else ()

@@ -264,11 +264,6 @@ def number_of(node: Any) -> int | None:
     return number if number < UNNUMBERED else None
 
 
-def parameter_of(node: Any) -> Any:
-    """Return the leaf whose gradient a node accumulates; None of any other node."""
-    return getattr(node, "variable", None)
-
-
 class Conversion(str, Enum):
     """What a conversion does."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,9 @@ from pytest_dtdispatch.torchapi.hooks import (
     watching_conversions,
 )
 
-_is_profiling = torch._C._autograd._profiler_enabled
-# The fast one runs no op; where torch has none, the public one does.
-_Range = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
-
-
-def is_profiling() -> bool:
-    """Return whether a profiler runs that sees this thread."""
-    return bool(_is_profiling())
-
-
-def new_range(name: str) -> Any:
-    """Make a range, to be entered: a profiler that runs shows it."""
-    return _Range(name)
+is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # one that sees this thread
+# Makes a range that a profiler shows. The fast one runs no op; where torch has none, the public one does.
+new_range: Any = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
 
 
 class ProfilerRange:
@@ -189,7 +179,7 @@ class Marks:
             return function(*args, **kwargs)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def in_place(self) -> Iterator[Marks]:
         """Put the ranges in place for a while."""
         wraps: dict[str, Wrap] = {
             "native miss": partial(self._ranged, "propagation"),
@@ -202,7 +192,7 @@ class Marks:
         if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; of what C++ dispatches there is an event
             wraps["dispatch"] = partial(self._ranged, "dispatch")
         with watching_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), hooked(wraps):
-            yield
+            yield self
 
     def _redistribution(self, inner: Function) -> Function:
         """Mark a redistribution, and keep its specs, of which a text is made later."""
@@ -232,9 +222,6 @@ class Marks:
         return run
 
 
-@contextmanager
-def marking(new_range: Function = new_range) -> Iterator[Marks]:
+def marking(new_range: Function = new_range) -> AbstractContextManager[Marks]:
     """Put ranges in place for a while."""
-    marks = Marks(new_range)
-    with marks.in_place():
-        yield marks
+    return Marks(new_range).in_place()

@@ -199,28 +199,20 @@ def _unsupported(what: str) -> UnsupportedTorchError:
     )
 
 
-class PlanCaches:
+class PlanCaches(ShardingCaches):
     """Plans of redistribution, and the planners that make them: they belong to the whole process.
 
     A redistribution asks for its plan alone. It is made by a planner, which torch keeps too where it has any.
     """
 
-    def __init__(self, sharding: ShardingCaches) -> None:
-        self._sharding = sharding
-        self._caches = plan_caches()
+    def __init__(self) -> None:
+        super().__init__()
+        self._plans = plan_caches()
 
     def clear(self) -> None:
         """Forget every plan, and every planner."""
-        for cache in self._caches:
+        for cache in self._plans:
             cache.clear()
-
-    def clear_cold(self) -> None:
-        """Empty the caches that feed planning too."""
-        self._sharding.clear_cold()
-
-    def cold_entries(self) -> int:
-        """How many entries are left in the caches that feed planning."""
-        return self._sharding.cold_entries()
 
     def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
         """Return the reader of the counters of plans; none where this torch does not count them."""

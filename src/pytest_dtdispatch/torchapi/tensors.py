@@ -156,13 +156,8 @@ def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
     """Tell two tensors apart that do not show the same elements of the same storage."""
-    return (
-        plain.untyped_storage()._cdata,
-        plain.storage_offset(),
-        tuple(plain.shape),
-        plain.stride(),
-        plain.dtype,
-    )
+    storage = plain.untyped_storage()._cdata
+    return storage, plain.storage_offset(), tuple(plain.shape), plain.stride(), plain.dtype
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -174,17 +169,14 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
             return None
 
 
-def live_tensors() -> list[tuple[torch.Tensor, torch.UntypedStorage]]:
-    """Return every live tensor that has memory, and its storage."""
-    tensors = [each for each in gc.get_objects() if torch.Tensor in type(each).__mro__]
-    held = ((tensor, storage_of(tensor)) for tensor in tensors)
-    return [(tensor, own) for tensor, own in held if own is not None and own.device.type != "meta"]
-
-
-def has_graph(tensor: torch.Tensor) -> bool:
-    """Return whether a graph of autograd stands behind a tensor."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return tensor.requires_grad and not tensor.is_leaf
+def live_tensors() -> Iterator[tuple[torch.Tensor, torch.UntypedStorage, bool]]:
+    """Find every live tensor that has memory: its storage, and whether a graph of autograd stands behind it."""
+    for tensor in [each for each in gc.get_objects() if torch.Tensor in type(each).__mro__]:
+        storage = storage_of(tensor)
+        if storage is not None and storage.device.type != "meta":
+            with torch._C.DisableTorchFunctionSubclass():
+                has_graph = tensor.requires_grad and not tensor.is_leaf
+            yield tensor, storage, has_graph
 
 
 def storage_behind(reference: StorageWeakRef) -> torch.UntypedStorage | None:
@@ -204,14 +196,13 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Make autograd count other numbers of writes."""
-    set_version: Any = torch._C._autograd._unsafe_set_version_counter
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Make autograd count another number of writes."""
+    set_counter: Any = torch._C._autograd._unsafe_set_version_counter
     try:
-        set_version(tuple(tensors), tuple(versions))
+        set_counter((tensor,), (version,))
     except TypeError:  # up to torch 2.6 it took one tensor
-        for tensor, version in zip(tensors, versions, strict=True):
-            set_version(tensor, version)
+        set_counter(tensor, version)
 
 
 def spec_of(tensor: DTensor) -> tuple[Any, Any]:
@@ -230,16 +221,6 @@ def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
         tensor._spec = own
     if own.tensor_meta is not meta:
         own.tensor_meta = meta
-
-
-def mask_of(buffer: Any) -> tuple[Any, int]:
-    """Read the mask that a buffer holds, and how many results still need it."""
-    return buffer.data, buffer.refcount
-
-
-def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
-    """Give a buffer a mask."""
-    buffer.data, buffer.refcount = mask
 
 
 def random_tracker_states() -> dict[str, torch.Tensor]:
@@ -300,22 +281,17 @@ def known_part(tensor: torch.Tensor) -> KnownPart:
 
 def common(first: KnownPart, other: KnownPart) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what is known of both of two tensors of one shape."""
-    corners = [
-        (max(begin, start), min(begin + extent, start + length))
-        for begin, extent, start, length in zip(
-            first.offset, first.values.shape, other.offset, other.values.shape, strict=True
-        )
-    ]
 
-    def cut(part: KnownPart) -> torch.Tensor:
-        return part.values[
-            tuple(
-                slice(max(low - begin, 0), max(high - begin, 0))
-                for (low, high), begin in zip(corners, part.offset, strict=True)
-            )
-        ]
+    def cut(part: KnownPart, against: KnownPart) -> torch.Tensor:
+        values = part.values
+        for dim, (begin, low, length) in enumerate(
+            zip(part.offset, against.offset, against.values.shape, strict=True)
+        ):
+            first, last = max(low - begin, 0), min(low + length - begin, values.shape[dim])
+            values = values.narrow(dim, min(first, values.shape[dim]), max(last - first, 0))
+        return values
 
-    return cut(first), cut(other)
+    return cut(first, other), cut(other, first)
 
 
 def _whole(tensor: torch.Tensor) -> KnownPart:
