@@ -5,14 +5,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.guard import Setup
@@ -74,31 +72,6 @@ def test_the_mesh_of_a_call_is_named(shard: Make) -> None:
     caches, plan = ShardingCaches(), Plan(1, 1)
     assert run_and_measure_call(lambda: a + a, (), None, caches, plan)[1] == "4"
     assert run_and_measure_call(lambda: torch.ones(3) + 1, (), None, caches, plan)[1] == ""
-
-
-def test_a_redistribution_chain_has_a_latency_and_no_miss(shard: Make) -> None:
-    a = shard(8, 8)
-
-    def chain() -> Any:
-        return a.redistribute(placements=[Replicate()]).redistribute(placements=[Shard(1)])
-
-    result, figures = measure(chain)
-    assert result.placements == (Shard(1),)
-    assert counts(figures) == {State.CALL: ROUNDS * REPEAT}
-    assert figures.remarks == ("unpropagated: it never asks the sharding propagator, so it has no miss",)
-
-
-def test_a_call_that_meets_a_new_shape_each_time_never_hits(shard: Make) -> None:
-    rows = iter(range(4, 4000, 4))
-
-    def grow() -> Any:
-        x = shard(next(rows), 2)
-        return x + x
-
-    result, figures = measure(grow)
-    assert result.shape == (4, 2)
-    assert counts(figures) == {State.MISS: ROUNDS}
-    assert figures.notes == ("never hits: propagation runs on every call",)
 
 
 def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shard: Make) -> None:
@@ -182,14 +155,6 @@ def gradients_are_accumulated_once(shard: Make, call: Call) -> Any:
 
 
 @program
-def gradients_of_a_graph_made_outside_are_accumulated_once(shard: Make, call: Call) -> Any:
-    a = shard(8, 8, requires_grad=True)
-    loss = (a * a).sum()
-    call(lambda: loss.backward(retain_graph=True))
-    return a.grad
-
-
-@program
 def a_retained_gradient_is_accumulated_once(shard: Make, call: Call) -> Any:
     a = shard(8, 8, requires_grad=True)
     doubled = a * 2
@@ -247,14 +212,6 @@ def views_that_ops_of_the_callable_make_are_followed_to_what_they_show(shard: Ma
 
     call(fn)
     return a, plain
-
-
-@program
-def a_callable_is_left_as_after_one_call_in_a_thread_of_its_own(shard: Make, call: Call) -> Any:
-    a = shard(8, 8)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(call, partial(a.add_, 1.0)).result()
-    return a
 
 
 @needs_that(compiles_once_under_a_mode)
@@ -321,17 +278,6 @@ def test_a_measured_program_is_left_as_after_one_call(shard: Make, body: Program
         assert torch.equal(before, after) if isinstance(before, torch.Tensor) else before == after
 
 
-def test_what_python_counts_is_counted_in_each_sample(shard: Make) -> None:
-    a, calls = shard(8, 8), [0]
-
-    def fn() -> Any:
-        calls[0] += 1
-        return a + a
-
-    _, figures = measure(fn)
-    assert calls[0] > sum(counts(figures).values())
-
-
 # Arguments and errors
 
 
@@ -352,17 +298,6 @@ def test_setup_gives_each_call_fresh_arguments(shard: Make) -> None:
     assert len(made) == len(given) > sum(PROVED.values())
     assert all(one is other for one, other in zip(made, given, strict=True))
     assert counts(figures) == PROVED
-
-
-def test_setup_that_returns_nothing_leaves_the_arguments_as_they_are(shard: Make) -> None:
-    a, calls = shard(8, 8), [0]
-
-    def setup() -> None:
-        calls[0] += 1
-
-    result, _ = measure(lambda x: x + x, a, setup=setup)
-    assert torch.equal(result.to_local(), 2 * a.to_local())
-    assert calls[0] > sum(PROVED.values())
 
 
 def test_what_setup_propagates_proves_nothing_of_the_callable(shard: Make) -> None:
@@ -391,36 +326,6 @@ def test_a_miss_finds_nothing_that_setup_left_in_the_caches(shard: Make, cold: b
     assert counts(figures) == PROVED | ({State.COLD: ROUNDS} if cold else {})
     misses, hits = (s.median_ns for s in figures.samples if s.state in (State.MISS, State.HIT))
     assert misses > 10 * hits
-
-
-def test_a_callable_that_raises_raises_and_leaves_no_mode_open(shard: Make) -> None:
-    a = shard(8, 8)
-
-    def fn() -> None:
-        a + a
-        raise LookupError("the callable's own")
-
-    with pytest.raises(LookupError, match="the callable's own"):
-        measure(fn)
-    assert open_modes() == []
-
-
-def test_a_repetition_that_raises_leaves_the_first_result_and_state(shard: Make) -> None:
-    torch.manual_seed(0)
-    a, calls = shard(8, 8), [0]
-    before = a.to_local().clone()
-
-    def fn() -> Any:
-        calls[0] += 1
-        a.add_(1.0)
-        if calls[0] == 4:
-            raise LookupError("the fourth\ncall")
-        return a * 2
-
-    result, figures = measure(fn)
-    assert figures.notes == ("repeating it raised LookupError: the fourth",)
-    assert torch.equal(a.to_local(), before + 1.0)
-    assert torch.equal(result.to_local(), (before + 1.0) * 2)
 
 
 def test_a_callable_that_changes_a_shape_in_place_runs_once(shard: Make) -> None:
@@ -489,39 +394,43 @@ class StoppedError(Exception):
     """What one thread makes another raise, to stop it."""
 
 
-def at_call(numbers: Sequence[int], do: Callable[[], None]) -> tuple[Callable[[], None], torch.Tensor]:
-    """Make a callable that adds to a tensor, and does something else at some of its calls."""
+def stop_this_thread() -> None:
+    this = ctypes.c_ulong(threading.get_ident())
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(StoppedError))
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("numbers", "fail", "told"),
+    [
+        ([1], raising(LookupError("the callable's own")), LookupError),
+        ([5], stop_this_thread, StoppedError),
+        ([5], raising(ValueError("no more\nof this")), "repeating it raised ValueError: no more"),
+        (range(5, 9), raising(AssertionError()), "repeating it raised AssertionError"),
+    ],
+    ids=["in the first call", "of another thread", "in a repetition", "in each repetition, and says nothing"],
+)
+def test_an_error_is_of_the_program_or_a_note(
+    numbers: Sequence[int], fail: Callable[[], None], told: str | type[Exception]
+) -> None:
     calls, total = [0], torch.zeros(2)
 
     def fn() -> None:
         calls[0] += 1
         total.add_(1)
         if calls[0] in numbers:
-            do()
+            fail()
 
-    return fn, total
-
-
-def test_what_another_thread_makes_this_one_raise_is_raised() -> None:
-    def stop() -> None:
-        this = ctypes.c_ulong(threading.get_ident())
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(StoppedError))
-
-    fn, total = at_call([5], stop)
-    with pytest.raises(StoppedError):
-        measured_call(fn)
-    assert total.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("error", "note"),
-    [(ValueError("no more of this"), "ValueError: no more of this"), (AssertionError(), "AssertionError")],
-    ids=["one that says why", "one that says nothing and comes again"],
-)
-def test_an_error_of_a_repetition_is_a_note(error: Exception, note: str) -> None:
-    def fail() -> None:
-        raise error
-
-    fn, total = at_call(range(5, 9), fail)
-    assert measured_call(fn)[1].notes == (f"repeating it raised {note}",)
+    if isinstance(told, str):
+        assert measure(fn)[1].notes == (told,)
+    else:
+        with pytest.raises(told):
+            measure(fn)
+    assert open_modes() == []
     assert total.tolist() == [1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,10 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning, UnsupportedTorchError
+from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED, PROPAGATED_AGAIN
+from pytest_dtdispatch.measuring.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED
 from pytest_dtdispatch.torchapi.ops import open_modes
 from tests.measuring.runs import Make, NamingMode, captured
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, needs, needs_rule, needs_that
@@ -56,88 +57,29 @@ def test_every_sample_of_an_op_is_proved(shard: Make, capture: Capture) -> None:
 
 
 @needs(NATIVE_CACHE)
-def test_a_miss_without_propagation_is_refused(
-    shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch._C, CLEAR, lambda: None)
-    a = shard(8, 8)
-    add = capture(lambda: a + a, rounds=4)["add.Tensor"]
-    assert add.of(State.MISS) is None
-    assert refused(add, State.MISS) == {NOT_PROPAGATED: 4}
-    assert add.proof == "propagation did not run (4x)"
-    assert add.of(State.HIT)
-
-
-class Forgetful:
-    """The native cache, emptied whenever its counters are read: the next call propagates again.
-
-    Args:
-        after: reads after which it starts to forget.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
-        self._clear, self._stats = getattr(torch._C, CLEAR), getattr(torch._C, STATS)
-        self._left = after
-        self._total = [0, 0]
-        monkeypatch.setattr(torch._C, CLEAR, self.clear)
-        monkeypatch.setattr(torch._C, STATS, self.stats)
-
-    def clear(self) -> None:
-        self._clear()
-        self._total = [0, 0]
-
-    def stats(self) -> tuple[int, int]:
-        hits, misses = self._stats()
-        counted = (self._total[0] + hits, self._total[1] + misses)
-        self._left -= 1
-        if self._left < 0:
-            self._total = list(counted)
-            self._clear()
-        return counted
-
-
-@needs(NATIVE_CACHE)
-def test_a_second_call_that_misses_is_refused_as_a_hit(
-    shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "broken", "state", "why"),
+    [
+        (CLEAR, lambda clear: None, State.MISS, NOT_PROPAGATED),
+        (STATS, lambda stats: (0, stats()[1]), State.HIT, NO_COUNTER_MOVED),
+    ],
+    ids=["a cache that is not cleared", "hits that are not counted"],
+)
+def test_what_the_counters_do_not_prove_is_refused(
+    shard: Make,
+    capture: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    broken: Callable[[Any], Any],
+    state: State,
+    why: str,
 ) -> None:
     a = shard(8, 8)
-    # The rehearsal and the first round are sound; then every call propagates.
-    Forgetful(monkeypatch, after=55)
-    add = capture(lambda: a + a, rounds=6, repeat=5)["add.Tensor"]
-    hits, misses = add.of(State.HIT), add.of(State.MISS)
-    assert hits is not None
-    assert misses is not None
-    assert refused(add, State.HIT).keys() == {PROPAGATED_AGAIN}
-    assert len(hits.ns) + refused(add, State.HIT)[PROPAGATED_AGAIN] == 30
-    assert len(misses.ns) == 6
-    assert "propagation ran again" in add.proof
-
-
-@needs(NATIVE_CACHE)
-def test_an_op_that_propagates_on_every_call_never_hits(
-    shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Forgetful(monkeypatch)
-    a = shard(8, 8)
-    add = capture(lambda: a + a, rounds=3)["add.Tensor"]
-    assert add.of(State.HIT) is None
-    assert refused(add, State.HIT) == {PROPAGATED_AGAIN: 1}
-    assert add.notes == ("never hits: propagation runs on every call",)
-    misses = add.of(State.MISS)
-    assert misses is not None
-    assert len(misses.ns) == 3
-
-
-@needs(NATIVE_CACHE)
-def test_hits_that_no_counter_shows_are_refused(
-    shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stats = getattr(torch._C, STATS)
-    monkeypatch.setattr(torch._C, STATS, lambda: (0, stats()[1]))
-    a = shard(8, 8)
-    add = capture(lambda: a + a, rounds=2, repeat=3)["add.Tensor"]
-    assert add.of(State.HIT) is None
-    assert refused(add, State.HIT) == {NO_COUNTER_MOVED: 6}
+    monkeypatch.setattr(torch._C, name, partial(broken, getattr(torch._C, name)))
+    add = capture(lambda: a + a, rounds=4, repeat=1)["add.Tensor"]
+    assert add.of(state) is None
+    assert refused(add, state) == {why: 4}
+    assert add.proof == f"{why} (4x)"
 
 
 def test_an_op_that_never_asks_the_propagator_has_calls_and_no_miss(shard: Make, capture: Capture) -> None:
@@ -168,8 +110,6 @@ def convolve(a: DTensor) -> Any:
 def test_an_op_that_the_python_cache_answers_is_proved_on_it(
     shard: Make, capture: Capture, op: str, shape: tuple[int, ...], body: Callable[[Any], Any]
 ) -> None:
-    from torch.distributed.tensor import Replicate
-
     a = shard(*shape, placement=Replicate())
     try:
         body(a)
@@ -181,37 +121,7 @@ def test_an_op_that_the_python_cache_answers_is_proved_on_it(
     assert measured.proof == "proved"
 
 
-@needs(NATIVE_CACHE)
-def test_a_torch_without_a_native_cache_is_not_called_proved_by_the_python_one(
-    shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This torch does have the native cache: with its functions hidden, no counter would move."""
-    a = shard(8, 8)
-    monkeypatch.delattr(torch._C, CLEAR)
-    monkeypatch.delattr(torch._C, STATS)
-    a + a
-    with pytest.raises(UnsupportedTorchError, match="what clears and counts the native cache"):
-        capture(lambda: a + a)
-
-
-def test_a_cold_call_is_taken_where_it_is_asked_for(shard: Make) -> None:
-    a = shard(8, 8)
-    [add] = captured(lambda: a + a, plan=Plan(rounds=3, repeat=2, cold=True)).measurements()
-    cold = add.of(State.COLD)
-    assert cold is not None
-    assert len(cold.ns) == 3
-
-
 # What is captured
-
-
-def test_a_signature_is_measured_once_and_each_call_counted(shard: Make, capture: Capture) -> None:
-    a = shard(8, 8)
-    add = capture(lambda: [a + a for _ in range(5)], rounds=2, repeat=3)["add.Tensor"]
-    assert add.calls == 5
-    misses = add.of(State.MISS)
-    assert misses is not None
-    assert len(misses.ns) == 2
 
 
 def test_only_the_ops_asked_for_are_measured(shard: Make) -> None:
@@ -323,44 +233,27 @@ def test_a_mode_that_hides_dtensor_ops_is_named_in_a_warning(
     a, inside = shard(8, 8), mode()
 
     def body() -> None:
-        with inside:
-            a + a
-
-    with pytest.warns(DtDispatchWarning, match=f"^{type(inside).__name__} was opened inside the capture"):
-        assert capture(body) == {}
-
-
-def test_a_mode_that_hides_some_dtensor_ops_is_named_too(shard: Make, capture: Capture) -> None:
-    a = shard(8, 8)
-
-    def body() -> None:
         a + a
-        with CommDebugMode():
+        with inside:
             a * a
         a - a
 
-    with pytest.warns(DtDispatchWarning, match="CommDebugMode"):
+    with pytest.warns(DtDispatchWarning, match=f"^{type(inside).__name__} was opened inside the capture"):
         assert capture(body).keys() == {"add.Tensor", "sub.Tensor"}
 
 
-def test_a_mode_that_passes_dtensor_ops_on_is_no_matter(shard: Make, capture: Capture) -> None:
-    a = shard(8, 8)
-
-    def body() -> None:
-        with NamingMode():
-            torch.ones(3) + 1
-            a + a
-            torch.ones(3) + 1
-
-    assert capture(body).keys() == {"add.Tensor"}
-
-
-def test_a_mode_that_hid_no_dtensor_op_is_no_matter(shard: Make, capture: Capture) -> None:
+@pytest.mark.parametrize(("mode", "is_passed_on"), [(NamingMode, True), (CommDebugMode, False)])
+def test_a_mode_that_hides_no_dtensor_op_is_no_matter(
+    shard: Make, capture: Capture, mode: Callable[[], Any], is_passed_on: bool
+) -> None:
     a = shard(8, 8)
 
     def body() -> None:
         a + a
-        with CommDebugMode():
+        with mode():
+            torch.ones(3) + 1
+            if is_passed_on:
+                a + a
             torch.ones(3) + 1
 
     assert capture(body).keys() == {"add.Tensor"}

@@ -228,11 +228,6 @@ def swapped() -> Program:
     return (lambda: (a.add_(b), torch.utils.swap_tensors(a, b))), [a, b]
 
 
-def swapped_with_one_of_its_own() -> Program:
-    w = torch.ones(N)
-    return (lambda: torch.utils.swap_tensors(w, torch.full((N,), 2.0))), [w]
-
-
 def set_to_another() -> Program:
     w, seen = torch.ones(N), torch.zeros(N)
     return (lambda: (w.add_(1), w.set_((w * 2).untyped_storage()), seen.add_(w))), [w, seen]
@@ -261,7 +256,6 @@ def moved_to_another_device() -> Program:
         (data_replaced, REPLACED),
         (data_replaced_and_given_to_no_op, REPLACED),
         (swapped, REPLACED),
-        (swapped_with_one_of_its_own, REPLACED),
         (moved_to_another_device, REPLACED),
         (set_to_another, REPLACED),
     ],

@@ -16,6 +16,7 @@ from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.measuring.guard import (
     Measuring,
     check_callable,
+    check_count,
     check_steps,
     given_arguments,
     refuse_elsewhere,
@@ -53,12 +54,6 @@ def test_a_second_thread_is_refused_by_the_name_of_the_first() -> None:
         "so let that one end first"
     )
     assert str(checked) == str(error)
-
-
-def test_one_after_the_other_is_allowed_in_different_threads() -> None:
-    measure()
-    assert in_thread(measure, "first") + in_thread(measure, "second") == []
-    measure()
 
 
 def test_others_of_the_same_thread_are_allowed_inside_and_leave_the_outer_one_open() -> None:
@@ -127,14 +122,6 @@ def test_a_second_task_is_refused_by_both_names_and_works_once_the_first_is_done
     )
 
 
-def test_tasks_inside_of_a_measurement_that_no_task_began_are_of_it() -> None:
-    async def main() -> None:
-        measure()
-
-    with Measuring("a capture is open"):
-        asyncio.run(main())
-
-
 def test_it_may_be_closed_by_another_task_than_opened_it() -> None:
     measuring = Measuring("a capture is open")
 
@@ -159,37 +146,6 @@ def test_neither_asyncio_nor_torch_is_imported_for_it() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_many_threads_at_once_are_let_in_one_at_a_time() -> None:
-    inside, most, refused = [0], [0], []
-    start = threading.Barrier(4)
-
-    def contend() -> None:
-        start.wait()
-        for _ in range(500):
-            try:
-                with Measuring("a capture is open"):
-                    inside[0] += 1
-                    most[0] = max(most[0], inside[0])
-                    inside[0] -= 1
-            except CaptureError as error:
-                refused.append(error)
-
-    threads = [threading.Thread(target=contend) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1]
-    assert in_thread(measure) == []
-
-
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
-def test_what_is_raised_inside_ends_it(raised: type[BaseException]) -> None:
-    with pytest.raises(raised), Measuring("a capture is open"):
-        raise raised
-    assert in_thread(measure) == []
-
-
 @pytest.mark.parametrize(
     ("setup", "expected"),
     [(None, (1, 2)), (lambda: None, (1, 2)), (lambda: (), ()), (lambda: (3,), (3,))],
@@ -198,48 +154,35 @@ def test_a_tuple_of_setup_replaces_the_arguments(setup: Any, expected: tuple[int
     assert given_arguments((1, 2), setup) == expected
 
 
-def test_anything_else_is_a_mistake_that_says_what_is_valid() -> None:
-    with pytest.raises(CaptureError, match=r"^setup returned 5: it must return a tuple of arguments, or"):
-        given_arguments((), lambda: 5)  # type: ignore[arg-type, return-value]
-
-
-@pytest.mark.parametrize(
-    ("keyword", "least", "value"),
-    [
-        *(("steps", 1, value) for value in (0, -1, 1.5, "5", True, None)),
-        *(("warmup", 0, value) for value in (-1, 0.5, None)),
-    ],
-)
-def test_a_number_of_steps_that_is_none_is_refused(keyword: str, least: int, value: Any) -> None:
-    numbers: dict[str, Any] = {"warmup": 3, "steps": 5, keyword: value}
-    with pytest.raises(
-        CaptureError, match=rf"steps\(\): {keyword}=.* is not a whole number of at least {least}"
-    ):
-        check_steps(lambda: None, **numbers)
-
-
-def test_a_step_that_takes_arguments_is_refused() -> None:
-    def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
-        del batch, lr, verbose
-
-    with pytest.raises(
-        CaptureError, match=r"the step takes arguments \(batch, lr\), and steps\(\) gives none"
-    ):
-        check_steps(step, 3, 5)  # type: ignore[arg-type]
-
-
 def test_a_step_whose_arguments_are_optional_is_taken() -> None:
     check_steps(lambda scale=2, *more, **options: None, 0, 1)
     check_steps(dict, 0, 1)
 
 
-def test_what_is_no_callable_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"^steps\(\): a value of type NoneType is not callable; give a"):
-        check_steps(None, 3, 5)  # type: ignore[arg-type]
+def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
+    """Take arguments, two of which must be given."""
 
 
-def test_a_name_that_is_no_text_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"^call\(name=123\): a name is a text$"):
-        check_callable("call", len, 123)
-    check_callable("call", len, None)
-    check_callable("call", len, "len")
+CHECKS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
+    *(
+        (
+            check_count,
+            (name, value, least),
+            rf"steps\(\): {name}=.* is not a whole number of at .* {least}",
+        )
+        for name, least, values in (("steps", 1, (0, 1.5, "5", True, None)), ("warmup", 0, (-1, 0.5)))
+        for value in values
+    ),
+    (check_steps, (step, 3, 5), r"the step takes arguments \(batch, lr\), and steps\(\) gives none"),
+    (check_steps, (None, 3, 5), r"steps\(\): a value of type NoneType is not callable; give a"),
+    (check_callable, ("call", len, 123), r"call\(name=123\): a name is a text$"),
+    (given_arguments, ((), lambda: 5), "setup returned 5: it must return a tuple of arguments, or"),
+]
+
+
+@pytest.mark.parametrize(("check", "values", "message"), CHECKS)
+def test_a_mistake_is_refused_in_a_line_that_says_what_is_valid(
+    check: Callable[..., Any], values: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(CaptureError, match=f"^{message}"):
+        check(*values)

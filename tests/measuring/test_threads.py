@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +15,6 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
@@ -67,53 +65,22 @@ def warned(body: Callable[[], object], book: TestResults | None = None) -> list[
 # Captures in several threads
 
 
-def test_captures_in_three_threads_are_let_in_one_at_a_time_and_lose_no_hit(shard: Make) -> None:
-    a = shard(8, 8)
-    proofs: list[str] = []
-    refused: list[CaptureError] = []
-    start = threading.Barrier(3)
-
-    def work() -> None:
-        start.wait()
-        for _ in range(5):
-            book = TestResults()
-            try:
-                with capture(book):
-                    a + a
-                    a * a
-            except CaptureError as error:
-                refused.append(error)
-            proofs.extend(one.proof for one in book.measurements() if one.of(State.HIT))
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert proofs == ["proved"] * 2 * (15 - len(refused))
-
-
+@pytest.mark.parametrize(
+    ("opened", "what"), [(capture, "a capture is open"), (StepCounter, "steps are counted")]
+)
 @pytest.mark.parametrize("make", [capture, TimeCaptureMode, StepCounter])
-def test_a_second_thread_is_refused_while_a_capture_is_open(make: Callable[[], Any], shard: Make) -> None:
+def test_a_second_thread_is_refused_while_one_measures(
+    opened: Callable[[], Any], what: str, make: Callable[[], Any], shard: Make
+) -> None:
     def enter() -> None:
         with make():
             pass
 
-    with capture():
+    with opened():
         [error] = in_thread(enter)
     assert isinstance(error, CaptureError)
-    assert str(error).startswith("a capture is open in thread 'MainThread': two threads would measure")
+    assert str(error).startswith(f"{what} in thread 'MainThread': two threads would measure")
     assert in_thread(enter) == []
-
-
-def test_counting_steps_keeps_other_threads_from_measuring(shard: Make) -> None:
-    a = shard(8, 8)
-    with StepCounter() as counter:
-        errors = in_thread(StepCounter().__enter__) + in_thread(capture().__enter__)
-        a + a
-        counts = counter.lap()
-    assert {str(error).partition(":")[0] for error in errors} == {"steps are counted in thread 'MainThread'"}
-    assert counts.misses == 1
 
 
 @pytest.mark.parametrize("make", [capture, StepCounter])
@@ -214,15 +181,6 @@ def test_uncached_propagations_are_counted_for_the_thread_that_runs_them(shard: 
         assert UNCACHED in vars(propagator)
 
 
-def test_counts_that_end_in_any_order_leave_no_wrapper() -> None:
-    first, second = ExitStack(), ExitStack()
-    first.enter_context(ShardingCaches().counting_uncached())
-    second.enter_context(ShardingCaches().counting_uncached())
-    first.close()
-    second.close()
-    assert UNCACHED not in vars(DTensor._op_dispatcher.sharding_propagator)
-
-
 # Ops of threads without a capture
 
 
@@ -266,10 +224,6 @@ def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(sha
 
     assert warned(body, book) == []
     assert [one.op for one in book.measurements()] == ["add.Tensor"]
-
-
-def test_plain_ops_of_another_thread_are_no_dtensor_ops() -> None:
-    assert warned(lambda: in_thread(lambda: torch.ones(3) + 1)) == []
 
 
 def test_a_torch_without_a_native_cache_says_it_too(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,11 +74,6 @@ def test_modes_of_the_program_do_not_see_what_is_repeated() -> None:
         assert open_modes() == [mode]
 
 
-def test_without_open_modes_there_is_nothing_to_close() -> None:
-    with without_outer_modes():
-        assert open_modes() == []
-
-
 @pytest.mark.parametrize("half_closed", [False, True])
 def test_modes_that_were_left_open_are_closed_though_they_were_interrupted(half_closed: bool) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
