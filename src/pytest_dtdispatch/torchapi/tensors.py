@@ -170,7 +170,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def live_tensors() -> Iterator[tuple[torch.Tensor, torch.UntypedStorage, bool]]:
-    """Find every live tensor that has memory: its storage, and whether a graph of autograd stands behind it."""
+    """Find every live tensor that has memory: its storage, and whether autograd has a graph behind it."""
     for tensor in [each for each in gc.get_objects() if torch.Tensor in type(each).__mro__]:
         storage = storage_of(tensor)
         if storage is not None and storage.device.type != "meta":
