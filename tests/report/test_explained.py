@@ -35,7 +35,6 @@ def lines(*books: TestResults, view: View | None = None) -> list[str]:
 def test_all_calls_have_a_figure() -> None:
     book = results(hits={"add": (3, 7_000), "mm": (1, 9_000)}, once={})
     assert lines(book) == ["rows explain 100 % of the dispatch time, 4 of 4 calls that captures saw"]
-    assert explained(book).ns == 30_000
 
 
 def test_a_call_without_a_figure_counts_as_the_quickest_of_its_signature() -> None:
@@ -48,9 +47,9 @@ def test_a_call_without_a_figure_counts_as_the_quickest_of_its_signature() -> No
 
 
 def test_what_never_hits_counts_as_a_miss() -> None:
-    book = TestResults("t.py::test_a")
+    book = results(hits={}, once={"set_": (100_000,)})
     book.enter(signature("glu"), Figures(1, (Samples(State.MISS, (300_000,) * 8),)))
-    assert explained(book).ns == 300_000
+    assert explained(book).least_share == 0.75
 
 
 def test_each_test_with_something_unexplained_has_a_line() -> None:

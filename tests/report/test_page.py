@@ -35,7 +35,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.page import html_page
-from pytest_dtdispatch.report.run import ReportedDocument, ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
 from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profiled_run, row, run_of
 
 VOID = {"meta", "link", "input"}
@@ -82,12 +82,12 @@ def page_of(run: ReportedRun) -> Page:
     return Page(html_page(run))
 
 
-def of_kind(kind: str, *blocks: Any) -> ReportedDocument:
-    return ReportedDocument(kind, Document(blocks or (BAR, paragraph(f"about {kind}", Tone.NOTICE))))
+def of_kind(kind: str, *blocks: Any) -> dict[str, Document]:
+    return {kind: Document(blocks or (BAR, paragraph(f"about {kind}", Tone.NOTICE)))}
 
 
 def test_sections_stand_in_their_order() -> None:
-    run = run_of(row(), documents=(of_kind("budget"), of_kind("steps")), gates=(FAILED,))
+    run = run_of(row(), documents=of_kind("budget") | of_kind("steps"), gates=(FAILED,))
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
     assert titles == [
@@ -117,7 +117,7 @@ def test_only_our_script_and_style_run() -> None:
 
 
 def test_nothing_is_loaded_from_anywhere() -> None:
-    text = html_page(run_of(row(), documents=(of_kind("budget"),), gates=(FAILED,)))
+    text = html_page(run_of(row(), documents=of_kind("budget"), gates=(FAILED,)))
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)""", text)
     assert not re.findall(r"https?://|url\(|@import", text)
 
@@ -153,7 +153,7 @@ def every_block(text: str) -> tuple[Any, ...]:
 @settings(deadline=None)
 @given(st.text() | st.sampled_from(["<script>alert(1)</script>", "</td>&amp;\x1b[31m", "\" onload='x'"]))
 def test_no_block_of_others_is_markup(text: str) -> None:
-    page = page_of(ReportedRun(documents=(of_kind("own", *every_block(text)),)))
+    page = page_of(ReportedRun(documents=of_kind("own", *every_block(text))))
     assert {tag for tag, _ in page.tags} >= {"pre", "details", "table", "figure", "ul"}
     assert len(page.all("script")) == 1
     if text.isprintable():
@@ -161,7 +161,7 @@ def test_no_block_of_others_is_markup(text: str) -> None:
 
 
 def test_heads_and_charts_say_what_they_are() -> None:
-    run = run_of(row(), documents=(of_kind("budget"),), gates=(FAILED,))
+    run = run_of(row(), documents=of_kind("budget"), gates=(FAILED,))
     page = page_of(run)
     assert page.all("html")[0]["lang"] == "en"
     assert all(head.get("scope") in ("col", "row") for head in page.all("th"))
@@ -181,7 +181,7 @@ def test_figures_stand_in_the_columns_of_the_terminal_with_a_bar() -> None:
 
 
 def test_a_run_of_numbers_alone_is_a_page() -> None:
-    page = page_of(ReportedRun(documents=(of_kind("steps"),)))
+    page = page_of(ReportedRun(documents=of_kind("steps")))
     assert "Counts of each step" in page.text
     assert "No signature or call was measured." not in page.text
     assert "No signature or call was measured." in page_of(ReportedRun()).text
@@ -194,7 +194,7 @@ def test_a_profile_lists_functions() -> None:
 
 def test_rows_of_other_kinds_are_not_among_signatures() -> None:
     compared = replace(row("x", Samples(State.CALL, HITS)), contains=Contains.COMPARED)
-    page = page_of(run_of(row(), compared, documents=(of_kind("compared"),)))
+    page = page_of(run_of(row(), compared, documents=of_kind("compared")))
     assert len([body for body in page.all("tbody") if "data-marks" in body]) == 1
 
 

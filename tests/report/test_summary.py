@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
-from pytest_dtdispatch.report.run import ReportedDocument, ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
 from pytest_dtdispatch.report.summary import MOST_BYTES, MOST_ROWS, stopped_summary, summary
 from tests.reported_runs import ADD, hostile_run, row, run_of
 
@@ -70,9 +70,7 @@ def test_a_run_that_passed_lists_no_row() -> None:
 
 def test_the_budget_comes_before_the_table_and_counts_after_it() -> None:
     kinds = ("steps", "budget", "own")
-    text = summary(
-        run_of(documents=tuple(ReportedDocument(kind, Document((one_line(kind),))) for kind in kinds))
-    )
+    text = summary(run_of(documents={kind: Document((one_line(kind),)) for kind in kinds}))
     titles = ["Budget of each step", "Signatures and calls", "Counts of each step", "Own"]
     assert folded_titles(text) == titles
 

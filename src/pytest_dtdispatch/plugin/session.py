@@ -29,7 +29,7 @@ from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents, legends, 
 from pytest_dtdispatch.plugin.recorder import told_of
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
-from pytest_dtdispatch.report.run import ReportedDocument, ReportedRun
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
 from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
 
@@ -204,11 +204,9 @@ class Session(PluginObject):
             build=settings.environment().as_dict() if has_found else {},
             measured={test: results.measurements() for test, results in found.items() if results},
             thresholds=self._thresholds,
-            documents=tuple(
-                ReportedDocument(kind, document)
-                for kind, document in documents(found, view).items()
-                if kind != MEASURED.name
-            ),
+            documents={
+                kind: document for kind, document in documents(found, view).items() if kind != MEASURED.name
+            },
             numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
             gates=tuple(said for gate in self._plugins(*GATES) if (said := gate.reported()) is not None),
             explained=Document(tuple(explained_lines(found, view))),

@@ -104,26 +104,16 @@ class Explained:
 
     Args:
         calls: those of rows with a figure.
-        ns: what these take: calls x hit, or x miss where nothing hits; None where no time was taken.
+        all_calls: those of signatures without one, too.
+        least_share: the least part of the time that rows make: calls x hit, or x miss where nothing hits. A
+            call without a figure takes longer than a figure would say. None where no time was taken.
         others: signatures without a figure.
     """
 
     calls: int
-    ns: float | None
+    all_calls: int
+    least_share: float | None
     others: Sequence[InPlace]
-
-    @property
-    def all_calls(self) -> int:
-        """How many calls there were."""
-        return self.calls + sum(other.calls for other in self.others)
-
-    @property
-    def least_share(self) -> float | None:
-        """The least part of the time that rows make: a call in place takes longer than a figure would say."""
-        if self.ns is None:
-            return None
-        whole_ns = self.ns + sum(other.ns for other in self.others)
-        return self.ns / whole_ns if whole_ns else None
 
 
 def explained(results: TestResults) -> Explained:
@@ -131,9 +121,12 @@ def explained(results: TestResults) -> Explained:
     rows = [
         row for row in results.measurements() if row.contains is Contains.DISPATCH and has_figure(row.figures)
     ]
-    are_times = all(samples.unit == TIME for row in rows for samples in row.recorded())
+    others, calls = results.in_place(), sum(row.calls for row in rows)
     ns = sum(row.calls * (row.steady_ns or row.figure(State.MISS) or 0.0) for row in rows)
-    return Explained(sum(row.calls for row in rows), ns if are_times else None, results.in_place())
+    whole_ns = ns + sum(other.ns for other in others)
+    are_times = all(samples.unit == TIME for row in rows for samples in row.recorded())
+    share = ns / whole_ns if are_times and whole_ns else None
+    return Explained(calls, calls + sum(other.calls for other in others), share, others)
 
 
 def explained_lines(found: Mapping[str, TestResults], view: View) -> Iterator[Paragraph]:
@@ -143,8 +136,8 @@ def explained_lines(found: Mapping[str, TestResults], view: View) -> Iterator[Pa
     rest = f"; {passed_over:,} others were not asked for" * bool(passed_over)
     if seen and not any(each.others for each in seen.values()):
         calls = sum(each.calls for each in seen.values())
-        are_times = all(each.ns is not None for each in seen.values())
-        share = " 100 % of the dispatch time," if are_times else ""
+        are_times = all(each.least_share is not None for each in seen.values())
+        share = " 100 % of the dispatch time," * are_times
         yield _explained_line(f"rows explain{share} {calls:,} of {calls:,} calls that captures saw{rest}")
         return
     lines = [_part(each, f" in {test}" * (len(seen) > 1)) for test, each in seen.items() if each.others]
@@ -152,15 +145,14 @@ def explained_lines(found: Mapping[str, TestResults], view: View) -> Iterator[Pa
 
 
 def _part(one: Explained, test: str) -> str:
-    share = (
-        "" if one.least_share is None else f" at least {100 * one.least_share:.1f} % of the dispatch time,"
-    )
+    least = one.least_share
+    share = "" if least is None else f" at least {100 * least:.1f} % of the dispatch time,"
     calls: Counter[str] = Counter()
     for other in one.others:
         calls[other.op] += other.calls
     ops = ", ".join(f"{op} ({count:,}x)" for op, count in calls.most_common(MOST_OPS))
     left_out = len(calls) - MOST_OPS
-    more = f" and {left_out} {'op' if left_out == 1 else 'ops'} more" * (left_out > 0)
+    more = f" and {plural(left_out, 'op')} more" * (left_out > 0)
     seen = f"{one.calls:,} of {one.all_calls:,} calls that captures saw{test}"
     return f"rows explain{share} {seen}; without a figure: {ops}{more}"
 

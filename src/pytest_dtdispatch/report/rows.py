@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 from pytest_dtdispatch.core.measurement import (
@@ -38,6 +40,8 @@ FEW = 5  # rows, which are all shown
 NOTHING = "nothing was timed: no op on DTensors ran in the region"
 PROFILED = "Python, with the machine code that it calls"
 SCATTER = "+-%"
+PROPAGATED = (State.MISS, State.HIT)
+FigureText = Callable[[Samples], str]
 SCALES = {
     State.COLD: MILLISECONDS,
     State.MISS: MILLISECONDS,
@@ -109,42 +113,30 @@ def scatter_text(samples: Samples | None) -> str:
     return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
 
 
-def _of_state(state: State, text: Callable[[Samples], str]) -> Callable[[Measurement], str]:
-    """Return what formats the samples of a state of a row; a hit is any later call."""
+def _of_state(
+    state: State, unit: str, figure: FigureText, beside: Mapping[str, FigureText]
+) -> Iterator[RowColumn]:
+    """Yield a column of the figures of a state, and others beside it; a hit is any later call."""
 
-    def cell(row: Measurement) -> str:
+    def cell(row: Measurement, text: FigureText) -> str:
         samples = row.steady if state is State.HIT else row.of(state)
         return text(samples) if samples else "-"
 
-    return cell
-
-
-def _ratio_text(row: Measurement) -> str:
-    ratio = row.miss_over_hit
-    return f"{ratio:,.0f}" if ratio is not None and ratio >= 10 else _exact_ratio_text(row)
-
-
-def _exact_ratio_text(row: Measurement) -> str:
-    return "-" if row.miss_over_hit is None else f"{row.miss_over_hit:,.1f}"
-
-
-def _sample_counts(row: Measurement) -> str:
-    return "+".join(str(each.count if each else 0) for each in (row.of(State.MISS), row.steady))
+    for title, text in {str(state): figure, **beside}.items():
+        yield RowColumn(title, partial(cell, text=text), unit * (title == state), state is State.COLD)
 
 
 def _times_of(state: State, scale: Scale) -> Iterator[RowColumn]:
-    is_cold = state is State.COLD
-    yield RowColumn(state, _of_state(state, lambda samples: scale.text(samples.figure)), scale.name, is_cold)
-    if state in (State.MISS, State.HIT):
-        yield RowColumn(SCATTER, _of_state(state, scatter_text))
+    beside = {SCATTER: scatter_text} if state in PROPAGATED else {}
+    return _of_state(state, scale.name, lambda samples: scale.text(samples.figure), beside)
 
 
 def _counts_of(state: State) -> Iterator[RowColumn]:
-    yield RowColumn(
-        state, _of_state(state, lambda samples: f"{samples.figure:,}"), is_cold=state is State.COLD
-    )
-    if state in (State.MISS, State.HIT):
-        yield RowColumn(f"{state}+", _of_state(state, lambda samples: f"{samples.span:,}"))
+    def span(samples: Samples) -> str:
+        return f"{samples.span:,}"
+
+    beside = {f"{state}+": span} if state in PROPAGATED else {}
+    return _of_state(state, "", lambda samples: f"{samples.figure:,}", beside)
 
 
 def _ranks_of(state: State, scale: Scale) -> Iterator[RowColumn]:
@@ -155,12 +147,17 @@ def _ranks_of(state: State, scale: Scale) -> Iterator[RowColumn]:
     def spread(samples: Samples) -> str:
         return f"{samples.spread:.0%}" if samples.by_rank else "-"
 
-    is_cold = state is State.COLD
-    middle = _of_state(state, lambda samples: scale.text(samples.middle_ns))
-    yield RowColumn(state, middle, scale.name, is_cold)
-    if state is not State.LOCAL:
-        yield RowColumn("slowest", _of_state(state, slowest), is_cold=is_cold)
-        yield RowColumn("spread", _of_state(state, spread), is_cold=is_cold)
+    beside = {} if state is State.LOCAL else {"slowest": slowest, "spread": spread}
+    return _of_state(state, scale.name, lambda samples: scale.text(samples.middle_ns), beside)
+
+
+def _ratio_text(row: Measurement, whole_from: float = 10) -> str:
+    ratio = row.miss_over_hit
+    return "-" if ratio is None else f"{ratio:,.{0 if ratio >= whole_from else 1}f}"
+
+
+def _sample_counts(row: Measurement) -> str:
+    return "+".join(str(each.count if each else 0) for each in (row.of(State.MISS), row.steady))
 
 
 def _rank_overhead(row: Measurement) -> str:
@@ -185,7 +182,7 @@ TIMES = RowTable(
 COUNTS = RowTable(
     (
         *(column for state in SCALES for column in _counts_of(state)),
-        RowColumn("miss/hit", _exact_ratio_text),
+        RowColumn("miss/hit", partial(_ratio_text, whole_from=math.inf)),
         SAMPLES,
     ),
     "{unit}: the least of the calls that were counted.",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
@@ -21,33 +21,10 @@ MOST_HELD_BYTES = 8 * MOST_BYTES
 # What a list, a mapping, and a value behind another one take, read and copied.
 HELD_BYTES = {"[": 64, "{": 200, ",": 80}
 
-T = TypeVar("T")
 KEY = "dtdispatch"  # of the run in the file
 VERSION = 1
 NOTHING = "nothing in it was measured with --dtdispatch"
 OTHER_VERSION = "another version of pytest-dtdispatch saved it: save it anew with this one"
-
-
-def read_saved(path: Path, read: Callable[[Any], T], what: str = "saved run") -> T:
-    """Read a saved run by what reads its members.
-
-    Args:
-        path: of the file.
-        read: makes a value of the members; a ValueError says what is wrong with them.
-        what: what the file should be.
-
-    Raises:
-        ValueError: in one line, which file it is and what is wrong with it.
-    """
-    try:
-        too_large = f"it has more than {MOST_BYTES // 2**20} MiB"
-        return read(members_of(read_text(path, MOST_BYTES, too_large)))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is no {what}: it is no text") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is no {what}: {brief(error)}") from None
 
 
 def members_of(text: str) -> Any:
@@ -60,19 +37,6 @@ def members_of(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}: {error.msg}") from None
-
-
-@dataclass(frozen=True)
-class ReportedDocument:
-    """What is said of all results of one kind.
-
-    Args:
-        kind: its name, as it is registered.
-        document: of all tests.
-    """
-
-    kind: str
-    document: Document
 
 
 @dataclass(frozen=True)
@@ -105,7 +69,7 @@ class ReportedRun:
         build: the same, as records of databases have it.
         measured: every row that was measured, those of compiles and comparisons too, by test.
         thresholds: that the markers of tests had, by test.
-        documents: what is said of each other kind of result, in the order they are shown.
+        documents: what is said of each other kind of result, by its name, in the order they are shown.
         numbers: those that results have beside rows, such as counts of steps.
         gates: what they said.
         explained: what part of the calls the rows explain.
@@ -119,7 +83,7 @@ class ReportedRun:
     build: Mapping[str, str | int] = field(default_factory=dict)
     measured: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     thresholds: Mapping[str, tuple[Threshold, ...]] = field(default_factory=dict)
-    documents: tuple[ReportedDocument, ...] = ()
+    documents: Mapping[str, Document] = field(default_factory=dict)
     numbers: tuple[MetricValue, ...] = ()
     gates: tuple[ReportedGate, ...] = ()
     explained: Document = field(default_factory=Document)
@@ -187,7 +151,15 @@ def read_run(path: Path) -> ReportedRun:
     Raises:
         ValueError: in one line, which file it is and what is wrong with it.
     """
-    return replace(read_saved(path, decode_run), where=str(path))
+    try:
+        too_large = f"it has more than {MOST_BYTES // 2**20} MiB"
+        return replace(decode_run(members_of(read_text(path, MOST_BYTES, too_large))), where=str(path))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no saved run: it is no text") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no saved run: {brief(error)}") from None
 
 
 def decode_run(members: Any) -> ReportedRun:

@@ -24,13 +24,9 @@ CODES = {"bold": 1, "red": 31, "green": 32, "yellow": 33}
 
 def show(document: Document, view: View | None = None) -> None:
     """Print a document to standard output, as wide as that is."""
-    for line in document_lines(document, shown_width(), view or View()):
+    width = page_width(sys.stdout.isatty(), shutil.get_terminal_size().columns)
+    for line in document_lines(document, width, view or View()):
         _print(line, sys.stdout)
-
-
-def shown_width() -> int:
-    """Give how wide standard output is."""
-    return page_width(sys.stdout.isatty(), shutil.get_terminal_size().columns)
 
 
 def say(text: str, tone: Tone = Tone.PLAIN, stream: TextIO | None = None) -> None:

@@ -130,16 +130,11 @@ def _all_sections(run: ReportedRun) -> Iterator[Folded]:
 
 def run_sections(run: ReportedRun) -> Iterator[Folded]:
     """Yield what there is of a run, a section a subject: budgets, rows, other kinds, environment."""
-    kinds = [(TITLES.get(each.kind, each.kind.capitalize()), each) for each in run.documents]
-    for title, each in kinds:
-        if each.kind == BUDGET:
-            yield _folded(title, each.document)
+    kinds = {kind: _folded(TITLES.get(kind, kind.capitalize()), each) for kind, each in run.documents.items()}
+    yield from (folded for kind, folded in kinds.items() if kind == BUDGET)
     if run.calls:
-        rows = of_rows(run.calls, run.view)
-        yield _folded("Signatures and calls", rows, run.explained)
-    for title, each in kinds:
-        if each.kind != BUDGET:
-            yield _folded(title, each.document)
+        yield _folded("Signatures and calls", of_rows(run.calls, run.view), run.explained)
+    yield from (folded for kind, folded in kinds.items() if kind != BUDGET)
     if run.environment:
         lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
         about = Table((Column("value"),), (Group("", lines),), "", "", label_tone=Tone.PLAIN)
