@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.budget.measure import BudgetedRegion, run_and_measure_budget
+from pytest_dtdispatch.budget.measure import budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
@@ -275,7 +275,7 @@ def test_a_profiler_that_runs_is_refused(mesh: DeviceMesh) -> None:
 def test_a_region_that_runs_once(mesh: DeviceMesh) -> None:
     found: list[Budget] = []
     _, step = training(mesh)
-    with BudgetedRegion("test", found.append):
+    with budgeted_region("test", found.append):
         step()
     [taken_once] = found
     assert taken_once.steps == 0

@@ -17,7 +17,7 @@ from pytest_dtdispatch.budget.parts import (
     Node,
     Part,
     Slice,
-    same_course,
+    ran,
     slices,
     trees,
     typical,
@@ -161,7 +161,7 @@ def test_one_course_stands_for_several_by_medians() -> None:
 
     [one] = typical([course(1, 9), course(2, 3), course(8, 4), (Slice(Part.LOCAL, "other", 0, 1),)])
     assert [each.end_ns - each.begin_ns for each in one] == [2, 4]
-    assert same_course(one, course(5, 5))
+    assert ran(one) == ran(course(5, 5))
 
 
 def test_where_each_step_takes_another_course_all_are_left() -> None:

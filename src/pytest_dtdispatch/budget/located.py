@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_dtdispatch.budget.model import Moment
 from pytest_dtdispatch.core.events import CodePlace, Phase
-from pytest_dtdispatch.measuring.places import FrameOwner, Frames, ModuleNames
+from pytest_dtdispatch.measuring.places import PHASES, FrameOwner, Frames, ModuleNames
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 
 QUICK_NS, QUICK_LINES = 5_000, 20  # lines that follow each other so fast make a loop, which is at one place
@@ -117,22 +117,12 @@ class PlaceLog:
                 line = (frame.f_code.co_filename, frame.f_lineno)
             elif kind is FrameOwner.MODULE and phase is None:
                 running.append(frame.f_locals["self"])
-            elif kind is FrameOwner.ENGINE and phase is None:
-                in_engine, phase = bool(line or running), Phase.BACKWARD
-            elif kind in _PHASES and phase is None:
-                phase = _PHASES[kind]
+            elif kind in PHASES and phase is None:
+                phase = PHASES[kind]
+                in_engine = kind is FrameOwner.ENGINE and bool(line or running)
         if phase is None:
             phase = Phase.OTHER if self._is_after_backward and not running else Phase.FORWARD
-        return CodePlace(*(line or ("", 0)), self._name(running, in_engine), phase), in_engine
-
-    def _name(self, running: list[Any], in_engine: bool) -> str:
-        if not running:
-            return ""
-        return self._names.known_name(running) if in_engine else self._names.name(running)
-
-
-_PHASES = {
-    FrameOwner.BACKWARD: Phase.BACKWARD,
-    FrameOwner.CLIPPING: Phase.CLIPPING,
-    FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
-}
+        name = ""
+        if running:
+            name = self._names.known_name(running) if in_engine else self._names.name(running)
+        return CodePlace(*(line or ("", 0)), name, phase), in_engine

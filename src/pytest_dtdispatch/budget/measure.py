@@ -6,8 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from itertools import repeat
 from typing import Any
 
@@ -25,6 +24,7 @@ from pytest_dtdispatch.budget.parts import (
     Course,
     Mark,
     Node,
+    Regions,
     event_costs,
     in_regions,
     length_of,
@@ -52,11 +52,6 @@ def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
     return [node for node in trees(named) if node.event.name == STEP]
 
 
-def length_ns(node: Node) -> int:
-    """Give the wall time of an event."""
-    return node.event.end_ns - node.event.begin_ns
-
-
 def _named(event: Event, marks: Marks) -> Event:
     """Name a range of ours by what was noted of it."""
     kind, _, number = event.name.partition(" ")
@@ -65,8 +60,8 @@ def _named(event: Event, marks: Marks) -> Event:
         return event
     note = marks.notes[int(number)]
     if kind == LOOK_UP:
-        return event.renamed(PROPAGATION if note else LOOK_UP)
-    return event.renamed(f"{kind} {note if kind == WRAPPING else redistribution_text(*note)}")
+        return event._replace(name=PROPAGATION if note else LOOK_UP)
+    return event._replace(name=f"{kind} {note if kind == WRAPPING else redistribution_text(*note)}")
 
 
 def redistribution_text(source: Any, target: Any) -> str:
@@ -87,18 +82,6 @@ TRACED = "lines are not known: another tracer of Python runs, such as a debugger
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
 Following = Callable[[PlaceLog], AbstractContextManager[None]]
-
-
-@dataclass
-class Taken:
-    """Steps that were run for a budget: each list has as many, level by level."""
-
-    undisturbed: list[int] = field(default_factory=list)
-    once: list[list[Mark]] = field(default_factory=list)
-    twice: list[list[Mark]] = field(default_factory=list)
-    timed: list[Node] = field(default_factory=list)
-    log: PlaceLog = field(default_factory=PlaceLog)
-    located: list[Course] = field(default_factory=list)
 
 
 def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
@@ -134,18 +117,45 @@ def take_budget(
         collect: is called after each block.
     """
     _leave_ours_uncompiled()
-    taken = Taken()
-    yield from _follow(taken, following)
+    log = PlaceLog()
+    located = yield from _follow(log, following)
+    undisturbed: list[int] = []
+    once: list[list[Mark]] = []
+    twice: list[list[Mark]] = []
+    timed: list[Node] = []
     blocks = min(BLOCKS, steps)
     for block in range(blocks):
         tell("timing {}: block {} of {}", name, block + 1, blocks)
         count = len(range(block, steps, BLOCKS))
-        taken.undisturbed += (yield from _undisturbed(count))[-count:]
-        taken.once += (yield from _marked(count, 1))[-count:]
-        taken.twice += (yield from _marked(count, 2))[-count:]
-        taken.timed += (yield from _timed(count))[-count:]
+        undisturbed += (yield from _undisturbed(count))[-count:]
+        once += (yield from _marked(count, 1))[-count:]
+        twice += (yield from _marked(count, 2))[-count:]
+        timed += (yield from _timed(count))[-count:]
         collect()
-    return budget_of(name, taken)
+    levels = undisturbed, [*map(length_of, once)], [node.length_ns for node in timed]
+    courses, events = _courses(timed, unmarked(once, twice))
+    timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
+    return Budget(
+        name,
+        statistics.median(undisturbed),
+        cells_of(courses, log.moments, located),
+        statistics.median(levels[-1]),
+        _scatter(undisturbed),
+        steps,
+        events,
+        timing_ns / events if events else 0.0,
+        "" if located else TRACED,
+        max(map(_noise, levels)),
+    )
+
+
+def _courses(timed: Sequence[Node], regions: Regions) -> tuple[list[Course], float]:
+    """Return the quieter timed steps, less the cost of timing, and how many events one has."""
+    courses = [in_regions(tuple(slices(node)), marks_of(node), regions) for node in timed]
+    quiet = typical(quieter_half(courses, lambda course: course[-1].end_ns - course[0].begin_ns))
+    costs = event_costs(quiet, regions)
+    courses = [tuple(one.less(one.events * costs[one.regions[0]]) for one in course) for course in quiet]
+    return courses, statistics.median(node.count() for node in timed)
 
 
 def _warm(count: int) -> Iterator[None]:
@@ -195,10 +205,10 @@ def _timed(count: int) -> Steps:
     return steps_among(profiled.events, marks)
 
 
-def _follow(taken: Taken, following: Following) -> Steps:
+def _follow(log: PlaceLog, following: Following) -> Steps:
     """Follow steps line by line, where no other tracer does; give them on the clock of the log."""
     if sys.gettrace() is not None:
-        return
+        return []
     refuse_another_profiler("a budget")
     anchors = []
     with profiling() as profiled, marking() as marks:
@@ -206,49 +216,33 @@ def _follow(taken: Taken, following: Following) -> Steps:
             yield
         yield
         for _ in range(LOCATED):
-            with following(taken.log):
+            with following(log):
                 whole_step, before_ns = marks.marked("step"), time.perf_counter_ns()
                 with whole_step:  # calls are slow here: a clock that is late puts an op on the line before
                     anchors.append((before_ns + time.perf_counter_ns()) // 2)
                     yield
             yield
     nodes = steps_among(profiled.events, marks)[-LOCATED:]
-    taken.located += [_on_clock(node, began) for node, began in zip(nodes, anchors, strict=True)]
+    return [_on_clock(node, began) for node, began in zip(nodes, anchors, strict=True)]
 
 
 def _on_clock(node: Node, began_ns: int) -> Course:
     """Return the slices of a step on the clock of Python, by when it began on that."""
-    return tuple(each.moved(began_ns - node.event.begin_ns) for each in slices(node))
+    by_ns = began_ns - node.event.begin_ns
+    return tuple(
+        one._replace(
+            begin_ns=one.begin_ns + by_ns,
+            end_ns=one.end_ns + by_ns,
+            since_ns=one.since_ns + by_ns * (one.since_ns >= 0),
+        )
+        for one in slices(node)
+    )
 
 
 def _leave_ours_uncompiled() -> None:
     """What notes places and marks ranges runs among code that torch compiles, and is none of it."""
     for room in ("budget", "core", "measuring", "torchapi"):
         leave_uncompiled(f"pytest_dtdispatch.{room}")
-
-
-def budget_of(name: str, taken: Taken) -> Budget:
-    """Make a budget of steps of all levels."""
-    regions = unmarked(taken.once, taken.twice)
-    courses = [in_regions(tuple(slices(node)), marks_of(node), regions) for node in taken.timed]
-    quiet = typical(quieter_half(courses, lambda course: course[-1].end_ns - course[0].begin_ns))
-    costs = event_costs(quiet, regions)
-    courses = [tuple(one.less(one.events * costs[one.regions[0]]) for one in course) for course in quiet]
-    events = statistics.median(sum(1 for _ in node.inner()) for node in taken.timed)
-    levels = taken.undisturbed, [*map(length_of, taken.once)], [*map(length_ns, taken.timed)]
-    timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
-    return Budget(
-        name,
-        statistics.median(taken.undisturbed),
-        cells_of(courses, taken.log.moments, taken.located),
-        statistics.median(map(length_ns, taken.timed)),
-        _scatter(taken.undisturbed),
-        len(taken.undisturbed),
-        events,
-        timing_ns / events if events else 0.0,
-        "" if taken.located else TRACED,
-        max(map(_noise, levels)),
-    )
 
 
 def _scatter(steps: Sequence[int]) -> float:
@@ -264,54 +258,29 @@ def _noise(steps: Sequence[int]) -> float:
     return max(_scatter(steps), 1 - quiet / statistics.median(steps))
 
 
-class BudgetedRegion(ExitStack):
-    """Take the budget of a region that runs once, from the ``with`` to its end.
-
-    Args:
-        name: of the budget.
-        enter: is given the budget, where the region did not raise.
+@contextmanager
+def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]:
+    """Take the budget of a region that runs once; it is kept where the region did not raise.
 
     Raises:
         CaptureError: on entry, where a profiler of torch runs already.
     """
-
-    def __init__(self, name: str, enter: Callable[[Budget], None]) -> None:
-        super().__init__()
-        self._name = name
-        self._enter = enter
-
-    def __enter__(self) -> BudgetedRegion:
-        __tracebackhide__ = True
-        refuse_another_profiler("a budget")
-        super().__enter__()
-        _leave_ours_uncompiled()
-        self.enter_context(Measuring("a budget is taken"))
-        self._log = PlaceLog()
-        self._profiled, self._marks = self.enter_context(profiling()), self.enter_context(marking())
-        self._is_traced = sys.gettrace() is not None
-        self._began = time.perf_counter_ns()
-        self.enter_context(self._marks.marked("step"))
-        if not self._is_traced:
-            self.enter_context(self._log.noting())
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        __tracebackhide__ = True
-        super().__exit__(*exception)
-        if exception[0] is not None:
-            return
-        [node] = steps_among(self._profiled.events, self._marks)
-        self._enter(self._budget(node, least_event_ns()))
-
-    def _budget(self, node: Node, event_ns: float) -> Budget:
-        moments, course = self._log.moments, _on_clock(node, self._began)
-        less = (each.less(each.events * event_ns) for each in course)
-        noted = [each.less(noting_ns(moments, each.begin_ns, each.end_ns)) for each in less]
-        cells = cells_of([tuple(noted)], moments, [] if self._is_traced else [course])
-        note = f"{ONCE}; {TRACED}" if self._is_traced else ONCE
-        events = sum(1 for _ in node.inner())
-        took = sum(cell.ns for cell in cells)
-        return Budget(self._name, took, cells, length_ns(node), 0.0, 0, events, event_ns, note)
+    __tracebackhide__ = True
+    refuse_another_profiler("a budget")
+    _leave_ours_uncompiled()
+    log, is_traced = PlaceLog(), sys.gettrace() is not None
+    with Measuring("a budget is taken"), profiling() as profiled, marking() as marks:
+        began_ns = time.perf_counter_ns()
+        with marks.marked("step"), nullcontext() if is_traced else log.noting():
+            yield
+    [node] = steps_among(profiled.events, marks)
+    event_ns, course = least_event_ns(), _on_clock(node, began_ns)
+    timed = (one.less(one.events * event_ns) for one in course)
+    noted = tuple(one.less(noting_ns(log.moments, one.begin_ns, one.end_ns)) for one in timed)
+    cells = cells_of([noted], log.moments, [] if is_traced else [course])
+    note = f"{ONCE}; {TRACED}" if is_traced else ONCE
+    took_ns = sum(cell.ns for cell in cells)
+    keep(Budget(name, took_ns, cells, node.length_ns, 0.0, 0, node.count(), event_ns, note))
 
 
 def least_event_ns() -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import ClassVar, NamedTuple
 
-from pytest_dtdispatch.budget.parts import Course, Part, same_course
+from pytest_dtdispatch.budget.parts import Course, Part, ran
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.measurement import Measurement
 
@@ -245,55 +245,40 @@ def cells_of(
     """
     # Nanoseconds, calls, and the cost of timing.
     sums: defaultdict[tuple[str, str, CodePlace | None], list[float]] = defaultdict(lambda: [0, 0, 0])
-    places = _Places(moments, located)
+    places = {ran(one): list(_places(one, moments)) for one in reversed(located)}
     for course in courses:
-        for one, shares in zip(course, places.of(course), strict=True):
+        of_course = places.get(ran(course)) or [[(None, 1.0)]] * len(course)
+        for one, shares in zip(course, of_course, strict=True):
             for number, (place, share) in enumerate(shares):
                 cell = sums[str(one.part), one.op, place]
-                cell[0] += (one.end_ns - one.begin_ns - one.timing_ns) * share
+                cell[0] += (one.length_ns - one.timing_ns) * share
                 cell[1] += one.calls if number == 0 else 0
                 cell[2] += one.timing_ns * share
     return tuple(Cell(*key, *(value / len(courses) for value in cell)) for key, cell in sums.items())
 
 
-class _Places:
-    """Where the slices of a step were spent, by located steps of the same course."""
-
-    def __init__(self, moments: Sequence[Moment], located: Sequence[Course]) -> None:
-        self._moments = moments
-        self._located = located
-        self._known: dict[int, list[Shares]] = {}
-
-    def of(self, course: Course) -> list[Shares]:
-        """Give the shares of places of each slice of a step."""
-        for number, one in enumerate(self._located):
-            if same_course(one, course):
-                if number not in self._known:
-                    self._known[number] = list(self._find(one))
-                return self._known[number]
-        return [[(None, 1.0)]] * len(course)
-
-    def _find(self, course: Course) -> Iterator[Shares]:
-        made: dict[int, CodePlace] = {}  # where nodes of autograd were made, by their number
-        backward: CodePlace | None = None
-        for one in course:
-            span = (one.since_ns,) * 2 if one.since_ns >= 0 else (one.begin_ns, one.end_ns)
-            found = pieces(self._moments, *span)
-            origin = made.get(one.running)
-            in_code = [
-                (_in_module(moment.place, origin), share)
-                for moment, share in found
-                if moment.in_engine == one.in_engine
-            ]
-            if in_code and one.made >= 0:
-                made[one.made] = in_code[-1][0]
-            if one.in_engine and not in_code:
-                backward = found[-1][0].place if found else backward
-                at = origin or backward
-                yield [(replace(at, phase=Phase.BACKWARD) if at else None, 1.0)]
-            else:
-                total = sum(share for _, share in in_code)
-                yield [(place, share / total) for place, share in in_code] or [(None, 1.0)]
+def _places(course: Course, moments: Sequence[Moment]) -> Iterator[Shares]:
+    """Give where each slice of a located step was spent."""
+    made: dict[int, CodePlace] = {}  # where nodes of autograd were made, by their number
+    backward: CodePlace | None = None
+    for one in course:
+        span = (one.since_ns,) * 2 if one.since_ns >= 0 else (one.begin_ns, one.end_ns)
+        found = pieces(moments, *span)
+        origin = made.get(one.running)
+        in_code = [
+            (_in_module(moment.place, origin), share)
+            for moment, share in found
+            if moment.in_engine == one.in_engine
+        ]
+        if in_code and one.made >= 0:
+            made[one.made] = in_code[-1][0]
+        if one.in_engine and not in_code:
+            backward = found[-1][0].place if found else backward
+            at = origin or backward
+            yield [(replace(at, phase=Phase.BACKWARD) if at else None, 1.0)]
+        else:
+            total = sum(share for _, share in in_code)
+            yield [(place, share / total) for place, share in in_code] or [(None, 1.0)]
 
 
 def _in_module(place: CodePlace, origin: CodePlace | None) -> CodePlace:

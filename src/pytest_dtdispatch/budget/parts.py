@@ -63,6 +63,15 @@ class Node:
     children: list[Node] = field(default_factory=list)
     dispatches: bool = False  # whether a DTensor op was dispatched in it
 
+    @property
+    def length_ns(self) -> int:
+        """Its wall time."""
+        return self.event.end_ns - self.event.begin_ns
+
+    def count(self) -> int:
+        """Count the events inside."""
+        return sum(1 for _ in self.inner())
+
     def inner(self) -> Iterator[Node]:
         """Give every event inside."""
         for child in self.children:
@@ -70,35 +79,70 @@ class Node:
             yield from child.inner()
 
 
-@dataclass(frozen=True)
-class Within:
-    """What an event runs in."""
+class Slice(NamedTuple):
+    """A piece of time that belongs to one part; without times, what an event runs in.
+
+    Args:
+        part: what it went to.
+        op: the op, the conversion or the node of autograd that it was spent in; empty outside of all.
+        begin_ns: when it began.
+        end_ns: when it ended.
+        since_ns: when the op began that it is part of: where the program called it; negative outside.
+        events: how many events were timed in it, where half of the cost is before an event and half after.
+        calls: 1 where the op begins with it.
+        running: number of the node of autograd that ran; negative outside of backward.
+        made: number of the node that the op made, if it made one.
+        in_engine: whether autograd's engine ran it.
+        regions: the first and the last region of the step that it lies in.
+        timing_ns: what it cost to time its events, which made it longer.
+    """
 
     part: Part = Part.OTHER
     op: str = ""
+    begin_ns: int = 0
+    end_ns: int = 0
     since_ns: int = -1
+    events: float = 0.0
+    calls: int = 0
     running: int = -1
     made: int = -1
     in_engine: bool = False
+    regions: tuple[int, int] = (0, 0)
+    timing_ns: float = 0.0
+
+    @property
+    def length_ns(self) -> int:
+        """How long it is, the cost of timing included."""
+        return self.end_ns - self.begin_ns
+
+    def less(self, ns: float) -> Slice:
+        """Add to the cost of timing, which is taken off it."""
+        return self._replace(timing_ns=self.timing_ns + ns)
 
 
-def placed(node: Node, within: Within) -> Within:
+def placed(node: Node, within: Slice) -> Slice:
     """Say what an event runs in, itself included."""
     name, sequence = node.event.name, node.event.sequence
     part, op = _owner(node, within)
     if name.startswith(ENGINE):
-        return Within(part, op, running=sequence, in_engine=True)
+        return Slice(part, op, running=sequence, in_engine=True)
     since_ns = -1
     if part not in (Part.OTHER, Part.AUTOGRAD):
         since_ns = within.since_ns if within.since_ns >= 0 else node.event.begin_ns
-    made = sequence if sequence >= 0 else within.made
-    return Within(part, op, since_ns, within.running, made, within.in_engine or name == BACKWARD)
+    return Slice(
+        part,
+        op,
+        since_ns=since_ns,
+        running=within.running,
+        made=sequence if sequence >= 0 else within.made,
+        in_engine=within.in_engine or name == BACKWARD,
+    )
 
 
 Owner = tuple[Part, str]  # and the op that it belongs to
 
 
-def _owner(node: Node, within: Within) -> Owner:
+def _owner(node: Node, within: Slice) -> Owner:
     """Say which part an event is, and which op it belongs to: by the first rule that knows it."""
     for rule in (_range, _conversion, _collective, _inside, _op, _autograd):
         if (owner := rule(node, within)) is not None:
@@ -106,7 +150,7 @@ def _owner(node: Node, within: Within) -> Owner:
     return within.part, within.op
 
 
-def _range(node: Node, within: Within) -> Owner | None:
+def _range(node: Node, within: Slice) -> Owner | None:
     """A range of ours, or one that a program named."""
     kind, _, label = node.event.name.partition(" ")
     match kind:
@@ -129,7 +173,7 @@ def _range(node: Node, within: Within) -> Owner | None:
     return within.part, node.event.name if within.part is Part.OTHER else within.op
 
 
-def _conversion(node: Node, within: Within) -> Owner | None:
+def _conversion(node: Node, within: Slice) -> Owner | None:
     """A function of autograd's that wraps, unwraps or redistributes, or its backward one."""
     base = node.event.name.removesuffix("Backward")
     if base in REDISTRIBUTING:
@@ -140,7 +184,7 @@ def _conversion(node: Node, within: Within) -> Owner | None:
     return None
 
 
-def _collective(node: Node, within: Within) -> Owner | None:
+def _collective(node: Node, within: Slice) -> Owner | None:
     """A collective: of a redistribution, or of the program's own."""
     if not node.event.name.startswith(COLLECTIVES):
         return None
@@ -148,7 +192,7 @@ def _collective(node: Node, within: Within) -> Owner | None:
     return Part.SENDING if moves else Part.COMMUNICATION, within.op or short(node.event.name)
 
 
-def _inside(node: Node, within: Within) -> Owner | None:
+def _inside(node: Node, within: Slice) -> Owner | None:
     """What runs inside of a conversion, or inside of a DTensor op that is dispatched."""
     if within.part in REDISTRIBUTED:
         copies = within.part is Part.MOVING and "::" in node.event.name
@@ -160,7 +204,7 @@ def _inside(node: Node, within: Within) -> Owner | None:
     return None
 
 
-def _op(node: Node, within: Within) -> Owner | None:
+def _op(node: Node, within: Slice) -> Owner | None:
     """An op that the program called, or autograd: on DTensors its own time is that of recording it."""
     name = node.event.name
     if "::" not in name or name.startswith((ENGINE, "torch::autograd")):
@@ -168,7 +212,7 @@ def _op(node: Node, within: Within) -> Owner | None:
     return Part.AUTOGRAD if node.dispatches else Part.LOCAL, short(name)
 
 
-def _autograd(node: Node, within: Within) -> Owner | None:
+def _autograd(node: Node, within: Slice) -> Owner | None:
     """A node of the graph that runs."""
     name = node.event.name.removeprefix(f"{ENGINE}: ")
     is_node = name != node.event.name or name.startswith("torch::autograd") or "Backward" in name
@@ -192,58 +236,6 @@ def short(name: str) -> str:
     return name.rpartition("::")[2] if name.startswith(("aten::", "torch::autograd::")) else name
 
 
-class Slice(NamedTuple):
-    """A piece of time that belongs to one part.
-
-    Args:
-        part: what it went to.
-        op: the op, the conversion or the node of autograd that it was spent in; empty outside of all.
-        begin_ns: when it began.
-        end_ns: when it ended.
-        since_ns: when the op began that it is part of: where the program called it; negative outside.
-        events: how many events were timed in it, where half of the cost is before an event and half after.
-        calls: 1 where the op begins with it.
-        running: number of the node of autograd that ran; negative outside of backward.
-        made: number of the node that the op made, if it made one.
-        in_engine: whether autograd's engine ran it.
-        regions: the first and the last region of the step that it lies in.
-        timing_ns: what it cost to time its events, which made it longer.
-    """
-
-    part: Part
-    op: str
-    begin_ns: int
-    end_ns: int
-    since_ns: int = -1
-    events: float = 0.0
-    calls: int = 0
-    running: int = -1
-    made: int = -1
-    in_engine: bool = False
-    regions: tuple[int, int] = (0, 0)
-    timing_ns: float = 0.0
-
-    def moved(self, by_ns: int) -> Slice:
-        """Return it on another clock."""
-        return self._replace(
-            begin_ns=self.begin_ns + by_ns,
-            end_ns=self.end_ns + by_ns,
-            since_ns=self.since_ns + by_ns * (self.since_ns >= 0),
-        )
-
-    def lasting(self, length_ns: int) -> Slice:
-        """Return it with another length."""
-        return self._replace(end_ns=self.begin_ns + length_ns)
-
-    def across(self, first: int, last: int) -> Slice:
-        """Return it from one region to another."""
-        return self._replace(regions=(first, last))
-
-    def less(self, ns: float) -> Slice:
-        """Add to the cost of timing, which is taken off it."""
-        return self._replace(timing_ns=self.timing_ns + ns)
-
-
 Course = tuple[Slice, ...]  # what a step consists of, in the order of time
 
 
@@ -262,7 +254,7 @@ def trees(events: Iterable[Event]) -> list[Node]:
         while open_nodes and open_nodes[-1].event.end_ns <= event.begin_ns:
             open_nodes.pop()
         if open_nodes and event.end_ns > open_nodes[-1].event.end_ns:
-            event = event.ending(open_nodes[-1].event.end_ns)
+            event = event._replace(end_ns=open_nodes[-1].event.end_ns)
         node = Node(event)
         (open_nodes[-1].children if open_nodes else roots).append(node)
         open_nodes.append(node)
@@ -272,38 +264,34 @@ def trees(events: Iterable[Event]) -> list[Node]:
     return roots
 
 
-def slices(node: Node, within: Within | None = None) -> Iterator[Slice]:
+def slices(node: Node, within: Slice | None = None) -> Iterator[Slice]:
     """Cut an event into slices, in the order of time; together they are as long as the event."""
-    here = placed(node, within or Within())
+    here = placed(node, within or Slice())
     begin_ns, end_ns = node.event[1:3]
     calls = int(_begins(node, here, within))
     if here.part in WHOLE:
-        yield _slice(here, begin_ns, end_ns, sum(map(_weight, node.inner())), calls)
+        events = sum(map(_weight, node.inner()))
+        yield here._replace(begin_ns=begin_ns, end_ns=end_ns, events=events, calls=calls)
         return
     before = 0.0
     for child in node.children:
         half = _weight(child) / 2
-        yield _slice(here, begin_ns, child.event.begin_ns, before + half, calls)
+        yield here._replace(begin_ns=begin_ns, end_ns=child.event.begin_ns, events=before + half, calls=calls)
         yield from slices(child, here)
         begin_ns, calls, before = child.event.end_ns, 0, half
-    yield _slice(here, begin_ns, end_ns, before, calls)
+    yield here._replace(begin_ns=begin_ns, end_ns=end_ns, events=before, calls=calls)
 
 
-def _begins(node: Node, here: Within, within: Within | None) -> bool:
+def _begins(node: Node, here: Slice, within: Slice | None) -> bool:
     """Tell whether a call begins with an event: of a DTensor op where it is dispatched."""
     if here.part in (Part.DISPATCH, Part.AUTOGRAD):
         return node.event.name in DISPATCHES
     return bool(here.op) and (within is None or here.op != within.op)
 
 
-def _slice(here: Within, begin_ns: int, end_ns: int, events: float, calls: int) -> Slice:
-    where = here.running, here.made, here.in_engine
-    return Slice(here.part, here.op, begin_ns, end_ns, here.since_ns, events, calls, *where)
-
-
-def same_course(one: Sequence[Slice], other: Sequence[Slice]) -> bool:
-    """Tell whether the same things ran in the same order."""
-    return [each[:2] for each in one] == [each[:2] for each in other]
+def ran(course: Course) -> tuple[tuple[Part, str], ...]:
+    """Return what ran in a step, in order: steps of one course have it in common."""
+    return tuple((one.part, one.op) for one in course)
 
 
 def typical(courses: Sequence[Course]) -> list[Course]:
@@ -312,16 +300,16 @@ def typical(courses: Sequence[Course]) -> list[Course]:
     What else runs on a machine makes a slice longer here and there, in one step this and in the next another.
     Where fewer than half of the steps have the same course, all are left as they are.
     """
-    common, count = Counter(tuple(each[:2] for each in course) for course in courses).most_common(1)[0]
+    common, count = Counter(map(ran, courses)).most_common(1)[0]
     if count * 2 < len(courses):
         return list(courses)
-    alike = [course for course in courses if tuple(each[:2] for each in course) == common]
+    alike = [course for course in courses if ran(course) == common]
     return [tuple(map(_median_slice, zip(*alike, strict=True)))]
 
 
 def _median_slice(alike: Sequence[Slice]) -> Slice:
-    length_ns = statistics.median(each.end_ns - each.begin_ns for each in alike)
-    return alike[0].lasting(round(length_ns))
+    length_ns = statistics.median(each.length_ns for each in alike)
+    return alike[0]._replace(end_ns=alike[0].begin_ns + round(length_ns))
 
 
 T = TypeVar("T")
@@ -432,12 +420,13 @@ def in_regions(course: Course, marked: Marked, regions: Regions) -> Course:
     """Say of each slice of a timed step from which region to which it lies; in all where they are others."""
     last = len(regions.lengths_ns) - 1
     if tuple(mark.is_begin for mark in marked) != regions.shape:
-        return tuple(one.across(0, last) for one in course)
+        return tuple(one._replace(regions=(0, last)) for one in course)
     times = [mark.at_ns for mark in marked]
 
     def found(one: Slice) -> Slice:
         first = min(max(bisect.bisect_right(times, one.begin_ns) - 1, 0), last)
-        return one.across(first, max(min(bisect.bisect_left(times, one.end_ns) - 1, last), first))
+        end = max(min(bisect.bisect_left(times, one.end_ns) - 1, last), first)
+        return one._replace(regions=(first, end))
 
     return tuple(map(found, course))
 
@@ -456,7 +445,7 @@ def event_costs(courses: Sequence[Course], regions: Regions) -> list[float]:
     for group, ns in zip(group_of, regions.lengths_ns, strict=True):
         longer[group] -= ns * len(courses)  # type: ignore[assignment]
     for one in chain.from_iterable(courses):
-        longer[group_of[one.regions[0]]] += one.end_ns - one.begin_ns
+        longer[group_of[one.regions[0]]] += one.length_ns
         events[group_of[one.regions[0]]] += one.events  # type: ignore[assignment]
     return [longer[group] / events[group] if events[group] else 0.0 for group in group_of]
 

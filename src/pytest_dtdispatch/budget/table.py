@@ -55,12 +55,9 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
         yield _bar(title, budget)
     yield _parts(title, budget)
     yield paragraph(_how_taken(budget), indent=1)
-    if budget.is_noisy:
-        yield paragraph(NOISY, Tone.NOTICE, indent=1)
-    if budget.is_unexplained:
-        yield paragraph(UNEXPLAINED, Tone.NOTICE, indent=1)
-    if budget.note:
-        yield paragraph(budget.note, Tone.NOTICE, indent=1)
+    for notice in (*_warnings(budget), budget.note):
+        if notice:
+            yield paragraph(notice, Tone.NOTICE, indent=1)
     for title, shares_of, nameless in BREAKDOWNS:
         shares = shares_of(budget)
         if len(shares) > 1 or (shares and shares[0].name):
@@ -76,10 +73,12 @@ def _bar(title: str, budget: Budget) -> StackedBar:
     if rest_ns > 0:
         parts.append(_bar_part("unexplained", rest_ns, whole_ns, budget))
     over = f"timed parts come to {us(-rest_ns)} us more than the step that was not timed"
-    notes = [NOISY] * budget.is_noisy + [UNEXPLAINED] * budget.is_unexplained + [over] * (rest_ns < 0)
-    return StackedBar(
-        title, f"{us(budget.measured_ns)} us", tuple(parts), "; ".join(notes), has_rest=rest_ns > 0
-    )
+    notes = "; ".join(_warnings(budget) + [over] * (rest_ns < 0))
+    return StackedBar(title, f"{us(budget.measured_ns)} us", tuple(parts), notes, has_rest=rest_ns > 0)
+
+
+def _warnings(budget: Budget) -> list[str]:
+    return [NOISY] * budget.is_noisy + [UNEXPLAINED] * budget.is_unexplained
 
 
 def _bar_part(part: str, ns: float, whole_ns: float, budget: Budget) -> tuple[str, float]:

@@ -77,11 +77,3 @@ class Event(NamedTuple):
     end_ns: int
     sequence: int = -1
     is_range: bool = False
-
-    def renamed(self, name: str) -> Event:
-        """Give it another name."""
-        return self._replace(name=name)
-
-    def ending(self, end_ns: int) -> Event:
-        """Give it another end."""
-        return self._replace(end_ns=end_ns)

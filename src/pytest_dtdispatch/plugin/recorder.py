@@ -234,9 +234,9 @@ class Recorder(api.DtDispatch):
             with self._counting_processes(), self.capture():
                 yield
         elif self._has_budget:
-            from pytest_dtdispatch.budget.measure import BudgetedRegion
+            from pytest_dtdispatch.budget.measure import budgeted_region
 
-            with self._open.running("test", is_timed=True), BudgetedRegion("test", self.record):
+            with self._open.running("test", is_timed=True), budgeted_region("test", self.record):
                 yield
         else:
             from pytest_dtdispatch.measuring.capture import watching_processes
