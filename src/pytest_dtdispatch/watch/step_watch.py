@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from operator import gt
-from typing import Any
+from typing import Any, TextIO
 
 from pytest_dtdispatch.budget.located import PlaceLog
 from pytest_dtdispatch.budget.measure import take_budget
@@ -28,7 +28,6 @@ from pytest_dtdispatch.steps.loop import LoopCounter
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
 from pytest_dtdispatch.watch.text import (
-    LineFile,
     Say,
     calls_text,
     disturbed_line,
@@ -151,38 +150,13 @@ def growth_text(grown: LiveObjects) -> str:
     return ", ".join(f"+{count:,} {name}" for name, count in named if count)
 
 
-class LoopBudget:
-    """A budget that is being taken.
-
-    Args:
-        steps: that are measured undisturbed, and as many of each other level.
-        first: number of the first step that it takes.
-    """
-
-    def __init__(self, steps: int, first: int) -> None:
-        self._taking = take_budget(steps, f"steps from {first:,} on", _following)
-        self._first = self._next = first
-        self._is_in_step = False
-
-    def begin_step(self) -> Budget | None:
-        """Be told that a step begins; return the budget where it needs no more of them."""
-        self._is_in_step = True
-        try:
-            next(self._taking)
-        except StopIteration as done:
-            budget: Budget = done.value
-            return replace(budget, name=f"steps {self._first:,} to {self._next - 1:,}")
-        return None
-
-    def end_step(self) -> None:
-        """Be told that a step has ended; the first began before this was asked for."""
-        if self._is_in_step:
-            next(self._taking)
-            self._next += 1
-
-    def close(self) -> None:
-        """Leave it where it is, and take everything out."""
-        self._taking.close()
+def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
+    """Take a budget: yields in each step, and after each, the one in which it was asked for the first."""
+    yield
+    yield
+    first = len(loop) + 1
+    found = yield from take_budget(steps, f"steps from {first:,} on", _following)
+    return replace(found, name=f"steps {first:,} to {len(loop):,}")
 
 
 def _following(log: PlaceLog) -> AbstractContextManager[None]:
@@ -226,14 +200,14 @@ class StepWatch:
 
     def __init__(
         self,
-        print: Say | LineFile | None = None,  # noqa: A002 (the name says it)
+        print: Say | TextIO | None = None,  # noqa: A002 (the name says it)
         warmup: int | None = None,
     ) -> None:
         if warmup is not None and (not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0):
             raise WatchError(f"StepWatch(warmup={shown(warmup)}): not a whole number of at least 0")
         self.steps = LoopSteps()
         self.budgets: list[Budget] = []
-        self._budget: LoopBudget | None = None
+        self._budget: Generator[None, None, Budget] | None = None
         self._say = sayer(print)
         self._warmup = warmup
         self._is_warm = False
@@ -278,7 +252,7 @@ class StepWatch:
 
     def _end_step(self, ended_ns: int) -> None:
         if self._budget is not None:
-            self._budget.end_step()
+            next(self._budget)
         is_looked_at = self._counter.is_looking
         took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
@@ -290,7 +264,7 @@ class StepWatch:
         else:
             self._watch(step)
         if self._budget is not None:
-            self._go_on_with(self._budget)
+            self._begin_step_of(self._budget)
 
     def budget(self, steps: int = 20) -> None:
         """Take the budget of the steps that come: say where their wall time goes, once enough of them ran.
@@ -314,7 +288,8 @@ class StepWatch:
         refuse_another_profiler("a budget")
         self._counter.look_away()
         self._counter.end_notes()
-        self._budget = LoopBudget(steps, first=len(self.steps) + 2)
+        self._budget = _budget_of(self.steps, steps)
+        next(self._budget)
 
     def summary(self) -> str:
         """Lay out what the loop did so far, as a table."""
@@ -332,18 +307,17 @@ class StepWatch:
             self.steps.after = self._counter.lap()
         self._finish()
 
-    def _go_on_with(self, budget: LoopBudget) -> None:
+    def _begin_step_of(self, budget: Generator[None, None, Budget]) -> None:
         """Begin the next step of a budget that is being taken, or print it."""
         try:
-            found = budget.begin_step()
+            next(budget)
+        except StopIteration as done:
+            self._budget = None
+            self.budgets.append(done.value)
+            self._say(_laid_out(budget_document({"StepWatch": [done.value]}, View())))
         except DtDispatchError as error:
             self._budget = None
             self._tell(f"no budget: {error}")
-            return
-        if found is not None:
-            self._budget = None
-            self.budgets.append(found)
-            self._say(_laid_out(budget_document({"StepWatch": [found]}, View())))
 
     def _check(self, method: str) -> None:
         if not self._finish.alive:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, TextIO
 
 from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.text import plural, shown
@@ -18,17 +18,7 @@ from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 Say = Callable[[str], object]
 
 
-class LineFile(Protocol):
-    """A file, or what is like one to ``print``."""
-
-    def write(self, text: str, /) -> object:
-        """Write a text."""
-
-    def flush(self) -> object:
-        """Let what was written be seen."""
-
-
-def sayer(to: Say | LineFile | None) -> Say:
+def sayer(to: Say | TextIO | None) -> Say:
     """Say where lines go that a user wants there."""
     if to is None:
         return say_on_first_rank
