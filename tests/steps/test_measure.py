@@ -175,24 +175,13 @@ def test_an_equal_mesh_made_anew_is_a_hit(mesh: DeviceMesh) -> None:
 
 
 @needs_rule("argmax.default")
-def test_an_op_of_the_python_cache_misses_there(shard: Make) -> None:
-    rows = itertools.count(8)
-
-    def step() -> Any:
-        return shard(next(rows), 8).argmax(1)
-
-    steps = count(step)
-    assert [one.misses for one in steps.steps] == [1] * 5
+def test_an_op_of_the_python_cache_misses_and_hits_there(shard: Make) -> None:
+    rows, a = itertools.count(8), shard(8, 8)
+    steps = count(lambda: (shard(next(rows), 8).argmax(1), a.argmax(1)))
+    assert [(one.calls, one.hits, one.misses) for one in steps.steps] == [(2, 1, 1)] * 5
     assert {miss.asked for miss in steps.missed} == {QueriedCache.PYTHON}
     assert (steps.steps[0].python_misses, steps.steps[0].native_misses) == (1, 0)
     assert steps.cache_growth["python"] == 5
-
-
-@needs_rule("argmax.default")
-def test_an_op_of_the_python_cache_hits_there(shard: Make) -> None:
-    a = shard(8, 8)
-    steps = count(lambda: a.argmax(1))
-    assert [(one.calls, one.hits, one.misses) for one in steps.steps] == [(1, 1, 0)] * 5
 
 
 @needs(DECOMPOSING)
@@ -296,18 +285,6 @@ def test_a_miss_of_another_thread_is_not_compared_with_calls_of_this_one(shard: 
     assert all(miss.elsewhere for miss in steps.missed)
 
 
-def test_misses_of_another_thread_are_counted(mesh: DeviceMesh) -> None:
-    rows = itertools.count(4)
-
-    def step() -> None:
-        a = on_mesh(mesh, next(rows))
-        thread = threading.Thread(target=lambda: a + a)
-        thread.start()
-        thread.join()
-
-    assert [one.misses for one in count(step).steps] == [1] * 5
-
-
 def test_an_op_that_asks_no_cache_is_a_call_and_neither_hit_nor_miss(shard: Make) -> None:
     a = shard(8, 8)
     steps = count(lambda: torch.is_same_size(a, a))
@@ -328,26 +305,26 @@ def grid(group_owner: ProcessGroupOwner) -> DeviceMesh:
     return group_owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
 
 
-def assert_steady(steps: Steps) -> None:
+@pytest.mark.parametrize(
+    ("on", "make", "collectives"),
+    [
+        pytest.param(
+            "line",
+            fsdp_training_step,
+            {"all_gather": 8 * 5, "reduce_scatter": 4 * 5},
+            marks=needs(FSDP_WITHOUT_CUDA),
+        ),
+        ("grid", tensor_parallel_step, {"all_reduce": 5}),
+    ],
+)
+def test_a_steady_step_has_no_misses_and_no_growth(
+    on: str, make: Callable[[DeviceMesh], Step], collectives: dict[str, int], request: pytest.FixtureRequest
+) -> None:
+    steps = count(make(request.getfixturevalue(on)))
     assert steps.hits > 0
     assert steps.misses_per_step == 0
-    assert set(steps.cache_growth.values()) == {0}
-    assert (steps.spec_growth, steps.dtensor_growth) == (0, 0)
-    assert not steps.unsteady
-
-
-@needs(FSDP_WITHOUT_CUDA)
-def test_a_steady_fsdp2_adamw_step_has_no_misses_and_no_growth(line: DeviceMesh) -> None:
-    steps = count(fsdp_training_step(line))
-    assert_steady(steps)
-    assert steps.collectives == {"all_gather": 8 * 5, "reduce_scatter": 4 * 5}
-
-
-def test_a_steady_tensor_parallel_step_has_no_misses_and_no_growth(grid: DeviceMesh) -> None:
-    steps = count(tensor_parallel_step(grid))
-    assert_steady(steps)
-    assert steps.warmup[0].misses > 0
-    assert steps.collectives == {"all_reduce": 5}
+    assert not any((*steps.cache_growth.values(), steps.spec_growth, steps.dtensor_growth, steps.unsteady))
+    assert steps.collectives == collectives
 
 
 def test_all_runs_give_the_same_counts(grid: DeviceMesh) -> None:
@@ -371,25 +348,32 @@ def test_all_runs_give_the_same_counts(grid: DeviceMesh) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_a_cache_that_grows_by_k_a_step_is_counted_as_k(mesh: DeviceMesh, k: int) -> None:
-    rows = itertools.count(4)
-    steps = count(lambda: [(a := on_mesh(mesh, next(rows))) + a for _ in range(k)])
-    assert [dict(one.cache_growth)[FIRST_CACHE] for one in steps.steps] == [k] * 5
-
-
-def test_the_growth_of_the_first_cache_is_what_answers_later(mesh: DeviceMesh) -> None:
-    tensors = [on_mesh(mesh, rows) for rows in range(4, 10)]
+def test_a_cache_that_grows_by_k_a_step_is_counted_as_k_and_what_it_gained_answers_later(
+    mesh: DeviceMesh, k: int
+) -> None:
+    tensors = [on_mesh(mesh, rows) for rows in range(4, 4 + 6 * k)]
     variants = iter(tensors)
-    grown = count(lambda: (a := next(variants)) + a, warmup=1, steps=5).cache_growth[FIRST_CACHE]
-    again = count(lambda: [a + a for a in tensors[1:]], warmup=0, steps=1)
-    assert (again.hits, again.misses) == (grown, 0)
+    steps = count(lambda: [(a := next(variants)) + a for _ in range(k)], warmup=1)
+    assert [dict(one.cache_growth)[FIRST_CACHE] for one in steps.steps] == [k] * 5
+    again = count(lambda: [a + a for a in tensors[k:]], warmup=0, steps=1)
+    assert (again.hits, again.misses) == (5 * k, 0)
 
 
-@pytest.mark.parametrize("k", [1, 4])
-def test_dtensors_and_specs_that_stay_alive_are_counted(mesh: DeviceMesh, k: int) -> None:
+def ring(of: Any) -> None:
+    made = [of]
+    made.append(made)
+
+
+@pytest.mark.parametrize(
+    ("use", "grown"), [("keep", 3), ("return", 0), ("leave as garbage", 0)], ids=lambda value: str(value)
+)
+def test_dtensors_and_specs_that_stay_alive_are_counted_and_garbage_is_not(
+    mesh: DeviceMesh, use: str, grown: int
+) -> None:
     kept: list[DTensor] = []
-    steps = count(lambda: kept.extend(on_mesh(mesh) for _ in range(k)))
-    assert [(one.spec_growth, one.dtensor_growth) for one in steps.steps] == [(k, k)] * 5
+    uses: dict[str, Callable[[Any], Any]] = {"keep": kept.extend, "return": list, "leave as garbage": ring}
+    steps = count(lambda: uses[use]([on_mesh(mesh) for _ in range(3)]))
+    assert [(one.spec_growth, one.dtensor_growth) for one in steps.steps] == [(grown, grown)] * 5
 
 
 def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMesh) -> None:
@@ -399,15 +383,6 @@ def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMes
         counts = counter.lap()
         alive = [o for o in gc.get_objects() if type(o) is spec_type()]  # since entry
     assert counts.spec_growth == len(alive) == 7
-
-
-def test_garbage_is_not_counted_as_growth(mesh: DeviceMesh) -> None:
-    def step() -> None:
-        ring: list[Any] = [on_mesh(mesh)]
-        ring.append(ring)
-
-    steps = count(step)
-    assert (steps.spec_growth, steps.dtensor_growth) == (0, 0)
 
 
 def test_memory_that_a_step_keeps_is_measured() -> None:
@@ -420,40 +395,32 @@ def test_memory_that_a_step_keeps_is_measured() -> None:
     assert grown > 3 * size
 
 
-def test_what_a_step_returns_is_not_kept(mesh: DeviceMesh) -> None:
-    assert count(lambda: on_mesh(mesh)).dtensor_growth == 0
-
-
 # Redistributions and collectives
 
 
-def test_a_redistribution_is_told_with_its_placements_dimension_and_bytes(grid: DeviceMesh) -> None:
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (
+            lambda a: a.redistribute(placements=[Replicate(), Replicate()]),
+            # An all-gather is as large as what comes out of it.
+            "redistribute: f32[16,8] R S0 -> R R on mesh dimension 1, 512 bytes",
+        ),
+        (
+            lambda a: a.transpose(0, 1) @ a.redistribute(placements=[Replicate(), Replicate()]),
+            "mm.default: f32[16,8] R R -> R S0 on mesh dimension 1, 0 bytes",
+        ),
+        (lambda a: a.redistribute(placements=[Replicate(), Shard(0)]), ""),
+    ],
+    ids=["asked for", "implied by an op, and sending nothing", "to the same placements"],
+)
+def test_a_redistribution_is_told_with_its_placements_dimension_and_bytes(
+    grid: DeviceMesh, step: Callable[[Any], Any], told: str
+) -> None:
     a = DTensor.from_local(torch.rand(4, 8), grid, [Replicate(), Shard(0)])
-    steps = count(lambda: a.redistribute(placements=[Replicate(), Replicate()]))
-    [one] = set(steps.redistributions)
-    assert (one.op, one.tensor) == ("redistribute", "f32[16,8]")
-    assert (one.source, one.target, one.mesh_dims) == (("R", "S0"), ("R", "R"), (1,))
-    assert one.bytes == 16 * 8 * 4, "an all-gather is as large as what comes out of it"
-    assert steps.redistributes_per_step == 1
-
-
-def test_a_redistribution_that_an_op_implies_is_told_with_the_op(mesh: DeviceMesh) -> None:
-    a = DTensor.from_local(torch.rand(4, 16), mesh, [Shard(0)])
-    steps = count(lambda: a @ a)
-    [one] = set(steps.redistributions)
-    assert (one.op, one.source, one.target, one.bytes) == ("mm.default", ("S0",), ("R",), 16 * 16 * 4)
-
-
-def test_a_redistribution_that_sends_nothing_has_no_bytes(mesh: DeviceMesh) -> None:
-    a = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
-    steps = count(lambda: a.redistribute(placements=[Shard(0)]))
-    assert {one.bytes for one in steps.redistributions} == {0}
-    assert steps.collectives == {}
-
-
-def test_a_redistribution_to_the_same_placements_is_none(mesh: DeviceMesh) -> None:
-    a = on_mesh(mesh)
-    assert count(lambda: a.redistribute(placements=[Shard(0)])).redistributes_per_step == 0
+    steps = count(lambda: step(a))
+    assert [str(one).partition(", at ")[0] for one in steps.redistributions[-1:]] == [told] * bool(told)
+    assert steps.redistributes_per_step == len(steps.steps[0].redistributions)
 
 
 def test_collectives_are_counted_by_kind_whoever_runs_them(mesh: DeviceMesh) -> None:
@@ -728,12 +695,6 @@ def test_one_extra_miss_in_a_step_of_300_ops_is_always_caught_and_a_clean_step_n
     injected_runs = [count(injected, warmup=1, steps=2) for _ in range(runs)]
     assert sum(run.misses_per_step > 0 for run in clean_runs) == 0
     assert sum(run.misses_per_step == 1 for run in injected_runs) == runs
-
-
-def test_a_step_with_another_number_of_ops_is_unsteady(shard: Make) -> None:
-    a, times = shard(8, 8), itertools.count(1)
-    steps = count(lambda: [a + a for _ in range(next(times))])
-    assert steps.unsteady == "4 calls in step 1 and 5 in step 2"
 
 
 def test_a_miss_holds_no_specs_when_it_is_over(mesh: DeviceMesh) -> None:
