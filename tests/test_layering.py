@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -77,9 +78,9 @@ def loads_torch(name: str) -> bool:
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Give private names of others, and private modules of torch that are named in a string."""
+    """Give private names of others, which `_replace` of a named tuple is not, and private modules of torch."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+        if isinstance(node, ast.Attribute) and re.match(r"_(?!_|replace$)", node.attr):
             if ast.unparse(node.value).partition(".")[0] not in OWN:
                 yield f"line {node.lineno}: {ast.unparse(node)}"
         elif (
