@@ -229,11 +229,11 @@ class DtDispatch:
         return self._compare(Variants(name, dict(variants), equal))
 
     def _compare(self, asked: Variants) -> Compared:
-        """Call each variant once, and hold what they give against each other."""
+        """Call each variant once, and compare what they return."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.compare.equality import call_and_hold
+        from pytest_dtdispatch.compare.equality import call_variants
 
-        call_and_hold(asked)
+        call_variants(asked)
         return Compared(asked.name, tuple(asked.functions), why_not=NOT_MEASURED)
 
     def scaling(

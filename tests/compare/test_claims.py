@@ -1,11 +1,13 @@
-"""Claims on variants: decided by the whole interval, and explained by their text. Without torch."""
+"""What can be compared, and claims on variants, decided by the whole interval. Without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.compare.model import (
     NOT_MEASURED,
     CallCounts,
@@ -16,17 +18,18 @@ from pytest_dtdispatch.compare.model import (
     ratio_of,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.errors import CompareError, GateError
+from pytest_dtdispatch.errors import CompareError, DtDispatchError, GateError
 
 BASE = [1000 + 10 * (i % 7) for i in range(40)]
 DRIFTING = [ns * (1 + i // 10) for i, ns in enumerate(BASE)]
+COUNTS = CallCounts(misses=2, wraps=3)
 
 
 def variant(label: str, samples: Sequence[int], notes: tuple[str, ...] = ()) -> ComparedVariant:
     states = (Samples(State.CALL, tuple(samples)),) if samples else ()
     figures = Figures(len(samples), states, notes)
     row = Measurement(label, label, "it", "4", Contains.COMPARED, 1, figures)
-    return ComparedVariant(f"it[{label}]", label, "it", row, CallCounts(misses=2, wraps=3))
+    return ComparedVariant(f"it[{label}]", label, "it", row, COUNTS)
 
 
 def compared(**samples: Sequence[int]) -> Compared:
@@ -38,41 +41,43 @@ def times(factor: float, samples: Sequence[int] = BASE) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("factor", "told"),
+    ("base", "head", "ratio", "told"),
     [
-        (1.0, RatioOutcome.NOT_APART),
-        (1.02, RatioOutcome.NOT_APART),
-        (1.1, RatioOutcome.SLOWER),
-        (0.9, RatioOutcome.FASTER),
-        (0.98, RatioOutcome.NOT_APART),
+        (BASE, times(1.0), 1.0, RatioOutcome.NOT_APART),
+        (BASE, times(1.02), 1.02, RatioOutcome.NOT_APART),
+        (BASE, times(1.1), 1.1, RatioOutcome.SLOWER),
+        (BASE, times(0.9), 0.9, RatioOutcome.FASTER),
+        (DRIFTING, times(1.1, DRIFTING), 1.1, RatioOutcome.SLOWER),  # a machine that slows down
+        (BASE[:15], [*times(0.5, BASE[:14]), 10**6], 0.5, RatioOutcome.FASTER),  # one disturbed round
     ],
 )
-def test_two_are_told_apart_by_more_than_three_percent(factor: float, told: RatioOutcome) -> None:
-    ratio = ratio_of(variant("one", times(factor)), variant("other", BASE))
-    assert ratio is not None
-    assert ratio.told is told
-    assert ratio.ratio == pytest.approx(factor, abs=0.002)
-    assert ratio.rounds == 40
+def test_two_are_told_apart_by_more_than_three_percent(
+    base: list[int], head: list[int], ratio: float, told: RatioOutcome
+) -> None:
+    found = ratio_of(variant("one", head), variant("other", base))
+    assert found is not None
+    assert found.told is told
+    assert found.ratio == pytest.approx(ratio, abs=0.002)
+    assert found.low == pytest.approx(ratio, abs=0.01)
+    assert found.rounds == len(base)
 
 
-def test_a_machine_that_slows_down_changes_no_ratio() -> None:
-    ratio = ratio_of(variant("one", times(1.1, DRIFTING)), variant("other", DRIFTING))
-    assert ratio is not None
-    assert 1.09 < ratio.low <= ratio.high < 1.11
-
-
-def test_one_disturbed_round_of_fifteen_decides_nothing() -> None:
-    head = times(0.5, BASE[:15])
-    ratio = ratio_of(variant("one", [*head[:-1], 10**6]), variant("other", BASE[:15]))
-    assert ratio is not None
-    assert ratio.told is RatioOutcome.FASTER
-
-
-def test_a_share_is_decided_by_the_whole_interval() -> None:
-    assert Ratio(0.78, 0.75, 0.79, 40).is_below(0.2)
-    assert not Ratio(0.78, 0.75, 0.81, 40).is_below(0.2)
-    assert Ratio(1.3, 1.21, 1.4, 40).is_above(0.2)
-    assert not Ratio(1.3, 1.19, 1.4, 40).is_above(0.2)
+@pytest.mark.parametrize(
+    ("ratio", "is_faster", "is_slower"),
+    [
+        (Ratio(0.78, 0.75, 0.79, 40), True, False),
+        (Ratio(0.78, 0.75, 0.81, 40), False, False),
+        (Ratio(1.3, 1.21, 1.4, 40), False, True),
+        (Ratio(1.3, 1.19, 1.4, 40), False, False),
+    ],
+)
+def test_a_share_is_decided_by_the_whole_interval(
+    monkeypatch: pytest.MonkeyPatch, ratio: Ratio, is_faster: bool, is_slower: bool
+) -> None:
+    monkeypatch.setattr("pytest_dtdispatch.compare.model.ratio_of", lambda one, other: ratio)
+    found = compared(a=BASE, b=BASE)["b"]
+    assert bool(found.faster_than("a", by=0.2)) is is_faster
+    assert bool(found.slower_than("a", by=0.2)) is is_slower
 
 
 def test_a_claim_is_true_or_false_and_says_why() -> None:
@@ -82,17 +87,16 @@ def test_a_claim_is_true_or_false_and_says_why() -> None:
     assert repr(claim).startswith("plain against dtensor: faster, 0.400 (0.40")
     assert repr(claim).endswith("times as long in 40 rounds; faster asks for all of it below 0.8")
     assert not found["plain"].faster_than("dtensor", by=0.7)
-    assert not found["plain"].slower_than("dtensor")
-    assert found["dtensor"].slower_than("plain", by=1.0)
+    slower = found["dtensor"].slower_than("plain", by=1.0)
+    assert slower
+    assert str(slower).endswith("; slower asks for all of it above 2")
     assert "not told apart" in str(compared(a=BASE, b=BASE)["b"].faster_than("a"))
 
 
 def test_an_entry_has_median_counts_and_ratio() -> None:
     found = compared(dtensor=BASE, plain=times(0.5))
-    assert list(found) == ["dtensor", "plain"]
-    assert len(found) == 2
-    assert found["dtensor"].median_ns == 1030
-    assert found["plain"].counts == CallCounts(misses=2, wraps=3)
+    assert (list(found), len(found)) == (["dtensor", "plain"], 2)
+    assert (found["dtensor"].median_ns, found["plain"].counts) == (1030, COUNTS)
     ratio = found["plain"].ratio_to("dtensor")
     assert ratio is not None
     assert ratio.ratio == 0.5
@@ -103,28 +107,30 @@ def test_where_nothing_is_measured_a_variant_is_faster_and_none_is_slower() -> N
     assert found["b"].faster_than("a", by=0.5)
     assert not found["b"].slower_than("a")
     assert repr(found["b"].faster_than("a")) == "b against a: nothing is measured in this run"
-    assert found["a"].median_ns is None
-    assert found["a"].counts == CallCounts()
+    assert (found["a"].median_ns, found["a"].counts) == (None, CallCounts())
 
 
-def test_a_claim_that_cannot_be_judged_fails() -> None:
-    silent = Compared("it", ("a", "b"), (variant("a", BASE), variant("b", (), ("b: runs once",))))
-    untimed = Compared("it", ("a", "b"), why_not="latencies are not taken", is_gate=True)
-    few = compared(a=BASE[:10], b=BASE[:10])
-    for found, why in (
-        (silent, "b: runs once"),
-        (untimed, "latencies are not taken"),
-        (few, "too few rounds"),
-    ):
-        for claim in (found["b"].faster_than, found["b"].slower_than):
-            with pytest.raises(GateError, match=why):
-                claim("a")
+@pytest.mark.parametrize("claim", ["faster_than", "slower_than"])
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (
+            Compared("it", ("a", "b"), (variant("a", BASE), variant("b", (), ("b: runs once",)))),
+            "b: runs once",
+        ),
+        (Compared("it", ("a", "b"), why_not="latencies are not taken", is_gate=True), "latencies are not"),
+        (compared(a=BASE[:10], b=BASE[:10]), "too few rounds"),
+    ],
+)
+def test_a_claim_that_cannot_be_judged_fails(found: Compared, why: str, claim: str) -> None:
+    with pytest.raises(GateError, match=why):
+        getattr(found["b"], claim)("a")
 
 
 @pytest.mark.parametrize("by", [-0.1, 1.0, True, "20%", float("nan"), None])
-def test_a_share_that_is_none(by: object) -> None:
+def test_a_share_that_is_none(by: Any) -> None:
     with pytest.raises(CompareError, match=r"is not a number from 0 to below 1: 0\.2 is 20 %"):
-        compared(a=BASE, b=BASE)["b"].faster_than("a", by=by)  # type: ignore[arg-type]
+        compared(a=BASE, b=BASE)["b"].faster_than("a", by=by)
 
 
 def test_labels_that_no_other_variant_has() -> None:
@@ -135,3 +141,40 @@ def test_labels_that_no_other_variant_has() -> None:
         found["a"].faster_than("c")
     with pytest.raises(CompareError, match="'a' is held against itself"):
         found["a"].slower_than("a")
+
+
+# What can be compared
+
+
+def one() -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("variants", "options", "says"),
+    [
+        ({"a": one}, {}, "compare() of 1 variants: it takes two at the least"),
+        ([one, one], {}, "it takes callables by their names"),
+        ({"a": one, 2: one}, {}, "the name 2 of a variant is not a text, or is empty"),
+        ({"a": one, " ": one}, {}, "the name ' ' of a variant is not a text, or is empty"),
+        ({"a": one, "a ": one}, {}, "two variants have the same name"),
+        ({"a": one, "b": lambda x: x}, {}, "the variant 'b' takes arguments (x), and compare() gives none"),
+        ({"a": one, "b": 3}, {}, "a value of type int is not callable"),
+        ({"a": one, "b": one}, {"equal": True}, "compare(equal=True): it takes a function of two results"),
+        ({"a": one, "b": one}, {"name": ""}, "compare(name=''): a name is a text, and not empty"),
+        ({"a": one, "b": one}, {"name": 3}, "compare(name=3): a name is a text, and not empty"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(variants: Any, options: Any, says: str) -> None:
+    with pytest.raises(DtDispatchError) as refused:
+        DtDispatch().compare(variants, **options)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_nothing_runs_before_all_variants_are_looked_at() -> None:
+    ran: list[int] = []
+    takes_arguments: Any = lambda x: x  # noqa: E731
+    with pytest.raises(CompareError):
+        DtDispatch().compare({"a": lambda: ran.append(1), "b": takes_arguments})
+    assert not ran

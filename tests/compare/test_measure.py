@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,20 +13,11 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import import_compilers
 from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-
-
-@pytest.fixture
-def mesh() -> Iterator[DeviceMesh]:
-    owner = ProcessGroupOwner()
-    yield owner.mesh(Place((4,), "cpu", "fake"))
-    owner.close()
 
 
 def compare(**functions: Any) -> Compared:
@@ -114,26 +105,22 @@ def test_a_variant_that_runs_once_leaves_the_others_measured() -> None:
     assert other.counts is None
 
 
-def test_what_a_variant_raises_in_a_repetition_the_program_does_not_see() -> None:
+@pytest.mark.parametrize("calls_that_succeed", [0, 4])
+def test_what_a_variant_raises_is_the_programs_only_in_its_own_call(calls_that_succeed: int) -> None:
     calls: list[int] = []
 
     def failing() -> None:
         calls.append(1)
-        if len(calls) > 4:
-            raise ValueError("boom")
+        if len(calls) > calls_that_succeed:
+            raise KeyError("mine")
 
+    if not calls_that_succeed:
+        with pytest.raises(KeyError, match="mine"):
+            compare(one=lambda: None, two=failing)
+        return
     found = compare(one=lambda: None, two=failing)
-    assert {one.measurement.notes for one in found.variants} == {
-        ("two: repeating it raised ValueError: boom",)
-    }
-
-
-def test_what_a_variant_raises_at_first_is_the_programs() -> None:
-    def failing() -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        compare(one=lambda: None, two=failing)
+    why = ("two: repeating it raised KeyError: 'mine'",)
+    assert {one.measurement.notes for one in found.variants} == {why}
 
 
 @needs_that(compiles_once_under_a_mode)

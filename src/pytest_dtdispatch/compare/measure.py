@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 
-from pytest_dtdispatch.compare.equality import Reference
+from pytest_dtdispatch.compare.equality import call_variants
 from pytest_dtdispatch.compare.model import (
     CallCounts,
     Compared,
@@ -46,8 +47,7 @@ WARMUP_CALLS = (2, 20)  # a miss makes the first hits after it slower
 REHEARSAL_CALLS = 3
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Calls that one variant makes in a round once its caches are filled: discarded first, then recorded."""
 
     warmup: int
@@ -63,8 +63,9 @@ class Block:
         """
         if call_ns >= LONG_NS:
             return Block(int(call_ns < WARMUP_NS), 1)
-        calls = _within(BLOCK_CALLS, BLOCK_NS // max(call_ns, 1))
-        return Block(_within(WARMUP_CALLS, calls // 3), calls)
+        (fewest, most), (least_warmup, most_warmup) = BLOCK_CALLS, WARMUP_CALLS
+        calls = min(max(BLOCK_NS // max(call_ns, 1), fewest), most)
+        return Block(min(max(calls // 3, least_warmup), most_warmup), calls)
 
 
 class Turns:
@@ -99,16 +100,14 @@ class Turns:
         took = {label: self._rehearse(label) for label in self._subjects}
         self.blocks = {label: Block.of(call_ns) for label, (_, call_ns) in took.items()}
         round_ns = sum(
-            fill_ns + sum(astuple(self.blocks[label])) * call_ns for label, (fill_ns, call_ns) in took.items()
+            fill_ns + sum(self.blocks[label]) * call_ns for label, (fill_ns, call_ns) in took.items()
         )
         agreed = self._agreed(min(self._most, max(LEAST_ROUNDS, int(budget_ns / max(round_ns, 1)))))
-        labels, done = list(self._subjects), 0
-        while done < (agreed or self._most):
+        for done in range(agreed or self._most):
             if not agreed and done >= LEAST_ROUNDS and time.perf_counter_ns() - began > budget_ns:
                 break
-            for label in order_of_round(done, labels):
+            for label in order_of_round(done, [*self._subjects]):
                 self.medians[label].append(self._take_block(label))
-            done += 1
 
     def _rehearse(self, label: str) -> tuple[int, int]:
         """Fill the caches, and make a few calls more; give how long the one took, and the shortest other."""
@@ -125,15 +124,14 @@ class Turns:
 
     def _agreed(self, rounds: int) -> int:
         """Settle rounds and blocks with other ranks; 0 where there is nobody to settle them with."""
-        if self._plan.agreement is None:
+        agreement = self._plan.agreement
+        numbers = (rounds, *chain.from_iterable(self.blocks.values()))
+        settled = agreement.rounds(numbers, "compared") if agreement else None
+        if not settled:
             return 0
-        numbers = [number for block in self.blocks.values() for number in (block.warmup, block.calls)]
-        settled = self._plan.agreement.rounds((rounds, *numbers), "compared")
-        if settled is None:
-            return 0
-        agreed, *numbers = settled
-        pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        self.blocks = {label: Block(*pair) for label, pair in zip(self.blocks, pairs, strict=True)}
+        agreed, *others = settled
+        blocks = map(Block, others[::2], others[1::2])
+        self.blocks = dict(zip(self.blocks, blocks, strict=True))
         return agreed
 
     def _take_block(self, label: str) -> int:
@@ -168,11 +166,6 @@ class Turns:
         return [sample for sample, _, _ in timed]
 
 
-def _within(ends: tuple[int, int], number: int) -> int:
-    """Give the number, or the end that it lies beyond."""
-    return min(max(number, ends[0]), ends[1])
-
-
 def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
     """Give whose turn it is when: each is first as often as any other, and each pair as often either way.
 
@@ -192,24 +185,26 @@ def run_and_measure_variants(
 ) -> Compared:
     """Call each variant for the program, hold results against each other, then measure them in turn."""
     __tracebackhide__ = True
-    reference, ran = Reference(asked), {}
-    for label, fn in asked.functions.items():
-        reference.begin()
+    ran: dict[str, RanCall] = {}
+
+    def call(label: str, fn: Callable[[], Any]) -> Any:
+        __tracebackhide__ = True
         result, ran[label] = run_call(fn)
         wait_for(result)
-        reference.hold(label, result)
-        del result
+        return result
+
+    call_variants(asked, call)
     for one in ran.values():
         one.settle_again()
     figures, counts = _measured(ran, caches, plan)
-    variants: list[ComparedVariant] = []
+    compared: list[ComparedVariant] = []
     for label in asked.functions:
         own = row_name(asked.name, label)
         row = Measurement(own, own, asked.name, ran[label].place, Contains.COMPARED, 1, figures[label])
         variant = ComparedVariant(own, label, asked.name, row, counts.get(label))
-        to_first = ratio_of(variant, variants[0]) if variants else None
-        variants.append(replace(variant, to_first=to_first))
-    return Compared(asked.name, tuple(asked.functions), tuple(variants))
+        to_first = ratio_of(variant, compared[0]) if compared else None
+        compared.append(replace(variant, to_first=to_first))
+    return Compared(asked.name, tuple(asked.functions), tuple(compared))
 
 
 def _measured(

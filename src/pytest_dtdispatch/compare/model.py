@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -50,21 +50,16 @@ class CallCounts:
         misses: ops whose sharding was propagated.
         redistributes: DTensors whose placements were changed, asked for or implied.
         collectives: of every kind.
-        wraps: DTensors that were made of local tensors; None where they are not counted.
+        wraps: DTensors that were made of local tensors.
     """
 
     misses: int = 0
     redistributes: int = 0
     collectives: int = 0
-    wraps: int | None = None
+    wraps: int = 0
 
 
-METRICS: dict[str, Callable[[CallCounts], int | None]] = {
-    "misses_per_call": lambda counts: counts.misses,
-    "redistributes_per_call": lambda counts: counts.redistributes,
-    "collectives_per_call": lambda counts: counts.collectives,
-    "wraps_per_call": lambda counts: counts.wraps,
-}
+COUNTS = tuple(field.name for field in fields(CallCounts))
 
 
 class RatioOutcome(str, Enum):
@@ -95,18 +90,10 @@ class Ratio:
 
     @property
     def told(self) -> RatioOutcome:
-        """Which of both is faster, where the whole interval says so by 3 % at the least."""
-        if self.is_below():
+        """Which of both is faster, where the whole interval says so by at least 3 %."""
+        if self.high < 1 - FLOOR:
             return RatioOutcome.FASTER
-        return RatioOutcome.SLOWER if self.is_above() else RatioOutcome.NOT_APART
-
-    def is_below(self, by: float = 0.0) -> bool:
-        """Tell whether the whole interval says that a share of the time is saved."""
-        return self.high < 1 - max(by, FLOOR)
-
-    def is_above(self, by: float = 0.0) -> bool:
-        """Tell whether the whole interval says that a share of the time is added."""
-        return self.low > 1 + max(by, FLOOR)
+        return RatioOutcome.SLOWER if self.low > 1 + FLOOR else RatioOutcome.NOT_APART
 
     def __str__(self) -> str:
         return f"{self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})"
@@ -139,9 +126,9 @@ class ComparedVariant:
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every count."""
-        for metric, of in METRICS.items():
-            if self.counts is not None and (value := of(self.counts)) is not None:
-                yield metric, value
+        if self.counts is not None:
+            for name in COUNTS:
+                yield f"{name}_per_call", getattr(self.counts, name)
 
     @property
     def samples(self) -> Samples | None:
@@ -285,9 +272,7 @@ class VariantResult:
         """
         __tracebackhide__ = True
         check_share(by, most=1.0)
-        ratio = self._measured_ratio(other, f"faster_than({other!r}, by={by:g})")
-        wanted = f"faster asks for all of it below {1 - max(by, FLOOR):g}"
-        return self._claim(other, ratio, ratio is None or ratio.is_below(by), wanted)
+        return self._claim(RatioOutcome.FASTER, other, by)
 
     def slower_than(self, other: str, by: float = 0.0) -> Claim:
         """Tell whether it is slower than another variant, by the whole interval of their ratio.
@@ -306,31 +291,30 @@ class VariantResult:
         """
         __tracebackhide__ = True
         check_share(by)
-        ratio = self._measured_ratio(other, f"slower_than({other!r}, by={by:g})")
-        wanted = f"slower asks for all of it above {1 + max(by, FLOOR):g}"
-        return self._claim(other, ratio, ratio is not None and ratio.is_above(by), wanted)
+        return self._claim(RatioOutcome.SLOWER, other, by)
 
-    def _measured_ratio(self, other: str, what: str) -> Ratio | None:
-        """Give the ratio that a gate is judged by; it is missing only where the run does not measure."""
+    def _claim(self, claimed: RatioOutcome, other: str, by: float) -> Claim:
+        """Judge the whole interval; the ratio is missing only where the run does not measure."""
         __tracebackhide__ = True
-        ratio = self.ratio_to(other)
-        if ratio is None and (self.compared.variants or self.compared.is_gate):
-            raise GateError(f"{self.compared.name!r}: {self.label} {what} is disabled: {self._why(other)}")
-        return ratio
+        ratio, compared, share = self.ratio_to(other), self.compared, max(by, FLOOR)
+        pair = escape_controls(f"{self.label} against {other}")
+        if ratio is None and (compared.variants or compared.is_gate):
+            what = f"{self.label} {claimed}_than({other!r}, by={by:g})"
+            raise GateError(f"{compared.name!r}: {what} is disabled: {self._why_not_measured(other)}")
+        if ratio is None:
+            return Claim(claimed is RatioOutcome.FASTER, f"{pair}: {compared.why_not}")
+        if claimed is RatioOutcome.FASTER:
+            holds, wanted = ratio.high < 1 - share, f"below {1 - share:g}"
+        else:
+            holds, wanted = ratio.low > 1 + share, f"above {1 + share:g}"
+        found = f"{ratio.told}, {ratio} times as long in {ratio.rounds} rounds"
+        return Claim(holds, f"{pair}: {found}; {claimed} asks for all of it {wanted}")
 
-    def _why(self, other: str) -> str:
-        """Say why there is no ratio."""
+    def _why_not_measured(self, other: str) -> str:
         either = [self.compared.of(label) for label in (self.label, other)]
         silent = [one.measurement for one in either if one and not one.samples]
         notes = dict.fromkeys(note for measurement in silent for note in measurement.notes)
         return self.compared.why_not or "; ".join(notes) or "there are too few rounds"
-
-    def _claim(self, other: str, ratio: Ratio | None, holds: bool, wanted: str) -> Claim:
-        pair = escape_controls(f"{self.label} against {other}")
-        if ratio is None:
-            return Claim(holds, f"{pair}: {self.compared.why_not}")
-        rounds = f"{ratio.rounds} rounds"
-        return Claim(holds, f"{pair}: {ratio.told}, {ratio} times as long in {rounds}; {wanted}")
 
     def __repr__(self) -> str:
         return f"<{escape_controls(self.label)} of {escape_controls(self.compared.name)}>"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.compare.model import METRICS, CallCounts, ComparedVariant, RatioOutcome
+from pytest_dtdispatch.compare.model import COUNTS, ComparedVariant, RatioOutcome
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
@@ -21,54 +21,33 @@ MEANINGS = {
     "rounds": "in each of which every variant had a turn",
 }
 EXPENDABLE = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes")
-COUNTS: dict[str, Callable[[CallCounts], int | None]] = {
-    metric.removesuffix("_per_call"): of for metric, of in METRICS.items()
-}
 TONES = {RatioOutcome.FASTER: Tone.GOOD, RatioOutcome.SLOWER: Tone.NOTICE, RatioOutcome.NOT_APART: Tone.PLAIN}
 
 
 def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> Document:
     """Lay out what was compared, a group for each comparison."""
     every = [variant for of_test in compared.values() for variant in of_test]
-    counts = {
-        title: of
-        for title, of in COUNTS.items()
-        if any(variant.counts is not None and of(variant.counts) is not None for variant in every)
-    }
-    groups = tuple(
-        Group(
-            f"{test}: {name} ({of_name[0].measurement.contains})",
-            tuple(_line(one, of_name[0], counts, view) for one in of_name),
-        )
-        for test, of_test in compared.items()
-        for name, of_name in _by_comparison(of_test)
-    )
+    counts = COUNTS if any(variant.counts for variant in every) else ()
+    groups = []
+    for test, of_test in compared.items():
+        for name in dict.fromkeys(variant.base_name for variant in of_test):
+            of_name = [variant for variant in of_test if variant.base_name == name]
+            lines = tuple(_line(variant, of_name[0], counts, view) for variant in of_name)
+            groups.append(Group(f"{test}: {name} ({of_name[0].measurement.contains})", lines))
     times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
     columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
-    table = Table(columns, groups, label_title="variant", proof_title="told", expendable=EXPENDABLE)
+    table = Table(columns, tuple(groups), label_title="variant", proof_title="told", expendable=EXPENDABLE)
     return Document((table,), LEGEND, MEANINGS)
 
 
-def _by_comparison(
-    variants: Sequence[ComparedVariant],
-) -> Iterator[tuple[str, list[ComparedVariant]]]:
-    for name in dict.fromkeys(one.base_name for one in variants):
-        yield name, [one for one in variants if one.base_name == name]
-
-
-def _line(
-    variant: ComparedVariant,
-    first: ComparedVariant,
-    counts: Mapping[str, Callable[[CallCounts], int | None]],
-    view: View,
-) -> Line:
+def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str], view: View) -> Line:
     row = variant.measurement
     times = (row.median_ns(State.CALL), row.figure(State.CALL))
     cells = (
         *map(MICROSECONDS.text, times),
         scatter_text(variant.samples),
         str(variant.to_first or ("1" if variant is first and variant.samples else "-")),
-        *(_number(of(variant.counts) if variant.counts else None) for of in counts.values()),
+        *(f"{getattr(variant.counts, name):,}" if variant.counts else "-" for name in counts),
         str(row.rounds),
     )
     text, tone = _told(variant, first)
@@ -86,8 +65,4 @@ def _told(variant: ComparedVariant, first: ComparedVariant) -> tuple[str, Tone]:
     return str(variant.to_first.told), TONES[variant.to_first.told]
 
 
-def _number(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
-
-
-KIND = Kind(ComparedVariant.kind, document, tuple(METRICS))
+KIND = Kind(ComparedVariant.kind, document, tuple(f"{name}_per_call" for name in COUNTS))

@@ -361,7 +361,7 @@ class Recorder(api.DtDispatch):
 
     def _compare(self, asked: Variants) -> Compared:
         __tracebackhide__ = True
-        from pytest_dtdispatch.compare.equality import call_and_hold
+        from pytest_dtdispatch.compare.equality import call_variants
         from pytest_dtdispatch.compare.measure import run_and_measure_variants
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
@@ -369,7 +369,7 @@ class Recorder(api.DtDispatch):
         self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
         self._refuse_taken(asked.name, *asked.row_names)
         if self._mode is not Mode.TIMES:  # a claim that cannot be judged fails
-            call_and_hold(self._counting_variants(asked) if self._mode is Mode.COUNTS else asked)
+            call_variants(self._counting_variants(asked) if self._mode is Mode.COUNTS else asked)
             return Compared(asked.name, tuple(asked.functions), why_not=NOT_TIMED, is_gate=True)
         with self._measuring("compare", asked.name, *asked.row_names):
             compared = run_and_measure_variants(asked, ShardingCaches(), self._plan)
