@@ -6,7 +6,8 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Figures, Measurement, State, merge
 from pytest_dtdispatch.core.text import own_name, tell
@@ -15,16 +16,18 @@ from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, V
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.measuring.repeat import RanCall
     from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 PASSES = 7  # odd, so that the median of their exponents is one of them
 MIN_PASSES = 5  # their interval covers the median with 94 %
 Make = Callable[[int], Callable[[], Any]]
+# The worst first.
 JUDGED = {
-    Verdict.PASSED: (Tone.GOOD, "below {}"),
     Verdict.REGRESSED: (Tone.BAD, "above {}"),
-    Verdict.INCONCLUSIVE: (Tone.NOTICE, "inconclusive: {} lies in between"),
     Verdict.MISSING: (Tone.BAD, "cannot be held against {}"),
+    Verdict.INCONCLUSIVE: (Tone.NOTICE, "inconclusive: {} lies in between"),
+    Verdict.PASSED: (Tone.GOOD, "below {}"),
 }
 
 
@@ -134,24 +137,8 @@ def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
     return Scaling(name or own_name(make), (), miss, hit)
 
 
-class Repeatable(Protocol):
-    """A call that the program has made."""
-
-    place: str
-
-    def settle_again(self) -> None:
-        """Let what it left be what its repetitions leave."""
-
-    def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
-        """Repeat it."""
-
-
 def run_and_measure_sizes(
-    run: Callable[[Callable[[], Any]], tuple[Any, Repeatable]],
-    make: Make,
-    sizes: Sequence[int],
-    caches: ShardingCaches,
-    plan: Plan,
+    make: Make, sizes: Sequence[int], caches: ShardingCaches, plan: Plan
 ) -> tuple[dict[int, list[Figures]], dict[int, str]]:
     """Make and run a callable at each size for the program, the largest first; then measure them in turn.
 
@@ -163,11 +150,12 @@ def run_and_measure_sizes(
     """
     __tracebackhide__ = True
     from pytest_dtdispatch.measuring.guard import callable_at
+    from pytest_dtdispatch.measuring.repeat import run_call
     from pytest_dtdispatch.torchapi.tensors import wait_for
 
-    ran: dict[int, Repeatable] = {}
+    ran: dict[int, RanCall] = {}
     for size in sorted(sizes, reverse=True):
-        result, ran[size] = run(callable_at(make, size))
+        result, ran[size] = run_call(callable_at(make, size))
         wait_for(result)
     for one in ran.values():
         one.settle_again()
@@ -197,20 +185,21 @@ def fit_scaling(
 
 
 def _fit_state(state: State, measured: Mapping[int, Sequence[Figures]], merged: Mapping[int, Figures]) -> Fit:
-    passes = list(zip(*([_median_ns(one, state) for one in measured[size]] for size in merged), strict=True))
-    complete = [[cost for cost in costs if cost] for costs in passes if all(costs)]
+    by_size = [[_median_ns(one, state) for one in measured[size]] for size in merged]
+    passes = [[cost for cost in costs if cost] for costs in zip(*by_size, strict=True)]
+    complete = [costs for costs in passes if len(costs) == len(merged)]
     if len(complete) >= MIN_PASSES:
         return fit_power(state, [*merged], complete)
-    of_state = [samples for one in merged.values() for samples in one.samples if samples.state is state]
+    of_state = [each for figures in merged.values() for each in figures.samples if each.state is state]
     # Misses that were all refused are missing, and not absent: the callable propagates.
-    is_absent = not any(one.ns or (state is State.MISS and one.refused) for one in of_state)
-    what = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
-    reasons: dict[str, None] = {}
+    is_absent = not any(each.ns or (state is State.MISS and each.refused) for each in of_state)
+    reasons: list[str] = []
     for figures in merged.values():
-        refused = [one.reason for s in figures.samples if s.state is state for one in s.refused]
-        reasons |= dict.fromkeys((*figures.notes, *refused, *figures.remarks))
+        refused = (one.reason for each in figures.samples if each.state is state for one in each.refused)
+        reasons += (*figures.notes, *refused, *figures.remarks)
+    what = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
     why_not = f"no {state} was measured" if is_absent else what
-    why_not += f" ({'; '.join(reasons)})" if reasons else ""
+    why_not += f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
     return Fit(state, why_not=why_not, is_absent=is_absent)
 
 
@@ -220,9 +209,10 @@ def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[floa
     exponents = [
         statistics.linear_regression(logs, [math.log(cost) for cost in costs]).slope for costs in passes
     ]
-    growths = (statistics.median(costs[i + 1] / costs[i] for costs in passes) for i in range(len(sizes) - 1))
+    steps = zip(*([later / cost for cost, later in pairwise(costs)] for costs in passes), strict=True)
+    growths = tuple(map(statistics.median, steps))
     exponent = statistics.median(exponents)
-    return Fit(state, exponent, min(exponents), max(exponents), tuple(growths), len(passes))
+    return Fit(state, exponent, min(exponents), max(exponents), growths, len(passes))
 
 
 def _median_ns(figures: Figures, state: State) -> float | None:
@@ -234,30 +224,28 @@ def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator
 
     Nothing was judged if nothing could be fitted, or if some sizes were not measured in a state.
     """
-    if scaling.max_exponent is None:
+    limit = scaling.max_exponent
+    if limit is None:
         return
-    complaints = []
-    verdicts = {fit.verdict(scaling.max_exponent) for fit in scaling.fits}
-    for fit in scaling.fits:
-        verdict = fit.verdict(scaling.max_exponent)
+    fits = [fit for fit in scaling.fits if not fit.is_absent] or scaling.fits
+    verdicts = [fit.verdict(limit) for fit in fits]
+    failures = []
+    for fit, verdict in zip(fits, verdicts, strict=True):
         if verdict is Verdict.REGRESSED:
             costs = ((at.size, at.miss_ns if fit.state is State.MISS else at.hit_ns) for at in scaling.points)
             texts = (f"{size}: {'-' if ns is None else f'{ns / 1e3:,.1f} us'}" for size, ns in costs)
-            complaints.append(f"{fit}, all of it above the limit: {', '.join(texts)}")
-        elif verdict is Verdict.MISSING and (not fit.is_absent or all(fit.is_absent for fit in scaling.fits)):
-            complaints.append(str(fit))
-    judged = Verdict.INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else Verdict.PASSED
-    if complaints:
-        judged = Verdict.REGRESSED if Verdict.REGRESSED in verdicts else Verdict.MISSING
-    criterion = f"max_exponent={scaling.max_exponent:g}"
-    details = (f"{criterion}: {'; '.join(complaints)}",) if complaints else ()
-    yield RowVerdict(scaling.name, judged, (), "", criterion, details)
+            failures.append(f"{fit}, all of it above the limit: {', '.join(texts)}")
+        elif verdict is Verdict.MISSING:
+            failures.append(str(fit))
+    criterion = f"max_exponent={limit:g}"
+    details = (f"{criterion}: {'; '.join(failures)}",) if failures else ()
+    yield RowVerdict(scaling.name, min(verdicts, key=[*JUDGED].index), (), "", criterion, details)
 
 
 def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
     """Lay out what was fitted in each test; it is as much in every view."""
-    every = [(test, scaling) for test, of_test in scalings.items() for scaling in of_test]
-    return Document(tuple(block for test, scaling in every for block in _paragraphs(test, scaling)))
+    blocks = (_paragraphs(test, scaling) for test, of_test in scalings.items() for scaling in of_test)
+    return Document(tuple(chain.from_iterable(blocks)))
 
 
 def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import re
 import resource
 import warnings
@@ -18,7 +20,8 @@ from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.errors import CompileError
-from pytest_dtdispatch.measuring.sampler import WallClock
+from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
+from pytest_dtdispatch.measuring.sampler import Meter, WallClock
 from pytest_dtdispatch.stats.rank_sums import shift_interval
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -31,6 +34,37 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
+COMPILE, CALL, EAGER = 1_000_000, 50, 7
+
+
+class Compiler:
+    """A backend of torch.compile, on a clock that compiles and calls move."""
+
+    def __init__(self, counter: str = "") -> None:
+        self.now = 0
+        self.graphs = 0
+        self.folders: list[tuple[str, bool]] = []
+        self._counter = counter
+
+    def __call__(self, graph: Any, inputs: Any) -> Any:
+        self.now += COMPILE
+        self.graphs += 1
+        self.folders.append(
+            (os.environ["TORCHINDUCTOR_CACHE_DIR"], torch._inductor.config.force_disable_caches)
+        )
+        if self._counter:
+            torch._dynamo.utils.counters["inductor"][self._counter] += 1
+        return lambda *args: self.call(graph, *args)
+
+    def call(self, graph: Any, *args: Any) -> Any:
+        self.now += CALL
+        return graph(*args)
+
+    def double(self, x: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            self.now += EAGER
+        return x + x
+
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> Iterator[None]:
@@ -41,8 +75,8 @@ def _nothing_compiled() -> Iterator[None]:
 
 def measure(fn: Callable[..., Any], *args: Any, plan: dict[str, Any] | None = None, **how: Any) -> Compiled:
     compilation = Compilation(fn, args, **{"backend": "aot_eager", **how})
-    given = {"rounds": 1, "calls": 2, **(plan or {})}
-    return run_and_measure_compile(compilation, "f", ShardingCaches(), CompilePlan(**given))
+    planned = CompilePlan(**{"rounds": 1, "calls": 2, **(plan or {})})
+    return run_and_measure_compile(compilation, "f", ShardingCaches(), planned)
 
 
 def double(x: Any) -> Any:
@@ -54,27 +88,40 @@ def function_of(compiled: Compiled) -> CompiledFunction:
     return compiled.function
 
 
-def states(compiled: Compiled) -> dict[State, int]:
-    function = function_of(compiled)
-    return {samples.state: len(samples.ns) for samples in function.measurement.recorded()}
+# What is measured
 
 
-# What is counted
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_each_figure_is_that_of_its_state(is_counted: bool) -> None:
+    compiler = Compiler()
+
+    def read() -> int:
+        return compiler.now
+
+    counter = InstructionSampler(lambda: (Meter(read, read), None))
+    counter.start()
+    plan: Any = {"rounds": 2, "calls": 3, "sampler": counter if is_counted else WallClock(read)}
+    measurement = function_of(
+        measure(compiler.double, torch.ones(3), backend=compiler, plan=plan)
+    ).measurement
+    expected = {
+        State.COMPILE_COLD: (COMPILE + CALL,) * 2,
+        State.COMPILE_WARM: (COMPILE + CALL,) * 2,
+        State.CALL: (CALL,) * 6,
+        State.EAGER: (EAGER,) * 6,
+    }
+    if is_counted:  # a warm compile counts as many
+        del expected[State.COMPILE_WARM]
+    assert {samples.state: samples.values for samples in measurement.samples} == expected
+    assert (measurement.proof, measurement.rounds) == ("proved", 2)
 
 
-def test_every_state_has_its_samples_and_counts_are_those_of_one_compile(shard: Make) -> None:
+def test_counts_are_those_of_one_compile(shard: Make) -> None:
     a = shard(8, 8)
     doubled: Any = a + a
-    compiled = measure(double, a, plan={"rounds": 2, "calls": 3})
-    assert states(compiled) == {
-        State.COMPILE_COLD: 2,
-        State.COMPILE_WARM: 2,
-        State.CALL: 6,
-        State.EAGER: 6,
-    }
+    compiled = measure(double, a, plan={"rounds": 2})
     function = function_of(compiled)
-    assert function.measurement.proof == "proved"
-    assert function.measurement.mesh == "4"
+    assert (function.measurement.proof, function.measurement.mesh) == ("proved", "4")
     counts = function.counts
     assert (counts.graphs, counts.graph_breaks, counts.recompiles) == (1, (), ())
     assert counts.guards
@@ -88,10 +135,9 @@ def test_every_state_has_its_samples_and_counts_are_those_of_one_compile(shard: 
 def test_a_propagation_that_asks_no_cache_is_counted(shard: Make) -> None:
     if missing := why_no_dynamic_compile(shard(8, 8)):
         pytest.skip(missing)
-    compiled = measure(double, shard(8, 8), dynamic=True)
-    function = function_of(compiled)
-    assert function.counts.sharding_misses == 0
-    assert function.counts.propagations
+    counts = function_of(measure(double, shard(8, 8), dynamic=True)).counts
+    assert counts.sharding_misses == 0
+    assert counts.propagations
 
 
 def test_graph_breaks_are_counted_with_reason_and_place() -> None:
@@ -104,11 +150,10 @@ def test_graph_breaks_are_counted_with_reason_and_place() -> None:
 
     compiled = measure(broken, torch.ones(3), backend="eager", fullgraph=False)
     first = broken.__code__.co_firstlineno
-    function = function_of(compiled)
-    breaks = function.counts.graph_breaks
+    breaks = function_of(compiled).counts.graph_breaks
     assert breaks is not None
-    assert [each.place for each in breaks] == [f"{__file__}:{first + 2}", f"{__file__}:{first + 4}"]
-    assert all("graph_break" in each.reason for each in breaks)
+    for graph_break, line in zip(breaks, (first + 2, first + 4), strict=True):
+        assert re.match(rf"{re.escape(__file__)}:{line}: .*graph_break", graph_break)
     assert (compiled.graphs, compiled.graph_breaks) == (3, 2)
     assert torch.equal(compiled.result, broken(torch.ones(3)))
 
@@ -116,12 +161,11 @@ def test_graph_breaks_are_counted_with_reason_and_place() -> None:
 def test_a_recompile_on_another_placement_is_counted_once_with_torch_s_reason(shard: Make) -> None:
     rows, columns = shard(8, 8), shard(8, 8, placement=Shard(1))
     compiled = measure(double, rows, others=[(columns,), (rows,), (columns,)])
-    function = function_of(compiled)
-    assert function.counts.recompiles is not None
-    [again] = function.counts.recompiles
-    assert again.function == "double"
-    assert again.place == f"{__file__}:{double.__code__.co_firstlineno}"
-    assert re.search("dtensor_spec|check_metadata", again.reason) or again.reason == compilerapi.NO_REASON
+    recompiles = function_of(compiled).counts.recompiles
+    assert recompiles is not None
+    [again] = recompiles
+    assert again.startswith(f"double ({__file__}:{double.__code__.co_firstlineno}): ")
+    assert re.search("dtensor_spec|check_metadata", again) or again.endswith(compilerapi.NO_REASON)
     assert compiled.graphs == 1  # of the first call
     assert [result.placements[0].dim for result in compiled.results] == [0, 1, 0, 1]
     for one, other in zip(compiled.results, compiled.eager_results, strict=True):
@@ -129,27 +173,23 @@ def test_a_recompile_on_another_placement_is_counted_once_with_torch_s_reason(sh
 
 
 def test_calls_that_recompile_are_counted_and_are_no_steady_calls() -> None:
-    sizes = iter(range(2, 10_000))
-    compiled = measure(
-        double,
-        backend="eager",
-        dynamic=False,
-        setup=lambda: (torch.ones(next(sizes)),),
-        plan={"calls": 2},
-        fullgraph=False,
-    )
-    function = function_of(compiled)
-    assert function.counts.recompiles
-    reasons = {again.reason for again in function.counts.recompiles} - {compilerapi.NO_REASON}
-    assert all("size mismatch" in reason for reason in reasons)
+    calls = itertools.count()  # ten of each size
+    how: Any = {"dynamic": False, "setup": lambda: (torch.ones(2 + next(calls) // 10),), "fullgraph": False}
+    function = function_of(measure(double, backend="eager", plan={"calls": 20}, **how))
+    recompiles = function.counts.recompiles
+    assert recompiles
+    assert function.measurement.proof == "something was compiled (2x)"
+    assert all("size mismatch" in again or again.endswith(compilerapi.NO_REASON) for again in recompiles)
 
 
 def test_a_function_that_torch_does_not_compile_has_no_compiled_rows() -> None:
     hidden = torch.compiler.disable(double)
-    compiled = measure(lambda x: hidden(x), torch.ones(3), backend="eager", fullgraph=False)
-    assert states(compiled) == {State.EAGER: 2}
-    function = function_of(compiled)
-    assert "no graph was compiled (1x)" in function.measurement.proof
+    measurement = function_of(
+        measure(lambda x: hidden(x), torch.ones(3), backend="eager", fullgraph=False)
+    ).measurement
+    assert [samples.state for samples in measurement.recorded()] == [State.EAGER]
+    why = "no graph was compiled"
+    assert measurement.proof == f"{why} (2x), {why} (1x), {why} (1x)"
 
 
 # What cold and warm mean
@@ -167,53 +207,45 @@ def test_folders_and_settings_of_caches_are_those_of_the_program_again(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-    seen: list[tuple[str, bool]] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        import os
-
-        seen.append((os.environ["TORCHINDUCTOR_CACHE_DIR"], torch._inductor.config.force_disable_caches))
-        return graph
-
-    measure(double, torch.ones(3), backend=backend, plan={"rounds": 2})
-    (filled, _), (cold, is_off), (warm, is_off_when_warm), (colder, _), (warmer, _) = seen
+    compiler = Compiler()
+    measure(double, torch.ones(3), backend=compiler, plan={"rounds": 2})
+    (filled, _), (cold, is_off), (warm, is_off_when_warm), (colder, _), (warmer, _) = compiler.folders
     assert str(tmp_path) not in {filled, cold, warm, colder, warmer}
     assert filled == warm == warmer
     assert len({cold, colder, warm}) == 3
     assert (is_off, is_off_when_warm) == (True, False)
-    assert not any(Path(folder).exists() for folder, _ in seen)
-    import os
-
+    assert not any(Path(folder).exists() for folder, _ in compiler.folders)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
     assert "TRITON_CACHE_DIR" not in os.environ
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cold_compile_that_a_cache_answered_is_refused() -> None:
-    """Torch counts the hit that this backend says it had."""
-    counters = torch._dynamo.utils.counters
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        counters["inductor"]["fxgraph_cache_hit"] += 1
-        return graph
-
-    function = function_of(measure(double, torch.ones(3), backend=backend, plan={"rounds": 2}))
-    assert function.measurement.of(State.COMPILE_COLD) is None
-    assert function.measurement.proof == "a cache of compiled code answered (2x)"
-    assert function.measurement.notes == ()  # as a warm one it is what it should be
-
-
-def test_a_warning_of_torch_that_caches_are_off_is_none_of_the_program_s() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message="`torch.jit.script_method` is deprecated")
-        measure(double, torch.ones(3))
+@pytest.mark.parametrize(
+    ("counter", "entries", "proof", "note"),
+    [
+        ("fxgraph_cache_hit", 0, "a cache of compiled code answered (2x)", ""),  # as a warm one it is right
+        ("fxgraph_cache_miss", 0, "proved", "1 look-ups found nothing"),
+        ("", 0, "proved", "none was asked"),
+        ("", 1, "a cache was not empty (2x)", "none was asked"),
+    ],
+)
+def test_a_cold_compile_finds_no_cache_filled_and_a_warm_one_does(
+    monkeypatch: pytest.MonkeyPatch, counter: str, entries: int, proof: str, note: str
+) -> None:
+    """Torch counts the look-ups that this backend says it had."""
+    monkeypatch.setattr(ShardingCaches, "cold_entries", lambda caches: entries)
+    compiled = measure(double, torch.ones(3), backend=Compiler(counter), plan={"rounds": 2})
+    measurement = function_of(compiled).measurement
+    assert (measurement.of(State.COMPILE_COLD) is None) is (proof != "proved")
+    assert measurement.proof == proof
+    notes = (f"compile-warm: no cache of compiled code answered: {note}",) if note else ()
+    assert measurement.notes == notes
 
 
 # The program does not notice
 
 
-def test_effects_are_those_of_one_call(shard: Make) -> None:
+def test_effects_are_those_of_one_call() -> None:
     total = torch.zeros(3)
     before = torch.get_rng_state()
 
@@ -221,7 +253,10 @@ def test_effects_are_those_of_one_call(shard: Make) -> None:
         total.add_(x)
         return torch.rand(3)
 
-    compiled = measure(add_noise, torch.ones(3), backend="eager")
+    with warnings.catch_warnings():  # torch warns that caches are off
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="`torch.jit.script_method` is deprecated")
+        compiled = measure(add_noise, torch.ones(3), backend="eager")
     assert torch.equal(total, torch.ones(3))
     after = torch.get_rng_state()
     torch.set_rng_state(before)
@@ -231,72 +266,39 @@ def test_effects_are_those_of_one_call(shard: Make) -> None:
 
 
 def test_what_was_compiled_for_a_measurement_answers_no_call_of_the_program() -> None:
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
-    measure(double, torch.ones(3), backend=backend)
-    ours = len(graphs)
-    compiled = torch.compile(double, backend=backend)
+    compiler = Compiler()
+    measure(double, torch.ones(3), backend=compiler)
+    ours = compiler.graphs
+    compiled = torch.compile(double, backend=compiler)
     compiled(torch.ones(3))
     compiled(torch.ones(3))
-    assert len(graphs) == ours + 1
+    assert compiler.graphs == ours + 1
 
 
 def test_what_cannot_be_repeated_is_not_compiled() -> None:
     x = torch.ones(3)
     compiled = measure(lambda: x.resize_(5), backend="eager")
-    function = function_of(compiled)
-    assert states(compiled) == {}
-    assert function.measurement.notes[0].startswith("runs once")
+    measurement = function_of(compiled).measurement
+    assert measurement.samples == ()
+    assert measurement.notes[0].startswith("runs once")
     assert compiled.result is compiled.eager_result
 
 
 # Mistakes
 
 
-def test_an_unknown_backend_is_told_with_those_there_are() -> None:
-    with pytest.raises(CompileError) as raised:
-        measure(double, torch.ones(3), backend="inductr")
-    assert str(raised.value).startswith("backend='inductr' is none of torch.compile's: ")
-    assert ", inductor, " in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_graph_break_where_there_may_be_none_is_told_with_its_place() -> None:
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        torch._dynamo.graph_break()
-        return x
-
-    with pytest.raises(CompileError) as raised:
-        measure(broken, torch.ones(3), backend="eager")
-    place = f"{__file__}:{broken.__code__.co_firstlineno + 1}"
-    assert str(raised.value).startswith(f"fullgraph=True, and there is a graph break at {place}: ")
-    assert "graph_break" in str(raised.value)
-    assert "\n" not in str(raised.value)
+@pytest.mark.parametrize("how", [{"others": 3}, {"backend": 3}, {"dynamic": 3}])
+def test_a_wrong_argument_is_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(CompileError, match=rf"compile\(\): {next(iter(how))}=3 is not "):
+        measure(double, **how)
 
 
 def test_a_missing_cpp_compiler_is_told_before_anything_runs() -> None:
     ran: list[int] = []
     nowhere = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
-    with nowhere, pytest.raises(CompileError) as raised:
+    with nowhere, pytest.raises(CompileError, match=r"needs a C\+\+ compiler on a CPU: .*apt install g\+\+"):
         measure(lambda: ran.append(1), backend="inductor")
-    assert "needs a C++ compiler on a CPU: " in str(raised.value)
-    assert "apt install g++" in str(raised.value)
     assert not ran
-
-
-def test_what_the_function_raises_is_raised() -> None:
-    error = ZeroDivisionError("the program's own")
-
-    def fail() -> None:
-        raise error
-
-    with pytest.raises(ZeroDivisionError) as raised:
-        measure(fail)
-    assert raised.value is error
 
 
 def test_what_a_backend_raises_is_raised() -> None:

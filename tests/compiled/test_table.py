@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction, GraphBreak, Recompile
+from pytest_dtdispatch.compiled.model import CompileCounts, Compiled, CompiledFunction
 from pytest_dtdispatch.compiled.table import LIMITS, document, judge
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
@@ -18,15 +19,15 @@ from pytest_dtdispatch.core.measurement import (
     Samples,
     State,
 )
+from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.report.document import View, plain
 from tests.rendered import line_of, table_of, titles_of
 
 
 def breaks(count: int) -> CompiledFunction:
-    listed = tuple(GraphBreak("print", f"t.py:{line}") for line in range(count))
-    recompiles = tuple(Recompile("f", "t.py:1", "size") for _ in range(count))
-    return shown(CompileCounts(1, listed, 1, recompiles))
+    listed = tuple(f"t.py:{line}: print" for line in range(count))
+    return shown(CompileCounts(1, listed, 1, ("f (t.py:1): size",) * count))
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
@@ -47,6 +48,15 @@ def test_what_is_over_its_limit_is_listed() -> None:
 def test_what_is_not_counted_cannot_pass() -> None:
     _, *cannot = complaint(judge(shown(CompileCounts()), dict.fromkeys(LIMITS, 9))).splitlines()
     assert cannot == [f"{limit}=9 judged nothing: this torch does not count them" for limit in LIMITS]
+
+
+def test_a_count_that_torch_does_not_give_equals_nothing_and_a_list_knows_its_lines() -> None:
+    unknown, known = (Compiled((1,), (1,), function) for function in (shown(CompileCounts()), breaks(2)))
+    for name in ("graphs", "graph_breaks", "guards", "recompiles", "propagations"):
+        assert math.isnan(getattr(unknown, name))
+    assert (known.graphs, known.graph_breaks, known.guards) == (1, 2, 1)
+    assert isinstance(known.graph_breaks, Count)
+    assert known.graph_breaks.details == ("t.py:0: print", "t.py:1: print")
 
 
 # What is shown
@@ -75,43 +85,25 @@ def cells(made: CompiledFunction, **kwargs: Any) -> dict[str, str]:
 
 
 def test_a_line_has_times_ratio_and_counts() -> None:
-    assert cells(shown(samples=TIMED)) == {
-        "cold s": "2.000",
-        "warm ms": "250.0",
-        "call us": "100.00",
-        "eager us": "40.00",
-        "cold/call": "20,000",
-        "graphs": "1",
-        "breaks": "0",
-        "guards": "22",
-        "recompiles": "0",
-        "propagations": "8",
-        "fake": "37+65",
-        "samples": "2+1+4",
-        "proof": "",
-    }
+    found = cells(shown(samples=TIMED))
+    assert "|".join(found) == (
+        "cold s|warm ms|call us|eager us|cold/call|"
+        "graphs|breaks|guards|recompiles|propagations|fake|samples|proof"
+    )
+    assert "|".join(found.values()) == "2.000|250.0|100.00|40.00|20,000|1|0|22|0|8|37+65|2+1+4|"
 
 
 def test_instructions_stand_in_the_same_columns() -> None:
-    counted = (
-        Samples(State.COMPILE_COLD, (5_000_000,), unit=INSTRUCTIONS),
-        Samples(State.CALL, (1_000, 900), unit=INSTRUCTIONS),
-    )
-    found = cells(shown(samples=counted))
-    assert (found["cold"], found["call"], found["cold/call"], found["samples"]) == (
-        "5,000,000",
-        "900",
-        "5,556",
-        "1+0+2",
-    )
-    assert "warm" not in found
+    cold = Samples(State.COMPILE_COLD, (5_000_000,), unit=INSTRUCTIONS)
+    found = cells(shown(samples=(cold, Samples(State.CALL, (1_000, 900), unit=INSTRUCTIONS))))
+    assert [*found.items()][:3] == [("cold", "5,000,000"), ("call", "900"), ("cold/call", "5,556")]
+    assert found["samples"] == "1+0+2"
 
 
 def test_where_nothing_is_timed_there_are_counts_alone() -> None:
-    assert list(cells(shown())) == [
-        *("graphs", "breaks", "guards", "recompiles", "propagations", "fake", "proof")
-    ]
-    assert cells(shown())["proof"] == ""
+    found = cells(shown())
+    assert "|".join(found) == "graphs|breaks|guards|recompiles|propagations|fake|proof"
+    assert found["proof"] == ""
 
 
 def test_what_torch_does_not_count_is_a_question_mark() -> None:
@@ -126,9 +118,8 @@ def test_a_refused_compile_says_why() -> None:
 
 
 def notes(verbose: bool, count: int) -> tuple[str, ...]:
-    breaks = tuple(GraphBreak("print", f"t.py:{line}") for line in range(count))
-    again = (Recompile("f", "t.py:1", "size mismatch"),) * 2
-    broken = shown(CompileCounts(2, breaks, 3, again), samples=TIMED)
+    listed = tuple(f"t.py:{line}: print" for line in range(count))
+    broken = shown(CompileCounts(2, listed, 3, ("f (t.py:1): size mismatch",) * 2), samples=TIMED)
     return line_of(document({"t": [broken]}, View(verbose))).notes
 
 

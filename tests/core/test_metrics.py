@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction, GraphBreak, Recompile
+from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import (
     FEW_SAMPLES,
@@ -100,7 +100,7 @@ def test_the_instructions_of_a_compile_are_those_of_the_first_call_less_a_later_
 
 
 def test_lists_of_a_compile_are_given_by_their_lengths() -> None:
-    counts = CompileCounts(3, (GraphBreak("print", "t.py:1"),) * 2, None, (Recompile("f", "t.py:1", "size"),))
+    counts = CompileCounts(3, ("t.py:1: print",) * 2, None, ("f (t.py:1): size",))
     results = run_results("t", compiled(counts))
     found = [(result.metric, result.value) for result in results]
     assert found == [("graphs", 3), ("graph_breaks", 2), ("recompiles", 1)]

@@ -16,6 +16,8 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.guard import Setup
 
+METRICS = ("graphs", "graph_breaks", "recompiles")
+
 
 @dataclass(frozen=True)
 class CompilePlan:
@@ -77,48 +79,15 @@ class Compilation:
 
 
 @dataclass(frozen=True)
-class GraphBreak:
-    """A place where a program was cut in two graphs.
-
-    Args:
-        reason: as torch gives it, in one line.
-        place: file and line of the program.
-    """
-
-    reason: str
-    place: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class Recompile:
-    """A function that was compiled once more, as no program that it had fitted its arguments.
-
-    Args:
-        function: its name.
-        place: file and line of its beginning.
-        reason: as torch gives it, in one line.
-    """
-
-    function: str
-    place: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.function} ({self.place}): {self.reason}"
-
-
-@dataclass(frozen=True)
 class CompileCounts:
     """What torch's own counters say of one cold compile; None where this torch does not count it.
 
     Args:
         graphs: that were compiled.
-        graph_breaks: where and why.
+        graph_breaks: place and reason of each.
         guards: that every later call checks.
-        recompiles: in the first call, in calls with other arguments, and in the calls that were timed.
+        recompiles: function, place and reason of each compile once more, as no program that the function had
+            fitted its arguments: in the first call, in calls with other arguments, in calls that were timed.
         propagations: of DTensor's sharding, while the function was traced.
         sharding_misses: look-ups of the sharding-propagation caches that found nothing; tracing may ask none.
         fake_tensor_hits: look-ups of the FakeTensor cache that were answered.
@@ -127,21 +96,19 @@ class CompileCounts:
     """
 
     graphs: int | None = None
-    graph_breaks: tuple[GraphBreak, ...] | None = None
+    graph_breaks: tuple[str, ...] | None = None
     guards: int | None = None
-    recompiles: tuple[Recompile, ...] | None = None
+    recompiles: tuple[str, ...] | None = None
     propagations: int | None = None
     sharding_misses: int | None = None
     fake_tensor_hits: int | None = None
     fake_tensor_misses: int | None = None
     fake_tensor_bypasses: int | None = None
 
-
-METRICS: dict[str, Callable[[CompileCounts], int | None]] = {
-    "graphs": lambda counts: counts.graphs,
-    "graph_breaks": lambda counts: None if counts.graph_breaks is None else len(counts.graph_breaks),
-    "recompiles": lambda counts: None if counts.recompiles is None else len(counts.recompiles),
-}
+    def number(self, name: str) -> int | None:
+        """Return a count by its name, or how long a list is."""
+        found: tuple[str, ...] | int | None = getattr(self, name)
+        return len(found) if isinstance(found, tuple) else found
 
 
 @dataclass(frozen=True)
@@ -167,8 +134,8 @@ class CompiledFunction:
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every count that this torch gives."""
-        for metric, of in METRICS.items():
-            if (value := of(self.counts)) is not None:
+        for metric in METRICS:
+            if (value := self.counts.number(metric)) is not None:
                 yield metric, value
 
 
@@ -207,30 +174,30 @@ class Compiled:
     @property
     def graphs(self) -> float:
         """Graphs that were compiled."""
-        return self._count(lambda counts: counts.graphs)
+        return self._count("graphs")
 
     @property
     def guards(self) -> float:
         """Guards that every later call checks."""
-        return self._count(lambda counts: counts.guards)
+        return self._count("guards")
 
     @property
     def graph_breaks(self) -> float:
         """Graph breaks; lists where and why."""
-        return self._count(lambda counts: counts.graph_breaks)
+        return self._count("graph_breaks")
 
     @property
     def recompiles(self) -> float:
         """Recompiles; lists what and why."""
-        return self._count(lambda counts: counts.recompiles)
+        return self._count("recompiles")
 
     @property
     def propagations(self) -> float:
         """Propagations of DTensor's sharding while the function was traced."""
-        return self._count(lambda counts: counts.propagations)
+        return self._count("propagations")
 
-    def _count(self, of: Callable[[CompileCounts], int | Sequence[object] | None]) -> float:
-        found = of(self.function.counts) if self.function else 0
-        if found is None or isinstance(found, int):
-            return math.nan if found is None else float(found)
-        return Count(len(found), 1, list(map(str, found)))
+    def _count(self, name: str) -> float:
+        found = getattr(self.function.counts, name) if self.function else 0
+        if isinstance(found, tuple):
+            return Count(len(found), 1, found)
+        return math.nan if found is None else float(found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import Measurement, State
@@ -21,13 +22,18 @@ TIMES = {
     "call": (State.CALL, MICROSECONDS),
     "eager": (State.EAGER, MICROSECONDS),
 }
-COUNTS: dict[str, Callable[[CompileCounts], int | None]] = {
-    "graphs": METRICS["graphs"],
-    "breaks": METRICS["graph_breaks"],
-    "guards": lambda counts: counts.guards,
-    "recompiles": METRICS["recompiles"],
-    "propagations": lambda counts: counts.propagations,
+COUNTS = {
+    "graphs": "{graphs}",
+    "breaks": "{graph_breaks}",
+    "guards": "{guards}",
+    "recompiles": "{recompiles}",
+    "propagations": "{propagations}",
+    "fake": "{fake_tensor_hits}+{fake_tensor_misses}",
 }
+TRACING = (
+    "tracing: {propagations} propagations, {sharding_misses} misses of the sharding caches; "
+    "FakeTensor cache: {fake_tensor_hits} hits, {fake_tensor_misses} misses, {fake_tensor_bypasses} not asked"
+)
 EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm", "cold/call")
 LEGEND = (
     "Compiled: quietest blocks, of instructions the least; counts of one cold compile by torch's counters, "
@@ -70,11 +76,10 @@ def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> It
     }
 
     def line(function: CompiledFunction) -> Line:
-        measurement, counts = function.measurement, function.counts
+        measurement, counts = function.measurement, _texts(function.counts)
         cells = [scale.text(measurement.figure(state)) for state, scale in scales.values()]
         cells += [_ratio(measurement)] * bool(scales)
-        cells += [_number(of(counts)) for of in COUNTS.values()]
-        cells += [f"{_number(counts.fake_tensor_hits)}+{_number(counts.fake_tensor_misses)}"]
+        cells += [text.format_map(counts) for text in COUNTS.values()]
         cells += [_samples(measurement)] * bool(scales)
         text, tone = mark(measurement) if scales else ("", Tone.PLAIN)
         return Line(function.name, tuple(cells), text, tuple(_notes(function, view)), tone)
@@ -87,7 +92,7 @@ def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> It
         for test, of_test in compiled.items()
         for backend in dict.fromkeys(function.backend for function in of_test)
     )
-    titles = [*["cold/call"] * bool(scales), *COUNTS, "fake", *["samples"] * bool(scales)]
+    titles = [*["cold/call"] * bool(scales), *COUNTS, *["samples"] * bool(scales)]
     columns = (*(Column(title, scale.name) for title, (_, scale) in scales.items()), *map(Column, titles))
     last = title_of([line for group in groups for line in group.lines])
     yield Table(columns, groups, label_title="compiled", proof_title=last, expendable=EXPENDABLE)
@@ -111,21 +116,18 @@ def _notes(function: CompiledFunction, view: View) -> Iterator[str]:
     listed += [f"recompiled {text}" for text in repeated(counts.recompiles or ())]
     yield from view.listed(listed)
     if view.verbose:
-        yield (
-            f"tracing: {_number(counts.propagations)} propagations, {_number(counts.sharding_misses)} misses "
-            f"of the sharding caches; FakeTensor cache: {_number(counts.fake_tensor_hits)} hits, "
-            f"{_number(counts.fake_tensor_misses)} misses, {_number(counts.fake_tensor_bypasses)} not asked"
-        )
+        yield TRACING.format_map(_texts(counts))
 
 
-def _number(count: int | None) -> str:
-    return NOT_COUNTED if count is None else f"{count:,}"
+def _texts(counts: CompileCounts) -> dict[str, str]:
+    numbers = {field.name: counts.number(field.name) for field in fields(counts)}
+    return {name: NOT_COUNTED if number is None else f"{number:,}" for name, number in numbers.items()}
 
 
 KIND = Kind(
     CompiledFunction.kind,
     document,
-    tuple(METRICS),
+    METRICS,
     judge,
     LIMITS,
     "nothing was compiled; call dtdispatch.compile(fn, *args) in the test",

@@ -73,19 +73,19 @@ def graphs_compiled() -> tuple[int]:
     return (int(_utils().counters["stats"]["unique_graphs"]),)
 
 
-def graph_breaks() -> list[tuple[str, str]] | None:
-    """Return reason and place of each graph break since the last reset."""
+def graph_breaks() -> tuple[str, ...] | None:
+    """Return place and reason of each graph break since the last reset."""
     reasons = getattr(_utils(), "graph_break_reasons", None)
     if reasons is None:
         return None
-    return [(_one_line(each.reason), _place(each.user_stack)) for each in reasons]
+    return tuple(f"{_place(each.user_stack)}: {_one_line(each.reason)}" for each in reasons)
 
 
-def break_of(error: BaseException) -> tuple[str, str] | None:
-    """Return reason and place of the graph break that an error is about, if it is about one."""
+def break_of(error: BaseException) -> str:
+    """Return place and reason of the graph break that an error is about; empty where it is about none."""
     if not isinstance(error, importlib.import_module("torch._dynamo.exc").Unsupported):
-        return None
-    return _one_line(getattr(error, "msg", str(error))), _place(getattr(error, "real_stack", ()))
+        return ""
+    return f"{_place(getattr(error, 'real_stack', ()))}: {_one_line(getattr(error, 'msg', str(error)))}"
 
 
 def compilations() -> list[Any]:
@@ -94,8 +94,26 @@ def compilations() -> list[Any]:
     return list(get()) if get else []
 
 
-def compilations_since(seen: Sequence[Any]) -> list[Any] | None:
-    """Return the compiles that were not seen before; None where torch does not keep them, or not all."""
+def guards_since(seen: Sequence[Any]) -> int | None:
+    """Count the guards of compiles that were not seen before; None where torch does not keep all of these."""
+    compiles = _compilations_since(seen)
+    return None if compiles is None else sum(compiled.guard_count or 0 for compiled in compiles)
+
+
+def recompiles_since(seen: Sequence[Any]) -> tuple[str, ...] | None:
+    """Return name, place and reason of each later compile of a function that had been compiled before."""
+    compiles = _compilations_since(seen)
+    if compiles is None:
+        return None
+    return tuple(
+        f"{compiled.co_name} ({compiled.co_filename}:{compiled.co_firstlineno}): "
+        + _one_line(getattr(compiled, "recompile_reason", None) or NO_REASON)
+        for compiled in compiles
+        if compiled.accumulated_cache_size
+    )
+
+
+def _compilations_since(seen: Sequence[Any]) -> list[Any] | None:
     kept = getattr(_utils(), "_compilation_metrics", None)
     if kept is None:
         return None
@@ -132,24 +150,6 @@ def noticing_compiled_code(note: Callable[[], None]) -> Iterator[None]:
 
     with hooked({"compiled code": handed_to(entered)}):
         yield
-
-
-def guards_of(compiles: Sequence[Any]) -> int:
-    """Count the guards that compiles installed."""
-    return sum(compiled.guard_count or 0 for compiled in compiles)
-
-
-def recompiles_of(compiles: Sequence[Any]) -> list[tuple[str, str, str]]:
-    """Return name, place and reason of each compile of a function that had been compiled before."""
-    return [
-        (
-            compiled.co_name,
-            f"{compiled.co_filename}:{compiled.co_firstlineno}",
-            _one_line(getattr(compiled, "recompile_reason", None) or NO_REASON),
-        )
-        for compiled in compiles
-        if compiled.accumulated_cache_size
-    ]
 
 
 def fake_tensor_counts() -> FakeTensorCounts | None:
