@@ -83,71 +83,42 @@ def test_a_mesh_of_any_size_can_be_measured_on(
     assert add.mesh == "x".join(map(str, shape))
 
 
-def test_rounds_that_the_time_budget_cut_are_not_claimed(group_owner: ProcessGroupOwner) -> None:
-    a, book = sharded(group_owner.mesh(fake(4))), TestResults()
-    with SignatureCapture(book, Plan(rounds=10_000, repeat=1, max_time_s=0.0)):
-        a + a
-    [add] = book.measurements()
-    misses = add.of(State.MISS)
-    assert misses is not None
-    assert add.rounds == len(misses.ns) == 1  # as one alone takes longer than there is
-
-
-def test_a_mesh_has_the_names_that_were_asked_for(group_owner: ProcessGroupOwner) -> None:
-    mesh = group_owner.mesh(fake(2, 4), ("dp", "tp"))
-    assert mesh.mesh_dim_names == ("dp", "tp")
-    assert mesh["tp"].size() == 4
-
-
-def test_a_group_has_a_rank_for_each_place_in_the_mesh(group_owner: ProcessGroupOwner) -> None:
-    group = group_owner.group(fake(2, 4))
-    assert group is dist.group.WORLD
-    assert dist.get_world_size() == 8
-
-
-def test_a_group_may_have_room_for_a_larger_mesh_to_come(group_owner: ProcessGroupOwner) -> None:
+def test_a_group_has_a_rank_for_each_place_in_the_mesh_or_room_for_a_larger_one(
+    group_owner: ProcessGroupOwner,
+) -> None:
     small = group_owner.mesh(fake(2), world_size=8)
-    large = group_owner.mesh(fake(2, 4))
+    large = group_owner.mesh(fake(2, 4), ("dp", "tp"))
     assert (small.size(), large.size(), dist.get_world_size()) == (2, 8, 8)
+    assert large.mesh_dim_names == ("dp", "tp")
+    assert large["tp"].size() == 4
+    assert group_owner.group(fake(2, 4)) is dist.group.WORLD
+    with pytest.raises(MeshError, match=r"needs 16 ranks.* has 8: ask for the largest mesh of a test first"):
+        group_owner.mesh(fake(4, 4))
 
 
-def test_closing_destroys_the_group_and_empties_every_cache() -> None:
+def test_opening_and_closing_empty_every_cache_and_an_owner_can_open_again() -> None:
     owner = ProcessGroupOwner()
-    a = sharded(owner.mesh(fake(4)))
-    a @ a
-    if has_rule("argmax.default"):  # of the Python cache where there is a native one
-        a.argmax(1)
-    assert entries() > 0
-    owner.close()
-    assert not dist.is_initialized()
-    assert entries() == 0
-    assert ShardingCaches().native_stats() == (0, 0)
-
-
-def test_opening_empties_every_cache(group_owner: ProcessGroupOwner) -> None:
-    init_fake_group(4)
-    a = sharded(init_device_mesh("cpu", (4,)))
-    a @ a
-    dist.destroy_process_group()
-    assert entries() > 0
-    group_owner.group(fake(4))
-    assert entries() == 0
-
-
-def test_closing_twice_or_without_a_group_does_nothing() -> None:
-    owner = ProcessGroupOwner()
-    owner.close()
-    owner.group(fake(2))
-    owner.close()
-    owner.close()
-    assert not dist.is_initialized()
-
-
-def test_an_owner_can_open_again_after_it_closed(group_owner: ProcessGroupOwner) -> None:
-    group_owner.group(fake(2))
-    group_owner.close()
-    group_owner.group(fake(8))
-    assert dist.get_world_size() == 8
+    owner.close()  # without a group it does nothing
+    for is_left_to_us in (True, False):
+        init_fake_group(4)
+        a = sharded(init_device_mesh("cpu", (4,)))
+        a @ a
+        dist.destroy_process_group()
+        assert entries() > 0
+        owner.group(fake(4))
+        assert entries() == 0
+        a = sharded(owner.mesh(fake(4)))
+        a @ a
+        if has_rule("argmax.default"):  # of the Python cache where there is a native one
+            a.argmax(1)
+        if not is_left_to_us:  # a test may destroy the group itself
+            dist.destroy_process_group()
+        assert entries() > 0
+        owner.close()
+        owner.close()
+        assert not dist.is_initialized()
+        assert entries() == 0
+        assert ShardingCaches().native_stats() == (0, 0)
 
 
 # An equal mesh on a new group
@@ -215,38 +186,18 @@ def test_a_group_of_the_user_is_used_and_never_destroyed(user_group: Any) -> Non
     assert dist.group.WORLD is user_group
 
 
-def test_a_mesh_that_does_not_fit_the_users_group_is_refused_in_one_line(user_group: Any) -> None:
-    with pytest.raises(MeshError) as raised:
-        ProcessGroupOwner().mesh(fake(4, 4))
-    text = str(raised.value)
-    assert text.startswith("mesh 4x4 needs 16 ranks, and the process group that is open has 8: ")
-    assert "it was open before the test" in text
-    assert "\n" not in text
-
-
-def test_a_second_mesh_that_does_not_fit_our_group_is_refused_with_what_to_do(
-    group_owner: ProcessGroupOwner,
-) -> None:
-    group_owner.group(fake(4))
-    with pytest.raises(MeshError, match=r"needs 8 ranks.* has 4: ask for the largest mesh of a test first"):
-        group_owner.mesh(fake(2, 4))
-
-
-def test_another_backend_than_the_open_groups_is_refused_where_it_was_chosen(user_group: Any) -> None:
+def test_what_does_not_fit_the_users_group_is_refused_in_one_line(user_group: Any) -> None:
     gloo = Place((1,), "cpu", "gloo")
-    with pytest.raises(MeshError, match=r"backend gloo was asked for, and the open process group is fake"):
-        ProcessGroupOwner().group(gloo)
+    too_large = (
+        "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before the test"
+    )
+    other = "backend gloo was asked for, and the open process group is fake"
+    for place, says in ((fake(4, 4), too_large), (gloo, other)):
+        with pytest.raises(MeshError) as raised:
+            ProcessGroupOwner().mesh(place)
+        assert str(raised.value).startswith(says)
+        assert "\n" not in str(raised.value)
     assert ProcessGroupOwner().group(gloo, backend_is_chosen=False) is user_group
-
-
-def test_a_test_may_destroy_the_group_itself() -> None:
-    owner = ProcessGroupOwner()
-    a = sharded(owner.mesh(fake(4)))
-    a @ a
-    dist.destroy_process_group()
-    assert entries() > 0
-    owner.close()
-    assert entries() == 0
 
 
 def test_a_group_that_a_test_opened_in_place_of_ours_is_left_to_it() -> None:
