@@ -88,9 +88,9 @@ class LocalBlock(TransformerBlock):
         super().__init__(sizes)
         self.ranks = ranks
 
-    def forward(self, x: Tensor, rotations: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *rotations: Tensor) -> Tensor:
         """Run the layer."""
-        whole = self.attention(repeated(self.attention_norm(x), self.ranks), rotations)
+        whole = self.attention(repeated(self.attention_norm(x), self.ranks), *rotations)
         x = x + first_part(whole, self.ranks)
         return x + first_part(self.feed_forward(repeated(self.ffn_norm(x), self.ranks)), self.ranks)
 

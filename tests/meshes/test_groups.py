@@ -79,7 +79,8 @@ def test_a_mesh_of_any_size_can_be_measured_on(
     assert misses is not None
     assert hits is not None
     assert 1 <= add.rounds <= 6  # one where a miss alone takes longer
-    assert (len(misses.ns), len(hits.ns)) == (add.rounds, 5 * add.rounds)
+    assert len(misses.ns) == add.rounds
+    assert 1 <= len(hits.ns) <= 5 * add.rounds  # fewer where a hit takes long
     assert add.mesh == "x".join(map(str, shape))
 
 
@@ -188,9 +189,7 @@ def test_a_group_of_the_user_is_used_and_never_destroyed(user_group: Any) -> Non
 
 def test_what_does_not_fit_the_users_group_is_refused_in_one_line(user_group: Any) -> None:
     gloo = Place((1,), "cpu", "gloo")
-    too_large = (
-        "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before the test"
-    )
+    too_large = "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before"
     other = "backend gloo was asked for, and the open process group is fake"
     for place, says in ((fake(4, 4), too_large), (gloo, other)):
         with pytest.raises(MeshError) as raised:

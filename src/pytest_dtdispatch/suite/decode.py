@@ -15,29 +15,20 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from pytest_dtdispatch.suite.llama import LAYERS, FeedForward, RMSNorm, Sizes, fill_weights
+from pytest_dtdispatch.suite.llama import LAYERS, Attention, Sizes, TransformerBlock, fill_weights
 
 STREAMS = 2  # decoded together
 HEADS, TOKENS = 0, 2  # dimensions of a cache: the one that is split, the one that grows
 Decode = Callable[[int], Any]  # one token, given its number
 
 
-class CachedAttention(nn.Module):
+class CachedAttention(Attention):
     """Attention of one token to all before it, whose keys and values are kept."""
 
     keys: Tensor
     values: Tensor
 
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.head_width = sizes.head_width
-        inner = sizes.heads * sizes.head_width
-        self.wq = nn.Linear(sizes.width, inner, bias=False)
-        self.wk = nn.Linear(sizes.width, inner, bias=False)
-        self.wv = nn.Linear(sizes.width, inner, bias=False)
-        self.wo = nn.Linear(inner, sizes.width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *_: Tensor) -> Tensor:
         """Append a token to the cache, and attend to all of it."""
         q, k, v = (self.heads_of(linear(x)) for linear in (self.wq, self.wk, self.wv))
         self.keys = torch.cat([self.keys, k], dim=TOKENS)
@@ -51,21 +42,6 @@ class CachedAttention(nn.Module):
         return x.view(*x.shape[:2], -1, self.head_width).permute(2, 0, 1, 3)
 
 
-class DecodeLayer(nn.Module):
-    """One layer: attention and a feed-forward block, each after a norm and beside a residual."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.attention_norm, self.attention = RMSNorm(sizes.width), CachedAttention(sizes)
-        self.ffn_norm, self.feed_forward = RMSNorm(sizes.width), FeedForward(sizes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Run the layer on one token."""
-        x = x + self.attention(self.attention_norm(x))
-        out: Tensor = x + self.feed_forward(self.ffn_norm(x))
-        return out
-
-
 class Decoder(nn.Module):
     """Layers that decode, one token after the other.
 
@@ -76,7 +52,9 @@ class Decoder(nn.Module):
 
     def __init__(self, sizes: Sizes, empty: Callable[[int], Tensor]) -> None:
         super().__init__()
-        self.layers = nn.ModuleDict({str(number): DecodeLayer(sizes) for number in range(LAYERS)})
+        self.layers = nn.ModuleDict(
+            {str(number): TransformerBlock(sizes, CachedAttention) for number in range(LAYERS)}
+        )
         self.empty, self.cached = empty, -1
 
     @torch.no_grad()
@@ -108,9 +86,13 @@ def decode_token(mesh: DeviceMesh) -> Decode:
         cache = torch.zeros(sizes.heads, STREAMS, tokens, sizes.head_width, device=device)
         return distribute_tensor(cache, mesh, [Shard(HEADS)])
 
+    heads = {f"attention.{name}": ColwiseParallel(use_local_output=False) for name in ("wq", "wk", "wv")}
+    widths = {f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")}
+    outputs = {name: RowwiseParallel() for name in ("attention.wo", "feed_forward.w2")}
+    plan: dict[str, Any] = {**heads, **widths, **outputs}
     model = Decoder(sizes, empty).to(device)
     for layer in model.layers.values():
-        parallelize_module(layer, mesh, _layer_plan())
+        parallelize_module(layer, mesh, plan)
     return decoding(model, sizes, device)
 
 
@@ -130,15 +112,3 @@ def decoding(model: nn.Module, sizes: Sizes, device: str) -> Decode:
     fill_weights(model)
     x = torch.ones(STREAMS, 1, sizes.width, device=device)
     return lambda number: model(x, number)
-
-
-def _layer_plan() -> dict[str, Any]:
-    return {
-        "attention.wq": ColwiseParallel(use_local_output=False),
-        "attention.wk": ColwiseParallel(use_local_output=False),
-        "attention.wv": ColwiseParallel(use_local_output=False),
-        "attention.wo": RowwiseParallel(),
-        "feed_forward.w1": ColwiseParallel(),
-        "feed_forward.w2": RowwiseParallel(),
-        "feed_forward.w3": ColwiseParallel(),
-    }

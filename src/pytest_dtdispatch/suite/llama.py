@@ -104,14 +104,14 @@ class FeedForward(nn.Module):
 class TransformerBlock(nn.Module):
     """One layer: attention and a feed-forward block, each after a norm and beside a residual."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, attention: Callable[[Sizes], nn.Module] = Attention) -> None:
         super().__init__()
-        self.attention_norm, self.attention = RMSNorm(sizes.width), Attention(sizes)
+        self.attention_norm, self.attention = RMSNorm(sizes.width), attention(sizes)
         self.ffn_norm, self.feed_forward = RMSNorm(sizes.width), FeedForward(sizes)
 
-    def forward(self, x: Tensor, rotations: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *rotations: Tensor) -> Tensor:
         """Run the layer."""
-        x = x + self.attention(self.attention_norm(x), rotations)
+        x = x + self.attention(self.attention_norm(x), *rotations)
         out: Tensor = x + self.feed_forward(self.ffn_norm(x))
         return out
 

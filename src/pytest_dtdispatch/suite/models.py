@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -86,15 +85,11 @@ def mlp_loss(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Ten
     return loss
 
 
-def fsdp_training_step(mesh: DeviceMesh) -> Work:
+def fsdp_training_step(mesh: DeviceMesh, **options: Any) -> Work:
     """Prepare a training step of four linear layers under FSDP2 with AdamW, and take the first one.
 
     The first step makes the optimizer's state; those after it are what training repeats.
     """
-    return _fsdp_step(mesh)
-
-
-def _fsdp_step(mesh: DeviceMesh, **options: Any) -> Work:
     model = four_layers(mesh.device_type)
     shard = fully_shard()
     for layer in model:
@@ -119,29 +114,25 @@ def four_layers(device: str) -> torch.nn.Sequential:
     return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(4)))
 
 
-def fsdp_step_or_skip(mesh: DeviceMesh) -> Work:
+def fsdp_step_or_skip(mesh: DeviceMesh, **options: Any) -> Work:
     """Prepare the same step; skip the test where this torch runs FSDP2 on no CPU."""
-    return _or_skip(fsdp_training_step, mesh)
+    try:
+        return fsdp_training_step(mesh, **options)
+    except RuntimeError as error:
+        if "requires CUDA" not in str(error):
+            raise
+        pytest.skip(f"torch {torch.__version__}: {error}")
 
 
 def fsdp_columns_step_or_skip(mesh: DeviceMesh) -> Work:
     """Prepare the same step, each weight split by its columns; skip the test where this torch cannot."""
     if "shard_placement_fn" not in inspect.signature(fully_shard()).parameters:
         pytest.skip(f"torch {torch.__version__}: fully_shard has no shard_placement_fn")
-    return _or_skip(partial(_fsdp_step, shard_placement_fn=_by_columns), mesh)
 
+    def by_columns(parameter: torch.nn.Parameter) -> Shard | None:
+        return Shard(1) if parameter.ndim > 1 else None
 
-def _by_columns(parameter: torch.nn.Parameter) -> Shard | None:
-    return Shard(1) if parameter.ndim > 1 else None
-
-
-def _or_skip(make: Callable[[DeviceMesh], Work], mesh: DeviceMesh) -> Work:
-    try:
-        return make(mesh)
-    except RuntimeError as error:
-        if "requires CUDA" not in str(error):
-            raise
-        pytest.skip(f"torch {torch.__version__}: {error}")
+    return fsdp_step_or_skip(mesh, shard_placement_fn=by_columns)
 
 
 def split_parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> torch.nn.Parameter:

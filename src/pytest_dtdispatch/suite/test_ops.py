@@ -53,7 +53,11 @@ def test_add_flattened(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> Non
 def test_all_reduce(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Sum over both dimensions, before the mesh is flattened and after: newer versions then reduce once."""
     mesh = mesh_factory((4, 2), dim_names=("dp", "tp"))
-    reduce = all_reduce(mesh)
+    summands = DTensor.from_local(torch.rand(16, 16, device=mesh.device_type), mesh, [Partial()] * 2)
+
+    def reduce() -> DTensor:
+        return summands.redistribute(placements=[Replicate()] * 2)
+
     dtdispatch.call(reduce, name="all_reduce")
     each = dtdispatch.steps(reduce, name="by dimension")
     flattened_or_skip(mesh)
@@ -61,12 +65,6 @@ def test_all_reduce(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     together = dtdispatch.steps(reduce, name="flattened")
     assert together.misses_per_step == each.misses_per_step == 0
     assert together.collectives_per_step <= each.collectives_per_step
-
-
-def all_reduce(mesh: DeviceMesh) -> Callable[[], Any]:
-    """Prepare to sum what the ranks of both dimensions have."""
-    summands = DTensor.from_local(torch.rand(16, 16, device=mesh.device_type), mesh, [Partial()] * 2)
-    return lambda: summands.redistribute(placements=[Replicate()] * 2)
 
 
 def flattened_or_skip(mesh: DeviceMesh) -> Any:
@@ -118,21 +116,21 @@ def test_foreach_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> 
     dtdispatch.scaling(foreach_add, LENGTHS)
 
 
-def test_mesh_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Add on meshes of one to three dimensions, 4 ranks in each."""
+def adds_on(mesh_factory: MeshFactory, shape: Callable[[int], tuple[int, ...]]) -> Callable[[int], Any]:
+    """Prepare what adds on a mesh of a size."""
 
-    def add(dimensions: int) -> Callable[[], Any]:
-        a = rows_split(mesh_factory((4,) * dimensions), *SHAPE)
+    def add(size: int) -> Callable[[], Any]:
+        a = rows_split(mesh_factory(shape(size)), *SHAPE)
         return lambda: a + a
 
-    dtdispatch.scaling(add, DIMENSIONS)
+    return add
+
+
+def test_mesh_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Add on meshes of one to three dimensions, 4 ranks in each."""
+    dtdispatch.scaling(adds_on(mesh_factory, lambda dimensions: (4,) * dimensions), DIMENSIONS)
 
 
 def test_world_size(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Add on 4 to 65,536 ranks."""
-
-    def add(ranks: int) -> Callable[[], Any]:
-        a = rows_split(mesh_factory((ranks,)), *SHAPE)
-        return lambda: a + a
-
-    dtdispatch.scaling(add, WORLD_SIZES)
+    dtdispatch.scaling(adds_on(mesh_factory, lambda ranks: (ranks,)), WORLD_SIZES)
