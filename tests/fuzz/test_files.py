@@ -28,7 +28,7 @@ from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results, parse_e
 from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
 from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.report.run import KEY, ReportedRun, decode_run, encode_run
-from tests.fuzz.inputs import TRIED, assert_one_line, changed, fuzzed, odd_texts, spoiled
+from tests.fuzz.inputs import assert_one_line, changed, fuzzed, odd_texts, spoiled
 
 METRICS = metric_names()
 NAME = "t.py::test_add::add.Tensor(f32[8]S0, f32[8]S0)@4"
@@ -55,7 +55,6 @@ def oracle_rows(text: str) -> dict[tuple[str, str], tuple[int, Fraction]]:
 @fuzzed
 @given(text=spoiled(EXPECTED), found=some.lists(some.integers(0, 2**63), max_size=3))
 def test_expected_results_as_text(text: str, found: list[int]) -> None:
-    TRIED["files of expected results"] += 1
     try:
         rows = parse_expected(text, "e.csv", METRICS).rows
     except ValueError as error:
@@ -80,7 +79,6 @@ def test_expected_results_as_text(text: str, found: list[int]) -> None:
 def test_a_result_at_the_edge_of_its_margin(
     expected: int, margin: float, away: int, up: bool, where: str
 ) -> None:
-    TRIED["results at a margin"] += 1
     room = int(expected * Fraction(repr(margin)))
     value = max(0, expected + (room if up else -room) * (where == "edge") + away)
     row = ExpectedRow("t", "dispatch_hit_ns", expected, margin)
@@ -103,7 +101,6 @@ def assert_no_wrong_pass(rows: Any, results: list[MetricValue]) -> None:
 @fuzzed
 @given(text=spoiled(RESULTS))
 def test_results_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    TRIED["files of results"] += 1
     path = tmp_path_factory.getbasetemp() / "fuzzed.csv"
     path.write_bytes(text.encode("utf-8", "surrogateescape" if text.isascii() else "surrogatepass"))
     try:
@@ -134,7 +131,6 @@ SAVED = {"benchmarks": [], KEY: json.loads(json.dumps(encode_run(ReportedRun(mea
     threshold=some.sampled_from([0.1, 0.5]),
 )
 def test_a_saved_run(run: tuple[Any, list[Any]], slower: float, threshold: float) -> None:
-    TRIED["saved runs"] += 1
     try:
         base = decode_run(run[0])
     except ValueError as error:
@@ -193,7 +189,6 @@ RECORDED = {
 @fuzzed
 @given(content=changed(RECORDED))
 def test_a_file_to_judge(content: tuple[Any, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
-    TRIED["files of A/B runs"] += 1
     path = tmp_path_factory.getbasetemp() / "fuzzed.json"
     path.write_text(json.dumps(content[0]))
     run = recorded(path)
@@ -223,7 +218,6 @@ def recorded(path: Path) -> Run | None:
 @fuzzed
 @given(text=some.one_of(spoiled(json.dumps(RECORDED)), odd_texts))
 def test_a_file_to_judge_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    TRIED["files of A/B runs"] += 1
     path = tmp_path_factory.getbasetemp() / "fuzzed.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     recorded(path)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.plugin.settings import KEYWORDS, WITH_FLAG, WITH_INI, Setting
-from tests.fuzz.inputs import TRIED, odd_texts, of_runs
+from tests.fuzz.inputs import odd_texts, of_runs
 from tests.plugin_runs import run, text_of
 
 pytestmark = pytest.mark.torch
@@ -36,55 +35,40 @@ def test_nothing(): pass
 """
 
 
-def ends_well(result: pytest.RunResult, gates: Sequence[str]) -> None:
-    text = text_of(result)
-    for frame in ("pytest_dtdispatch/", "INTERNALERROR", "Traceback"):
-        assert frame not in text, text
-    assert result.ret in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR), text
-    assert not gates or result.ret != pytest.ExitCode.OK, text
-
-
-@pytest.fixture
-def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder whose test is written anew for each run: a compiled one would be taken for it."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return pytester
-
-
-@of_runs
-@given(given_flags=some.lists(some.tuples(some.sampled_from(FLAGS), values), max_size=3))
-def test_flags(folder: pytest.Pytester, given_flags: list[tuple[Setting, str]]) -> None:
-    TRIED["runs of pytest"] += 1
-    folder.makepyfile(test_fuzzed=TEST.format(marker=""))
-    words = ["--dtdispatch"]
-    for setting, value in given_flags:
-        words.append(f"{setting.flag}={value}" if setting.metavar else setting.flag)
-    gates = [
-        word for word in words if word.partition("=")[0] in ("--dtdispatch-max", "--dtdispatch-expected")
-    ]
-    ends_well(run(folder, *words), gates)
-
-
-@of_runs
-@given(name=some.sampled_from(INI_NAMES), value=values.filter(str.isprintable))
-def test_an_ini_file(folder: pytest.Pytester, name: str, value: str) -> None:
-    TRIED["runs of pytest"] += 1
-    folder.makepyfile(test_fuzzed=TEST.format(marker=""))
-    folder.path.joinpath("pytest.ini").write_text(f"[pytest]\n{name} = {value}\n", encoding="utf-8")
-    ends_well(run(folder, "--dtdispatch"), [])
-
-
 written_values = some.one_of(
     values.map(repr),
     some.integers().map(repr),
     some.sampled_from(["Broken()", "[Broken()]", "None", "float('nan')", "()", "2.7", "True", "{}"]),
 )
+flags = some.lists(some.tuples(some.sampled_from(FLAGS), values), max_size=3)
+ini_lines = some.builds("{} = {}".format, some.sampled_from(INI_NAMES), values.filter(str.isprintable))
+markers = some.builds("@pytest.mark.dtdispatch({}={})".format, some.sampled_from(KEYWORDS), written_values)
+nothing = some.just("")
 
 
 @of_runs
-@given(keyword=some.sampled_from(KEYWORDS), value=written_values)
-def test_a_marker(folder: pytest.Pytester, keyword: str, value: str) -> None:
-    TRIED["runs of pytest"] += 1
-    folder.path.joinpath("pytest.ini").write_text("[pytest]\n")
-    folder.makepyfile(test_fuzzed=TEST.format(marker=f"@pytest.mark.dtdispatch({keyword}={value})"))
-    ends_well(run(folder, "--dtdispatch"), [])
+@given(
+    sources=some.one_of(
+        some.tuples(flags, nothing, nothing),
+        some.tuples(some.just([]), ini_lines, nothing),
+        some.tuples(some.just([]), nothing, markers),
+    )
+)
+def test_a_run(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    sources: tuple[list[tuple[Setting, str]], str, str],
+) -> None:
+    # The test is written anew for each run: a compiled one would be taken for it.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    given_flags, ini_line, marker = sources
+    pytester.path.joinpath("pytest.ini").write_text(f"[pytest]\n{ini_line}\n", encoding="utf-8")
+    pytester.makepyfile(test_fuzzed=TEST.format(marker=marker))
+    words = [f"{one.flag}={value}" if one.metavar else one.flag for one, value in given_flags]
+    result = run(pytester, "--dtdispatch", *words)
+    text = text_of(result)
+    for frame in ("pytest_dtdispatch/", "INTERNALERROR", "Traceback"):
+        assert frame not in text, text
+    assert result.ret in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR), text
+    if any(word.startswith(("--dtdispatch-max=", "--dtdispatch-expected=")) for word in words):
+        assert result.ret != pytest.ExitCode.OK, text

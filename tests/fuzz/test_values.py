@@ -16,7 +16,7 @@ from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.text import MOST_SHOWN, shown
 from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 from pytest_dtdispatch.plugin.settings import SETTINGS
-from tests.fuzz.inputs import TRIED, assert_one_line, fuzzed, odd_texts, odd_values, spoiled
+from tests.fuzz.inputs import assert_one_line, fuzzed, odd_texts, odd_values, spoiled
 
 GOOD = {
     "choice": "fake", "count": "20", "exports": "csv:out.csv", "files": "out.csv",
@@ -85,7 +85,6 @@ def test_every_kind_of_value_is_tried() -> None:
 @given(data=some.data())
 def test_a_text_of_a_flag_or_an_ini_file(kind: str, data: some.DataObject) -> None:
     text = data.draw(some.one_of(odd_texts, spoiled(GOOD[kind])))
-    TRIED["flags and ini values"] += 1
     read = tell(kind, text)
     assert read is None or MEANS_SOMETHING[kind](read)
     if re.fullmatch(r"[1-9][0-9]{0,2}", text):  # what is plainly a number is one
@@ -102,7 +101,6 @@ def test_a_text_of_a_flag_or_an_ini_file(kind: str, data: some.DataObject) -> No
 @fuzzed
 @given(value=odd_values)
 def test_a_value_of_a_marker(kind: str, value: Any) -> None:
-    TRIED["values of markers"] += 1
     read = tell(kind, value)
     assert read is None or MEANS_SOMETHING[kind](read)
     if read is not None and kind in ("count", "ranks"):

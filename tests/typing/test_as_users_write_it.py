@@ -47,10 +47,10 @@ def test_a_capture_gives_results(dtdispatch: DtDispatch, weight: DTensor) -> Non
         miss: float | None = row.median_ns(State.MISS)
         hit: Samples | None = row.of(State.HIT)
         overhead: float | None = row.overhead_ns
+        name: str = row.label
         assert miss is None or miss > 0
         assert hit is None or hit.median_ns > 0
         assert overhead is None or row.steady_ns is not None
-        name: str = row.label
         assert row.op in name
     is_measured: bool = dtdispatch.enabled
     assert bool(rows) is is_measured
@@ -60,16 +60,8 @@ def test_a_call_gives_what_the_callable_gives(dtdispatch: DtDispatch, weight: DT
     def total(tensor: torch.Tensor) -> float:
         return float(tensor.to_local().sum()) if isinstance(tensor, DTensor) else 0.0
 
-    given: float = dtdispatch.call(total, weight, name="total")
+    given: float = dtdispatch.call(total, weight, name="total", setup=lambda: (weight,))
     assert isinstance(given, float)
-
-
-def fresh(weight: DTensor) -> Callable[[], tuple[DTensor]]:
-    return lambda: (weight,)
-
-
-def test_a_call_takes_a_setup(dtdispatch: DtDispatch, weight: DTensor) -> None:
-    dtdispatch.call(lambda tensor: tensor + tensor, weight, name="double", setup=fresh(weight))
 
 
 def test_steps_are_counted(dtdispatch: DtDispatch, weight: DTensor) -> None:
@@ -85,12 +77,10 @@ def test_steps_are_counted(dtdispatch: DtDispatch, weight: DTensor) -> None:
     assert not sizes
 
 
-def batches() -> Iterator[torch.Tensor]:
-    for size in (2, 4, 2, 4):
-        yield torch.rand(size, 8)
-
-
 def test_steps_take_inputs(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    def batches() -> Iterator[torch.Tensor]:
+        yield from (torch.rand(size, 8) for size in (2, 4, 2, 4))
+
     def step(batch: torch.Tensor) -> torch.Tensor:
         return distribute_tensor(batch, device_mesh, [Replicate()]).sum()
 
@@ -112,58 +102,38 @@ def test_a_scaling_is_fitted(dtdispatch: DtDispatch, device_mesh: DeviceMesh) ->
     assert isinstance(fit.exponent, float)
 
 
-def test_variants_are_compared(dtdispatch: DtDispatch, weight: DTensor) -> None:
-    local = weight.to_local()
+def test_variants_are_compared_compiled_and_budgeted(dtdispatch: DtDispatch, weight: DTensor) -> None:
     compared: Compared = dtdispatch.compare({"dtensor": lambda: weight + weight, "same": lambda: weight * 2})
-    assert list(compared) == ["dtensor", "same"]
     median: float | None = compared["same"].median_ns
+    assert list(compared) == ["dtensor", "same"]
     assert (median is None) is not dtdispatch.enabled
-    assert local.shape[1] == 8
-
-
-def test_a_function_is_compiled(dtdispatch: DtDispatch) -> None:
-    compiled: Compiled = dtdispatch.compile(
-        lambda tensor: tensor + 1, torch.rand(4), backend="eager", name="plus"
-    )
+    compiled: Compiled = dtdispatch.compile(lambda t: t + 1, torch.rand(4), backend="eager", name="plus")
     graphs: float = compiled.graphs
     assert graphs in (0, 1)
-
-
-def test_a_budget_is_taken(dtdispatch: DtDispatch, weight: DTensor) -> None:
-    budget = dtdispatch.budget(lambda: weight + weight, steps=4, name="step")
-    shown: str = str(budget)
+    shown: str = str(dtdispatch.budget(lambda: weight + weight, steps=4, name="step"))
     assert shown is not None
 
 
 @pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))
-def test_a_marker_is_taken(device_mesh: DeviceMesh) -> None:
-    assert device_mesh.ndim == 2
-
-
-def test_a_mesh_is_made(mesh_factory: Callable[..., DeviceMesh]) -> None:
-    mesh = mesh_factory((2, 2), dim_names=("dp", "tp"))
-    assert mesh.shape == (2, 2)
+def test_meshes_are_made(device_mesh: DeviceMesh, mesh_factory: Callable[..., DeviceMesh]) -> None:
+    assert device_mesh.shape == mesh_factory((2, 2), dim_names=("dp", "tp")).shape == (2, 2)
 
 
 class Blocks:
     """A result of a kind of its own."""
 
-    kind = "blocks"
-
-    def __init__(self, name: str, blocks: int) -> None:
-        self.name = name
-        self.blocks = blocks
+    kind, name = "blocks", "model"
 
     def rows(self) -> tuple[Measurement, ...]:
         return ()
 
     def metrics(self) -> list[tuple[str, int]]:
-        return [("blocks", self.blocks)]
+        return [("blocks", 12)]
 
 
 def test_a_result_of_ones_own_is_recorded(dtdispatch: DtDispatch) -> None:
     if not dtdispatch.enabled:  # else its kind must be registered
-        dtdispatch.record(Blocks("model", 12))
+        dtdispatch.record(Blocks())
 
 
 def test_outside_of_pytest() -> None:
