@@ -18,6 +18,7 @@ from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import ScalingError
 from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.report.document import Paragraph, Tone, View
 from pytest_dtdispatch.scaling import (
     PASSES,
@@ -170,9 +171,11 @@ def test_exponents_have_two_decimals_and_no_negative_zero(value: float, text: st
 Make = Callable[..., Any]
 
 
-def measure(make: Callable[[int], Any], *sizes: int, rounds: int = 1) -> dict[int, list[Figures]]:
+def measure(
+    make: Callable[[int], Any], *sizes: int, rounds: int = 1, run: Any = run_call
+) -> dict[int, list[Figures]]:
     plan = Plan(rounds, repeat=2, quick_warmup=0)
-    measured, places = run_and_measure_sizes(make, sizes, ShardingCaches(), plan)
+    measured, places = run_and_measure_sizes(run, make, sizes, ShardingCaches(), plan)
     assert list(measured) == list(places) == sorted(sizes)
     return measured
 
@@ -230,7 +233,7 @@ def test_what_is_made_must_be_callable_and_what_it_raises_passes_through() -> No
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("drift", [-0.02, 0.02])
 def test_a_machine_that_drifts_does_not_push_the_interval_off_the_exponent(
-    monkeypatch: pytest.MonkeyPatch, exponent: float, drift: float
+    exponent: float, drift: float
 ) -> None:
     clock = [0]
 
@@ -247,8 +250,7 @@ def test_a_machine_that_drifts_does_not_push_the_interval_off_the_exponent(
             clock[0] += 1
             return figures(State.HIT, round(1e9 * self.size**exponent * (1 + drift * clock[0])))
 
-    run = "pytest_dtdispatch.measuring.repeat.run_call"
-    monkeypatch.setattr(run, lambda call: (None, Scripted(call())))
-    fit = fit_scaling("drifting", measure(lambda size: lambda: size, 8, 16, 32, 64)).hit
+    taken = measure(lambda size: lambda: size, 8, 16, 32, 64, run=lambda call: (None, Scripted(call())))
+    fit = fit_scaling("drifting", taken).hit
     assert fit.low < exponent < fit.high
     assert fit.exponent == pytest.approx(exponent, abs=0.05)

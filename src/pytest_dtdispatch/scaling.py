@@ -16,7 +16,6 @@ from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, V
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.plan import Plan
-    from pytest_dtdispatch.measuring.repeat import RanCall
     from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 PASSES = 7  # odd, so that the median of their exponents is one of them
@@ -138,24 +137,34 @@ def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
 
 
 def run_and_measure_sizes(
-    make: Make, sizes: Sequence[int], caches: ShardingCaches, plan: Plan
+    run: Callable[[Callable[[], Any]], tuple[Any, Any]],
+    make: Make,
+    sizes: Sequence[int],
+    caches: ShardingCaches,
+    plan: Plan,
 ) -> tuple[dict[int, list[Figures]], dict[int, str]]:
     """Make and run a callable at each size for the program, the largest first; then measure them in turn.
 
     Each pass goes through all sizes, every second one from the smallest: a machine that drifts makes the
     passes differ, and not all of them slope the same way.
 
+    Args:
+        run: makes a call, and returns its result with what repeats and measures it.
+        make: what is called at each size.
+        sizes: in any order.
+        caches: of sharding propagation.
+        plan: how much is measured in all passes.
+
     Returns:
         The figures of each pass, and the mesh as text, of each size, the smallest first.
     """
     __tracebackhide__ = True
     from pytest_dtdispatch.measuring.guard import callable_at
-    from pytest_dtdispatch.measuring.repeat import run_call
     from pytest_dtdispatch.torchapi.tensors import wait_for
 
-    ran: dict[int, RanCall] = {}
+    ran: dict[int, Any] = {}
     for size in sorted(sizes, reverse=True):
-        result, ran[size] = run_call(callable_at(make, size))
+        result, ran[size] = run(callable_at(make, size))
         wait_for(result)
     for one in ran.values():
         one.settle_again()

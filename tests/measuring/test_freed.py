@@ -13,6 +13,7 @@ from torch import nn
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.measurement import Figures, State
+from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import FEW, measured_call
@@ -307,7 +308,7 @@ def variants(x: torch.Tensor, writes_and_runs_once: Callable[[], None]) -> None:
 
 def sizes(x: torch.Tensor, writes_and_runs_once: Callable[[], None]) -> None:
     make = {2: lambda: x.add_(1), 1: writes_and_runs_once}
-    run_and_measure_sizes(make.__getitem__, (1, 2), ShardingCaches(), FEW)
+    run_and_measure_sizes(run_call, make.__getitem__, (1, 2), ShardingCaches(), FEW)
 
 
 @pytest.mark.parametrize("measure", [variants, sizes])

@@ -14,6 +14,7 @@ from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -56,7 +57,7 @@ def call(a: Any, sampler: Sampler, one_thread: bool) -> None:
 
 def sizes(a: Any, sampler: Sampler, one_thread: bool) -> None:
     plan = Plan(7, 1, sampler=sampler, one_thread=one_thread)
-    run_and_measure_sizes(lambda n: lambda: torch.stack([a] * n), (1, 2), ShardingCaches(), plan)
+    run_and_measure_sizes(run_call, lambda n: lambda: torch.stack([a] * n), (1, 2), ShardingCaches(), plan)
 
 
 def compiled(a: Any, sampler: Sampler, one_thread: bool) -> None:

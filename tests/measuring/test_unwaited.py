@@ -21,6 +21,7 @@ from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
@@ -61,7 +62,7 @@ def gather(request: pytest.FixtureRequest, block: Block, shard: Make, mesh: Devi
 
 
 def sizes_of(fn: Callable[[], Any], plan: Plan) -> Any:
-    return run_and_measure_sizes(lambda _: fn, (1, 2), ShardingCaches(), plan)
+    return run_and_measure_sizes(run_call, lambda _: fn, (1, 2), ShardingCaches(), plan)
 
 
 def left_by(body: Callable[[], Any]) -> int:

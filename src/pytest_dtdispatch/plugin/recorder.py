@@ -327,6 +327,7 @@ class Recorder(api.DtDispatch):
         self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
         __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.repeat import run_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         if self._mode is not Mode.TIMES:  # a limit that cannot be judged fails
@@ -336,7 +337,8 @@ class Recorder(api.DtDispatch):
             return scaling
         name = self._row_name("scaling", make, name)
         with self._measuring("scaling", name, *(row_name(name, size) for size in sizes)):
-            measured, places = run_and_measure_sizes(make, sizes, ShardingCaches(), self._plan)
+            caches = ShardingCaches()
+            measured, places = run_and_measure_sizes(run_call, make, sizes, caches, self._plan)
         for size, passes in measured.items():
             self.results.enter_call(row_name(name, size), places[size], merge(passes))
         scaling = fit_scaling(name, measured, max_exponent)
