@@ -17,7 +17,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.plugin.ab_process import Collected
-from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
+from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, measure_source
 
 pytestmark = pytest.mark.torch
 PLUGIN = "-ppytest_dtdispatch.plugin.ab_process"
@@ -37,23 +37,7 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def test_each_row_has_a_median_of_each_pass(pytester: pytest.Pytester, answer: Path) -> None:
-    pytester.makepyfile(TEN_LINES)
-    result = measure(pytester, PLUGIN)
-    assert result.ret == 0
-    rows = read(answer)["rows"]
-    test = "test_each_row_has_a_median_of_each_pass.py::test_add"
-    assert set(rows) == {f"{test}::{ADD}::{state}" for state in ("miss", "hit", "local")}
-    hit = rows[f"{test}::{ADD}::hit"]
-    assert len(hit["medians_ns"]) == 3
-    assert hit["samples"] == 3 * 6
-    assert 0 < hit["quietest_ns"] <= min(hit["medians_ns"])
-
-
-def test_fixtures_are_set_up_anew_in_each_pass(pytester: pytest.Pytester, answer: Path) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
+PASSES = """
 def note(word):
     with open("noted", "a") as file:
         file.write(word + " ")
@@ -71,29 +55,39 @@ def test_add(dtdispatch, device_mesh, module_wide, rows):
     with dtdispatch.capture():
         a + a
 """
-    )
-    measure(pytester, PLUGIN)
+
+
+def test_each_row_has_a_median_of_each_pass_with_fixtures_of_its_own(
+    pytester: pytest.Pytester, answer: Path
+) -> None:
+    measure_source(pytester, PASSES, PLUGIN)
     assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"] * 3
-    assert all(len(row["medians_ns"]) == 3 for row in read(answer)["rows"].values())
+    rows = read(answer)["rows"]
+    add = "add.Tensor(f32[{0},8]S0, f32[{0},8]S0)@4"
+    assert set(rows) == {
+        f"test_it.py::test_add[{extent}]::{add.format(extent)}::{state}"
+        for extent in (8, 16)
+        for state in ("miss", "hit", "local")
+    }
+    assert all(len(row["medians_ns"]) == 3 for row in rows.values())
+    hit = rows[f"test_it.py::test_add[8]::{add.format(8)}::hit"]
+    assert hit["samples"] == 3 * 6
+    assert 0 < hit["quietest_ns"] <= min(hit["medians_ns"])
 
 
 NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n        file.write('x')\n    assert "
 
 
-def test_a_test_that_fails_ends_the_run_after_its_pass(pytester: pytest.Pytester, answer: Path) -> None:
-    pytester.makepyfile(NOTES + "False")
-    assert measure(pytester, PLUGIN).ret == 1
+def test_a_test_that_fails_ends_the_run_after_its_pass_and_no_tests_are_no_success(
+    pytester: pytest.Pytester, answer: Path
+) -> None:
+    assert measure_source(pytester, f"{NOTES}False", PLUGIN).ret == 1
     assert (pytester.path / "noted").read_text() == "x"
-
-
-def test_a_file_without_tests_is_no_success(pytester: pytest.Pytester, answer: Path) -> None:
-    pytester.makepyfile("")
-    assert measure(pytester, PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert measure_source(pytester, "", PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_without_its_variables_the_plugin_does_nothing(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(NOTES + "True")
-    assert measure(pytester, PLUGIN).ret == 0
+    assert measure_source(pytester, f"{NOTES}True", PLUGIN).ret == 0
     assert (pytester.path / "noted").read_text() == "x"
 
 
@@ -102,18 +96,8 @@ def test_without_its_variables_the_plugin_does_nothing(pytester: pytest.Pytester
 def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One interpreter on both sides; nothing is said of the verdicts, which the machine may spoil."""
     path = tmp_path / "ab.json"
-    words = [
-        "--base",
-        sys.executable,
-        "--head",
-        sys.executable,
-        "--pairs",
-        "1",
-        "--passes",
-        "2",
-        "--confirm",
-        "1",
-    ]
+    words = ["--base", sys.executable, "--head", sys.executable]
+    words += ["--pairs", "1", "--passes", "2", "--confirm", "1"]
     tests = ["--pyargs", "pytest_dtdispatch.suite.test_ops::test_add[4]", "--dtdispatch-rounds=3"]
     status = main(["ab", *words, "--json", str(path), "--", *tests])
     out, _ = capsys.readouterr()
@@ -143,19 +127,6 @@ def test_a_real_process_that_collects_nothing(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_metric_that_is_no_time_is_refused_in_one_line(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
-) -> None:
-    sampler = InstructionSampler(lambda: (WallClock().meter, None))
-    monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
-    pytester.makepyfile(TEN_LINES)
-    result = measure(pytester, PLUGIN, "--dtdispatch-metric=clock-counts")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["ERROR: --dtdispatch-metric clock-counts: this A/B run compares times; say before -- *"]
-    )
-
-
 @pytest.fixture
 def counted(answer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ask for counts, of one pass."""
@@ -164,9 +135,7 @@ def counted(answer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return answer
 
 
-STEPS = (
-    IMPORTS
-    + """
+STEPS = """
 from torch.distributed.tensor import Replicate
 
 def test_steps(dtdispatch, device_mesh):
@@ -175,16 +144,15 @@ def test_steps(dtdispatch, device_mesh):
         a + a
     dtdispatch.steps(lambda: a.redistribute(placements=[Replicate()]) + 1, name="step")
 """
-)
 
 
 def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, counted: Path) -> None:
-    pytester.makepyfile(STEPS)
-    assert measure(pytester, PLUGIN, "--dtdispatch-metric=counts").ret == 0
+    assert measure_source(pytester, STEPS, PLUGIN, "--dtdispatch-metric=counts").ret == 0
     numbers = read(counted)["numbers"]
-    test = "test_counts_are_named_by_test_step_and_count.py::test_steps"
     of_step = {
-        name.removeprefix(f"{test}::step::"): value for name, value in numbers.items() if "::step::" in name
+        name.rpartition("::")[2]: value
+        for name, value in numbers.items()
+        if name.startswith("test_it.py::test_steps::step::")
     }
     assert of_step == {
         "calls_per_step": 1.0,
@@ -197,37 +165,38 @@ def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, coun
         "spec_growth_per_step": 0.0,
         "dtensor_growth_per_step": 0.0,
     }
-    [moved] = read(counted)["details"][f"{test}::step::redistributes_per_step"]
+    [moved] = read(counted)["details"]["test_it.py::test_steps::step::redistributes_per_step"]
     assert moved.startswith("redistribute: f32[8,8] S0 -> R")
     # A capture is counted from empty caches: what fills them is no growth.
-    assert numbers[f"{test}::capture 1::misses_per_step"] == 1.0
-    assert f"{test}::capture 1::cache_growth_per_step" not in numbers
+    assert numbers["test_it.py::test_steps::capture 1::misses_per_step"] == 1.0
+    assert "test_it.py::test_steps::capture 1::cache_growth_per_step" not in numbers
 
 
 def test_which_rows_hit_is_proved_beside_counts(
     pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTDISPATCH_AB_KIND", "proofs")
-    pytester.makepyfile(STEPS)
-    assert measure(pytester, PLUGIN, "--dtdispatch-rounds=1", "--dtdispatch-repeat=2").ret == 0
+    few = ("--dtdispatch-rounds=1", "--dtdispatch-repeat=2")
+    assert measure_source(pytester, STEPS, PLUGIN, *few).ret == 0
     [(name, never)] = read(counted)["numbers"].items()
-    assert name.startswith("test_which_rows_hit_is_proved_beside_counts.py::test_steps::add.Tensor(")
+    assert name.startswith("test_it.py::test_steps::add.Tensor(")
     assert (name.rpartition("::")[2], never) == ("never_hits", 0.0)
 
 
 @pytest.mark.parametrize(
-    ("asked", "metric"), [("counts", "time"), ("proofs", "counts"), ("instructions", "time")]
+    ("kind", "metric"),
+    [("counts", "time"), ("proofs", "counts"), ("instructions", "time"), ("times", "clock-counts")],
 )
 def test_tests_that_name_another_metric_are_refused(
-    pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch, asked: str, metric: str
+    pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch, kind: str, metric: str
 ) -> None:
-    monkeypatch.setenv("DTDISPATCH_AB_KIND", asked)
+    sampler = InstructionSampler(lambda: (WallClock().meter, None))
+    monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
+    monkeypatch.setenv("DTDISPATCH_AB_KIND", kind)
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, PLUGIN, f"--dtdispatch-metric={metric}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        [f"ERROR: --dtdispatch-metric {metric}: this A/B run compares {asked}; say *"]
-    )
+    result.stderr.fnmatch_lines([f"ERROR: --dtdispatch-metric {metric}: this A/B run compares {kind}; say *"])
 
 
 def test_a_version_that_lacks_something_goes_on_without_it_and_says_why(

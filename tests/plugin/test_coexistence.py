@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.plugin_runs import ADD, ALONE, IMPORTS, MEASURED, TEN_LINES, benchmarks_of, measure, run, text_of
+from tests.plugin_runs import ADD, ALONE, MEASURED, TEN_LINES, benchmarks_of, measure, run, text_of
 from tests.probes import needs_plugin
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -44,19 +44,7 @@ def test_where_codspeed_measures_we_say_that_we_do_not(pytester: pytest.Pytester
 
 @needs_xdist
 def test_under_xdist_nothing_is_measured_and_the_reason_is_given_once(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        IMPORTS
-        + """
-def test_plain():
-    pass
-
-def test_runs_once(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    with dtdispatch.capture():
-        a + a
-    assert not dtdispatch.enabled
-"""
-    )
+    pytester.makepyfile(f"{TEN_LINES}        assert not dtdispatch.enabled", test_plain="def test_a(): pass")
     result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, "-n2", "--benchmark-json=rows.json")
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=2)

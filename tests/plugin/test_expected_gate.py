@@ -319,14 +319,6 @@ def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected:
     failed(run(pytester, *gate), "expected.csv: 7 missing", "no row could be judged", passed=1)
 
 
-def test_many_new_rows_are_cut_short(pytester: pytest.Pytester) -> None:
-    (pytester.path / "expected.csv").write_text("")
-    body = "\n".join(f"    dtdispatch.steps(lambda: None, name='s{n}')" for n in range(5))
-    pytester.makepyfile(test_results=f"def test_steps(dtdispatch):\n{body}\n")
-    says = "and 5 more that are new; --dtdispatch-export csv:FILE writes all"
-    failed(run(pytester, *GATE), "15 new", says, passed=1)
-
-
 def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:
     noisy = TESTS.replace("import scripted", "import random, scripted\ndraws = random.Random(1)")
     noisy = noisy.replace("wait(scripted.extra_ns)", "wait(draws.choice((0, 10**6)))")
@@ -340,9 +332,7 @@ def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pyteste
 
 # Names
 
-TWO = (
-    IMPORTS
-    + """
+TWO = """
 import scripted
 
 def test_two(dtdispatch, device_mesh):
@@ -355,7 +345,6 @@ def test_two(dtdispatch, device_mesh):
     dtdispatch.call(slow, name="my  step")
     dtdispatch.call(lambda: a + a, name="my step")
 """
-)
 CLASHES = (
     '    dtdispatch.call(abs, 1, name="a"); dtdispatch.call(abs, 1, name="a ")',
     r'    dtdispatch.call(abs, 1, name="a\nb"); dtdispatch.call(abs, 1, name="a\\nb")',
@@ -365,12 +354,10 @@ CLASHES = (
 
 
 def test_names_that_differ_in_spaces_are_judged_apart(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_results=TWO)
-    expected = pytester.path / "expected.csv"
-    expected.write_text("test_results.py::test_two::my  step,dispatch_hit_ns,15000,1\n")
-    text = failed(run(pytester, *GATE), "1 regressed", passed=1)
-    assert "regressed test_results.py::test_two::my  step" in text
-    assert "new test_results.py::test_two::my step: dispatch_hit_ns 1" in text
+    (pytester.path / "expected.csv").write_text("test_it.py::test_two::my  step,dispatch_hit_ns,15000,1\n")
+    result = measure_source(pytester, TWO, *GATE[1:], "test_it.py")
+    text = failed(result, "1 regressed", "regressed test_it.py::test_two::my  step", passed=1)
+    assert "new test_it.py::test_two::my step: dispatch_hit_ns 1" in text
     names = [name for name, _ in pytorch_reader.read_results(pytester.path / "results.csv")]
     assert len(set(names)) == 2
 

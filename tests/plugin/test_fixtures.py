@@ -22,8 +22,6 @@ NAMED = '@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))'
     ("ini", "marker", "flags", "shape"),
     [
         ("", "", [], "(4,) None cpu fake 4"),
-        ("dtdispatch_mesh = 3x2", "", [], "(3, 2) None cpu fake 6"),
-        ("dtdispatch_mesh = 3x2", NAMED, [], "(2, 2) ('dp', 'tp') cpu fake 4"),
         # Names for two dimensions cannot name one: they go with the shape that the flag replaced.
         ("dtdispatch_mesh = 3x2", NAMED, ["--dtdispatch-mesh=5"], "(5,) None cpu fake 5"),
         ("dtdispatch_mesh = 3x2", NAMED, ["--dtdispatch-mesh=5x1"], "(5, 1) ('dp', 'tp') cpu fake 5"),

@@ -36,30 +36,6 @@ def test_without_fixtures():
 )
 
 
-def states_of(found: list[dict[str, object]]) -> list[str]:
-    return sorted(str(row["fullname"]).rpartition("::")[2] for row in found)
-
-
-def test_the_ten_line_test_is_measured(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_ten=TEN_LINES)
-    result, found = rows(pytester)
-    result.assert_outcomes(passed=1)
-    assert {row["fullname"] for row in found} == {
-        f"test_ten.py::test_add::{ADD}::{state}" for state in ("miss", "hit", "local")
-    }
-    medians = {row["params"]["state"]: row["stats"]["median"] for row in found}
-    assert medians["miss"] > 10 * medians["hit"] > 0
-    result.stdout.fnmatch_lines(
-        [
-            "*= dtdispatch =*",
-            "  signature * miss * +-%  hit * +-% * overhead *",
-            "test_ten.py::test_add (dispatch from below autograd)",
-            "  add.Tensor(*@4 *",
-            "  * are proved by the cache counters",
-        ]
-    )
-
-
 def test_a_mode_of_the_program_sees_one_call_measured_or_not(pytester: pytest.Pytester) -> None:
     counted = """
 calls = []
@@ -100,24 +76,28 @@ def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: 
     assert {row["params"]["op"] for row in found if row["fullname"].startswith("test_ten")} == {"add.Tensor"}
 
 
-@pytest.mark.parametrize(
-    ("marked", "ini", "flags", "rounds", "hits"),
-    [
-        (False, "", [], 20, 200),
-        (False, "dtdispatch_rounds = 3\ndtdispatch_repeat = 1", [], 3, 3),
-        (True, "dtdispatch_rounds = 3\ndtdispatch_repeat = 1", [], 4, 8),
-        (True, "dtdispatch_rounds = 3", ["--dtdispatch-rounds=5", "--dtdispatch-repeat=1"], 5, 5),
-    ],
-    ids=["default", "ini", "marker", "flag"],
-)
-def test_flag_beats_marker_beats_ini_beats_default(
-    pytester: pytest.Pytester, marked: bool, ini: str, flags: list[str], rounds: int, hits: int
-) -> None:
-    pytester.makeini(f"[pytest]\ndtdispatch = true\n{ini}\ndtdispatch_max_time = 60\n")
-    marker = "@pytest.mark.dtdispatch(rounds=4, repeat=2)\n    def test_" if marked else "def test_"
-    pytester.makepyfile("    import pytest\n" + TEN_LINES.replace("def test_", marker))
-    result = run(pytester, "-v", *flags, "--benchmark-quiet")
-    result.stdout.fnmatch_lines([f"  add.Tensor(* {rounds}+{hits} *"])
+def test_rounds_and_repeats_are_as_flag_marker_and_ini_file_say(pytester: pytest.Pytester) -> None:
+    source = """
+@pytest.mark.dtdispatch(rounds=4, repeat=2)
+def test_marked(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+
+def test_plain(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a * a
+"""
+    pytester.makepyfile(IMPORTS + source)
+    for ini, flags, marked, plain in (
+        ("", [], "4+8", "20+200"),
+        ("dtdispatch_rounds = 3\ndtdispatch_repeat = 1", [], "4+8", "3+3"),
+        ("dtdispatch_rounds = 3\ndtdispatch_repeat = 5", ["--dtdispatch-rounds=6"], "6+12", "6+30"),
+    ):
+        pytester.makeini(f"[pytest]\ndtdispatch = true\n{ini}\ndtdispatch_max_time = 60\n")
+        result = run(pytester, "-v", *flags, "--benchmark-quiet")
+        result.stdout.fnmatch_lines([f"  add.Tensor(* {marked} *", f"  mul.Tensor(* {plain} *"])
 
 
 def test_globs_and_cold_rows_are_chosen_by_flag_ini_file_and_marker(pytester: pytest.Pytester) -> None:
@@ -152,7 +132,7 @@ def test_a_test_that_fails_keeps_its_rows(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES + "            raise ValueError('of the test')\n")
     result, found = rows(pytester)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert states_of(found) == ["hit", "local", "miss"]
+    assert sorted(row["params"]["state"] for row in found) == ["hit", "local", "miss"]
     result.stdout.fnmatch_lines(["E * ValueError: of the test", "  add.Tensor(*"])
 
 

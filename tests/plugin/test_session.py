@@ -1,15 +1,22 @@
-"""Our section of the terminal: what it shows at which verbosity, in colour, and in which width."""
+"""Our part of the terminal: what it shows at which verbosity, colour and width, and progress by the dots."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure
+from pytest_dtdispatch.report.screen import ERASE, RESTORE, SAVE
+from tests.plugin_runs import ADD, ALONE, IMPORTS, TEN_LINES, measure
 
 pytestmark = pytest.mark.torch
+pty = pytest.importorskip("pty")
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 SEVERAL = (
@@ -85,13 +92,6 @@ def test_quiet_leaves_out_the_legend_and_very_quiet_the_table(pytester: pytest.P
     assert not any("proved" in line for line in silent)
 
 
-@pytest.mark.parametrize("verbosity", ["-q", "-qq", "-v"])
-def test_every_verbosity_says_that_nothing_was_measured(pytester: pytest.Pytester, verbosity: str) -> None:
-    pytester.makepyfile("def test_plain(): pass")
-    result = measure(pytester, verbosity)
-    result.stdout.fnmatch_lines(["nothing was measured: *"])
-
-
 def test_colour_marks_what_is_proved_and_nothing_without_colour(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
     plain = measured_section(pytester, "--color=no")
@@ -103,8 +103,9 @@ def test_colour_marks_what_is_proved_and_nothing_without_colour(pytester: pytest
     assert first_words == [line.split()[0] for line in plain[to_proof]]
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("flags", [(), ("-v",), ("-odtdispatch_cold=true",)], ids=["", "verbose", "cold"])
+@pytest.mark.parametrize(
+    ("columns", "flags"), [(80, ()), (80, ("-v",)), (80, ("-odtdispatch_cold=true",)), (120, ("-v",))]
+)
 def test_lines_fit_the_width(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, columns: int, flags: tuple[str, ...]
 ) -> None:
@@ -154,3 +155,63 @@ def test_a_row_has_one_name_in_tables_and_files_and_stands_whole_in_files(
     # What has no room in 80 columns stands below its line where all was asked for.
     assert re.search(r" local [\d,.]+ us, .*rounds 2\b", " ".join(narrow.split()))
     assert "-v shows" not in narrow
+
+
+# Progress beside the dots: on a terminal alone, and in no test's output
+
+SLOW = """
+import time
+from pytest_dtdispatch.core.text import tell
+
+def test_slow(dtdispatch):
+    print("mine")
+    time.sleep(2.1)
+    tell("half way")
+    print("mine too")
+    assert False
+"""
+
+
+def on_a_terminal(folder: Path, *args: str, **variables: str) -> str:
+    """Run pytest on a terminal, and give all that it wrote there."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "CI": "", "COLUMNS": "80", **variables}
+    command = [sys.executable, "-m", "pytest", *ALONE, "--dtdispatch", "--color=no", *args]
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    written: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while chunk := os.read(ours, 4096):
+                written.append(chunk)
+        except OSError:  # Linux says so at the end
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    process.wait(120)
+    reader.join(10)
+    os.close(ours)
+    return b"".join(written).decode().replace("\r\n", "\n")
+
+
+@pytest.mark.long
+def test_progress_stands_beside_the_dots_and_is_taken_away(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(SLOW)
+    written = on_a_terminal(tmp_path)
+    assert f"test_slow.py {SAVE} half way{ERASE}{RESTORE}{ERASE}F" in written
+    assert "Captured stdout call -----------------------------\nmine\nmine too\n" in written
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("flags", "ci"), [(("-s",), ""), (("-olog_cli=true",), ""), ((), "true")], ids=["-s", "log_cli", "CI"]
+)
+def test_there_is_none_where_a_test_writes_to_the_terminal_and_in_ci(
+    tmp_path: Path, flags: tuple[str, ...], ci: str
+) -> None:
+    (tmp_path / "test_slow.py").write_text(SLOW)
+    assert "half way" not in on_a_terminal(tmp_path, *flags, CI=ci).replace('tell("half way")', "")

@@ -318,6 +318,11 @@ INVALID_MARKERS = [
     ("max=5", 'marker dtdispatch: limits are a text, such as "misses=0,collectives=4", or a dict'),
     ('max={"misses": -1}', "marker dtdispatch: misses=-1 is not a whole number of at least 0"),
     ("5", "marker dtdispatch takes keywords only, not 5"),
+    ("Silent()", "marker dtdispatch takes keywords only, not <Silent that cannot be shown>"),
+    ("rounds=Silent()", f"marker dtdispatch: rounds=<Silent that cannot be shown> {ROUNDS}"),
+    ("rounds=numpy.float32(2.7)", "marker dtdispatch: rounds="),
+    ("backend=numpy.array([[1, 2], [3, 4]])", "marker dtdispatch: backend="),
+    ("threshold='20'", "marker dtdispatch: threshold='20' is not [STATE=]FIELD:PERCENT, such as"),
     (
         'mesh=(2, 4), dim_names=("dp",)',
         "marker dtdispatch: dim_names has 1 names for a mesh of 2 dimensions",
@@ -326,7 +331,8 @@ INVALID_MARKERS = [
 
 
 def test_a_marker_that_is_not_valid_names_file_and_line_and_what_is_valid(pytester: pytest.Pytester) -> None:
-    items = items_of(pytester, [arguments for arguments, _ in INVALID_MARKERS])
+    above = "import numpy\nclass Silent:\n    def __repr__(self): raise RuntimeError('no')"
+    items = items_of(pytester, [arguments for arguments, _ in INVALID_MARKERS], above=above)
     for item, (_, says) in zip(items, INVALID_MARKERS, strict=True):
         with pytest.raises(pytest.UsageError) as raised:
             resolve.test_settings(item)
