@@ -78,7 +78,7 @@ def loads_torch(name: str) -> bool:
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Give private names of others, which `_replace` of a named tuple is not, and private modules of torch."""
+    """Give private names of others, but for `_replace` of named tuples, and private modules of torch."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and re.match(r"_(?!_|replace$)", node.attr):
             if ast.unparse(node.value).partition(".")[0] not in OWN:

@@ -45,7 +45,7 @@ def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(mesh: DeviceMesh) -> Non
 
 def test_a_loop_that_ends_early_leaves_nothing_behind(mesh: DeviceMesh) -> None:
     x = DTensor.from_local(torch.rand(4, 8), mesh, [Shard(0)])
-    for ended_after in (0, 1, 2, 4, 6):
+    for ended_after in (0, 2, 4, 6):
         lines: list[str] = []
         with StepWatch(lines.append) as watch:
             watch.budget(steps=2)

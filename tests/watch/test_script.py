@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.watch.script import watch_script
 
-TRAINING = """
-import sys
-assert "pytest" not in sys.modules
+pytestmark = pytest.mark.torch
+
+MESH = """
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -22,6 +24,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
 mesh = init_device_mesh("cpu", (4,))
+"""
+TRAINING = f"""
+import sys
+assert "pytest" not in sys.modules
+{MESH}
 make = lambda *shape: torch.nn.Parameter(distribute_tensor(torch.ones(*shape), mesh, [Replicate()]))
 up, down = make(8, 8), make(8, 8)
 optimizers = [torch.optim.SGD([each], lr=0.1) for each in (up, down)]
@@ -31,48 +38,54 @@ for i in range(8):
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
+print(sys.argv, sys.path[0])
+def fail():
+    raise KeyError('mine')
+fail()
 """
-
-MESH = (
-    "import torch.distributed.tensor, torch.testing._internal.distributed.fake_pg as fake; "
-    "torch.distributed.init_process_group('fake', rank=0, world_size=4, store=fake.FakeStore()); "
-    "mesh = torch.distributed.device_mesh.init_device_mesh('cpu', (4,))"
-)
 LINE = 1 + TRAINING.splitlines().index("    (x @ up @ down).sum().backward()")
+NOTHING = "dtdispatch: train.py called no op on DTensors; processes that it starts are not watched\n"
 
 
-def watch(folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    script = folder / "train.py"
-    script.write_text(code)
-    command = [sys.executable, "-m", "pytest_dtdispatch", "watch", "train.py", *arguments]
+@pytest.mark.slow
+def test_steps_end_with_those_of_the_optimizer_and_an_error_has_its_own_traceback(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    command = [sys.executable, "-m", "pytest_dtdispatch", "watch", "train.py", "--lr", "--", "3"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
-def ours(process: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in process.stderr.splitlines() if line.startswith("dtdispatch: ")]
-
-
-def test_the_steps_of_a_training_script_end_with_those_of_its_optimizer(tmp_path: Path) -> None:
-    process = watch(tmp_path, TRAINING + "\nprint(sys.argv, sys.path[0])", "--lr", "--", "3")
-    assert process.returncode == 0
+    process = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 1
     assert process.stdout == f"['{tmp_path / 'train.py'}', '--lr', '--', '3'] {tmp_path}\n"
-    lines = ours(process)
+    before, traceback = process.stderr.split("Traceback")
+    lines = [line for line in before.splitlines() if line.startswith("dtdispatch: ")]
     assert lines[0].startswith("dtdispatch: step 1: warm-up: ")
     [missed] = [line for line in lines if " misses: " in line]
     assert missed.startswith("dtdispatch: step 6: ")
     assert f"train.py:{LINE} (forward)" in missed
-    assert "StepWatch: 8 steps, 1 disturbed" in process.stderr
+    own, _, summary = traceback.partition("KeyError: 'mine'")
+    assert own.count('File "') == 2
+    assert "pytest_dtdispatch" not in own
+    assert "StepWatch: 8 steps, 1 disturbed" in summary
 
 
-def test_a_script_that_raises_shows_its_own_traceback_and_what_was_seen_until_then(tmp_path: Path) -> None:
-    code = f"{TRAINING}\ndef fail():\n    raise KeyError('mine')\nfail()"
-    process = watch(tmp_path, code)
-    assert process.returncode == 1
-    traceback = process.stderr[process.stderr.index("Traceback") :]
-    assert traceback.count('File "') == 2
-    assert "pytest_dtdispatch" not in traceback.partition("KeyError: 'mine'")[0]
-    assert "StepWatch: 8 steps" in traceback
+Watch = Callable[..., int]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Watch a script in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(code: str) -> int:
+        Path("train.py").write_text(code)
+        return watch_script("train.py", [])
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -84,61 +97,44 @@ def test_a_script_that_raises_shows_its_own_traceback_and_what_was_seen_until_th
         ("1 +", 1, "SyntaxError: invalid syntax\n"),
     ],
 )
-def test_what_fails_fails_as_it_does_without_us(tmp_path: Path, code: str, status: int, said: str) -> None:
-    process = watch(tmp_path, code)
-    assert process.returncode == status
-    before, after = process.stderr.rsplit("dtdispatch: ", 1)
-    assert before.endswith(said)
-    assert "pytest_dtdispatch" not in before
-    assert after.startswith("train.py called no op on DTensors; processes")
-    assert after.count("\n") == 1
+def test_what_fails_fails_as_it_does_without_us(
+    watch: Watch, capsys: pytest.CaptureFixture[str], code: str, status: int, said: str
+) -> None:
+    assert watch(code) == status
+    error = capsys.readouterr().err
+    assert error.endswith(f"{said}{NOTHING}")
+    assert "pytest_dtdispatch" not in error
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import sys; sys.exit()",
-        f"{MESH}\ntorch.ones(8) + 1",
-    ],
-)
-def test_nothing_watched_is_no_success(tmp_path: Path, code: str) -> None:
-    process = watch(tmp_path, code)
-    assert process.returncode == 2
-    [line] = process.stderr.splitlines()
-    assert line.startswith("dtdispatch: train.py called no op on DTensors; processes")
+def test_nothing_watched_is_no_success_and_a_script_that_is_not_there_is_told(watch: Watch) -> None:
+    for code in ("import sys; sys.exit()", "import torch\ntorch.ones(8) + 1"):
+        with pytest.raises(WatchError, match=r"^train.py called no op on DTensors; processes"):
+            watch(code)
+    with pytest.raises(WatchError, match=r"^watch nope.py: cannot be read: No such file or directory$"):
+        watch_script("nope.py", [])
 
 
-def test_a_script_without_an_optimizer_is_told_in_one_line(tmp_path: Path) -> None:
-    code = TRAINING.replace("optimizer.step()", "pass")
-    [line] = ours(watch(tmp_path, code))
+def test_a_script_without_an_optimizer_is_told_in_one_line(
+    watch: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = "distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)]).sum()\ndist.destroy_process_group()"
+    assert watch(MESH + step) == 0
+    [line] = capsys.readouterr().err.splitlines()
     assert "no optimizer stepped" in line
-    assert "calls" in line
+    assert line.endswith("in all 1 call, 1 miss")
 
 
-def test_it_is_the_main_module_as_python_makes_it(tmp_path: Path) -> None:
-    code = "print(__name__, __file__, __spec__)"
-    code += "\nimport __main__\nprint(__main__.code)"
-    process = watch(tmp_path, f"code = 3\n{code}")
-    assert process.stdout == f"__main__ {tmp_path / 'train.py'} None\n3\n"
+def test_it_is_the_main_module_as_python_makes_it(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(WatchError):
+        watch("code = 3\nprint(__name__, __file__, __spec__)\nimport __main__\nprint(__main__.code)")
+    assert capsys.readouterr().out == f"__main__ {Path('train.py').absolute()} None\n3\n"
 
 
-def test_a_script_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest_dtdispatch", "watch", str(tmp_path / "nope.py")]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert process.returncode == 2
-    assert process.stdout == ""
-    assert (
-        process.stderr
-        == f"dtdispatch: watch {tmp_path / 'nope.py'}: cannot be read: No such file or directory\n"
-    )
-
-
-def test_other_ranks_than_the_first_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "1",
-    }.items():
+def test_other_ranks_than_the_first_say_nothing(
+    watch: Watch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in world.items():
         monkeypatch.setenv(name, value)
-    assert ours(watch(tmp_path, "print('out')")) == []
+    assert watch("print('out')") == 0
+    assert capsys.readouterr() == ("out\n", "")
