@@ -82,22 +82,15 @@ def spin() -> None:
         continue
 
 
-@pytest.fixture
-def budget(mesh: DeviceMesh) -> Budget:
+def test_the_parts_phases_modules_lines_and_ops_of_a_training_step(mesh: DeviceMesh) -> None:
     _, step = training(mesh)
-    return run_and_measure_budget(step, 3, 8, "train")
-
-
-def test_the_parts_of_a_training_step(budget: Budget) -> None:
+    budget = run_and_measure_budget(step, 3, 8, "train")
     assert {"local", "dispatch", "wrapping", "autograd", "other"} <= set(budget.parts)
     assert any(part.startswith("redistribution") for part in budget.parts)
     assert "propagation" not in budget.parts
     assert sum(budget.parts.values()) + budget.unexplained_ns == pytest.approx(budget.measured_ns)
     assert budget.steps == 8
     assert budget.events > 50
-
-
-def test_its_phases_modules_lines_and_ops(budget: Budget) -> None:
     assert {"forward", "backward", "optimizer"} <= {one.name for one in budget.by_phase()}
     assert "inner" in {one.name for one in budget.by_module()}
     for text in ("y: Any = x @", "z = DTensor.from_local", "return (y + z)", "optimizer.step()"):
@@ -189,6 +182,7 @@ def test_a_function_s_own_backward_is_in_the_module_that_applied_it(mesh: Device
     layers = torch.nn.Sequential(Doubling(), torch.nn.Identity(), Doubling())
     x = distribute_tensor(torch.ones(8, WIDTH), mesh, [Replicate()]).requires_grad_()
     found = run_and_measure_budget(lambda: run(layers, x).sum().backward(), 3, 5, "train")
+
     own = line_of("return gradient.tanh()")
     places = [c.place for c in found.cells if c.op == "tanh" and c.place and c.place.line_text.endswith(own)]
     assert {(place.module, str(place.phase)) for place in places} == {("0", "backward"), ("2", "backward")}
@@ -213,7 +207,9 @@ def test_the_program_does_not_notice(mesh: DeviceMesh) -> None:
         assert torch.equal(ours.to_local(), theirs.to_local())  # type: ignore[attr-defined]
 
 
-def test_nothing_is_left_behind_by_a_step_that_raises(mesh: DeviceMesh) -> None:
+def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_is_refused(
+    mesh: DeviceMesh,
+) -> None:
     held = redistribute_module().redistribute_local_tensor
     calls = iter(range(100))
 
@@ -225,6 +221,11 @@ def test_nothing_is_left_behind_by_a_step_that_raises(mesh: DeviceMesh) -> None:
         run_and_measure_budget(step, 2, 8, "train")
     assert redistribute_module().redistribute_local_tensor is held
     assert sys.gettrace() is None
+    with (
+        torch.autograd.profiler.profile(),
+        pytest.raises(CaptureError, match="a profiler of torch runs already"),
+    ):
+        run_and_measure_budget(lambda: None, 0, 1, "x")
     assert run_and_measure_budget(lambda: None, 0, 1, "next").measured_ns > 0
 
 
@@ -237,12 +238,8 @@ def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh) -> None:
 
     @torch.compile(backend=backend)
     def work(local: torch.Tensor) -> Any:
-        return (
-            DTensor.from_local(local, mesh, [Shard(0)], run_check=False).redistribute(
-                placements=[Replicate()]
-            )
-            + 1
-        )
+        shard = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+        return shard.redistribute(placements=[Replicate()]) + 1
 
     local = torch.ones(2, 4)
     work(local)
@@ -262,14 +259,6 @@ def test_beside_another_tracer_lines_are_not_known(mesh: DeviceMesh) -> None:
     assert "another tracer" in found.note
     assert {one.name for one in found.by_line()} == {""}
     assert found.parts["dispatch"] > 0
-
-
-def test_a_profiler_that_runs_is_refused(mesh: DeviceMesh) -> None:
-    with (
-        torch.autograd.profiler.profile(),
-        pytest.raises(CaptureError, match="a profiler of torch runs already"),
-    ):
-        run_and_measure_budget(lambda: None, 0, 1, "x")
 
 
 def test_a_region_that_runs_once(mesh: DeviceMesh) -> None:
