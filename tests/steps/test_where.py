@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.steps.events import Miss, by_cause
+from pytest_dtdispatch.steps.events import by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -21,6 +21,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 pytestmark = pytest.mark.torch
 
 LINES = Path(__file__).read_text().splitlines()
+MISSED = ("mm.default", "sum.default", "sub_.Tensor")
 Where = tuple[str, str, str]
 
 
@@ -114,30 +115,24 @@ def in_layers(mark: str, *phases: str, blocks: Iterable[str] = ("plain", "checkp
     return {(mark, layer, phase) for layer in layers for phase in phases}
 
 
-def of_op(missed: Iterable[Miss], op: str) -> list[Miss]:
-    return [miss for miss in missed if miss.signature.startswith(f"{op}.")]
-
-
 def test_misses(counts: StepCounts) -> None:
-    products = where(of_op(counts.missed, "mm"))
+    places = {op: where(miss for miss in counts.missed if miss.op == op) for op in MISSED}
+    products = places["mm.default"]
     assert ("implied", "plain.first", "forward") in products
     assert ("implied", "", "optimizer") in products
     assert ("implied", "checkpointed.second", "backward") in products
-    assert where(of_op(counts.missed, "sum")) == {("loss", "", "forward")}
-    assert where(of_op(counts.missed, "sub_")) == {("update", "", "optimizer")}
+    assert places["sum.default"] == {("loss", "", "forward")}
+    assert places["sub_.Tensor"] == {("update", "", "optimizer")}
     phases = {str(miss.place.phase) for miss in counts.missed if miss.place}
     assert phases == {"forward", "backward", "clipping", "optimizer"}
 
 
-def test_redistributions_that_ops_imply(counts: StepCounts) -> None:
+def test_redistributions(counts: StepCounts) -> None:
     implied = where(one for one in counts.redistributions if one.op == "mm.default")
-    assert implied >= in_layers("implied", "forward") | {("implied", "", "optimizer")}
+    in_optimizer = {("implied", "", "optimizer")}
     recomputed = in_layers("implied", "backward", blocks=["checkpointed"])
-    assert implied >= recomputed
-    assert implied <= in_layers("implied", "forward", "backward") | {("implied", "", "optimizer")}
-
-
-def test_redistributions_that_are_asked_for(counts: StepCounts) -> None:
+    assert implied >= in_layers("implied", "forward") | in_optimizer | recomputed
+    assert implied <= in_layers("implied", "forward", "backward") | in_optimizer
     asked = where(one for one in counts.redistributions if one.op == "redistribute")
     assert {one for one in asked if one[0] == "asked"} == in_layers("asked", "forward", "backward") | {
         ("asked", "", "optimizer")
@@ -145,20 +140,19 @@ def test_redistributions_that_are_asked_for(counts: StepCounts) -> None:
     assert ("layer", "plain.second", "backward") in asked
 
 
-def test_wraps(counts: StepCounts) -> None:
-    wrapped = [one for one in counts.wraps if one.name == "from_local"]
-    assert where(wrapped) >= in_layers("wrap", "forward") | {("wrap", "", "optimizer")}
-    assert where(wrapped) <= in_layers("wrap", "forward", "backward") | {("wrap", "", "optimizer")}
-    in_backward = [one for one in counts.wraps if one.name == "to_local"]
-    assert where(in_backward) == in_layers("unwrap", "backward")
-
-
-def test_unwraps(counts: StepCounts) -> None:
-    unwrapped = where(one for one in counts.unwraps if one.name == "to_local")
-    assert in_layers("unwrap", "forward", blocks=["plain"]) <= unwrapped
-    assert ("logging", "", "other") in unwrapped
-    in_backward = [one for one in counts.unwraps if one.name == "from_local"]
-    assert where(in_backward) == in_layers("wrap", "backward")
+def test_wraps_and_unwraps(counts: StepCounts) -> None:
+    places = {
+        (kind, name): where(one for one in events if one.name == name)
+        for kind, events in (("wrap", counts.wraps), ("unwrap", counts.unwraps))
+        for name in ("from_local", "to_local")
+    }
+    wrapped, unwrapped = places["wrap", "from_local"], places["unwrap", "to_local"]
+    assert wrapped >= in_layers("wrap", "forward") | {("wrap", "", "optimizer")}
+    assert wrapped <= in_layers("wrap", "forward", "backward") | {("wrap", "", "optimizer")}
+    assert unwrapped >= in_layers("unwrap", "forward", blocks=["plain"]) | {("logging", "", "other")}
+    # In backward each does what the other does in forward.
+    assert places["wrap", "to_local"] == in_layers("unwrap", "backward")
+    assert places["unwrap", "from_local"] == in_layers("wrap", "backward")
 
 
 def test_collectives(counts: StepCounts) -> None:
