@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.ranks.launch import HANDLED, RankEnd, launch
+from pytest_dtdispatch.ranks.launch import HANDLED, launch
 
 pytestmark = pytest.mark.torch
 
@@ -19,7 +19,7 @@ FAIL = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(3); time.sl
 DIE = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(100)"
 
 
-def start(folder: Path, program: str) -> RankEnd | None:
+def start(folder: Path, program: str) -> tuple[int, str] | None:
     return launch(2, [sys.executable, "-c", program], {"X": "x"}, str(folder))
 
 
@@ -41,4 +41,4 @@ def test_each_rank_runs_and_this_process_is_as_it_was(
     ("program", "how"), [(FAIL, "ended with exit status 3"), (DIE, "was killed by SIGKILL")]
 )
 def test_the_rank_that_failed_is_named(tmp_path: Path, program: str, how: str) -> None:
-    assert start(tmp_path, program) == RankEnd(1, how)
+    assert start(tmp_path, program) == (1, how)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,41 +12,19 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.gates.limits import judge_count
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PASSED,
-    SKIPPED,
     PhaseOutcome,
-    all_agree,
+    RankResults,
     collected_difference,
     complaints,
-    merge_numbers,
-    merge_ranks,
-    merge_verdicts,
-    read_measurement,
+    merge_results,
     representative,
 )
 
-counts = some.integers(0, 10**12)
-refused = some.builds(Refused, some.text(max_size=5), counts)
-samples = some.builds(
-    Samples, some.sampled_from(State), some.lists(counts).map(tuple), some.lists(refused).map(tuple)
-)
-texts = some.lists(some.text(max_size=5), max_size=2).map(tuple)
-figures = some.builds(
-    Figures,
-    counts,
-    some.lists(samples, max_size=3).map(tuple),
-    texts,
-    texts,
-)
-measurements = some.builds(Measurement, figures=figures, contains=some.sampled_from(Contains), calls=counts)
-ONE = asdict(
-    Measurement("a", "a", "a", "4", Contains.DISPATCH, 1, Figures(samples=(Samples(State.HIT, (7,)),)))
-)
-FIGURES = ONE["figures"]
-[HITS] = FIGURES["samples"]
 lists_of_ranks = some.lists(
     some.lists(some.integers(1, 10**9), min_size=1, max_size=9).map(tuple), min_size=1, max_size=6
 )
@@ -64,8 +41,13 @@ def hits(*ns: int) -> Measurement:
     return measured(Samples(State.HIT, ns))
 
 
+def merged_rows(by_rank: Mapping[int, Sequence[Measurement]], stat: str = "median") -> Sequence[Measurement]:
+    found = {rank: RankResults(tuple(rows), (), ()) for rank, rows in by_rank.items()}
+    return merge_results(found, stat).rows
+
+
 def merged_hits(stat: str, *by_rank: Measurement) -> Samples:
-    [measurement] = merge_ranks({rank: [one] for rank, one in enumerate(by_rank)}, stat)
+    [measurement] = merged_rows({rank: [one] for rank, one in enumerate(by_rank)}, stat)
     samples = measurement.of(State.HIT)
     assert samples is not None
     assert samples.by_rank
@@ -100,55 +82,22 @@ def test_all_samples_of_all_ranks_are_kept() -> None:
 def test_refused_samples_add_up_and_the_least_rounds_are_told() -> None:
     first = measured(Samples(State.MISS, (), (Refused("no", 2),)), rounds=5)
     second = measured(Samples(State.MISS, (3,), (Refused("no", 1),)), rounds=4)
-    [merged] = merge_ranks({0: [first], 1: [second]}, "median")
+    [merged] = merged_rows({0: [first], 1: [second]})
     assert merged.proof == "no (3x)"
     assert merged.rounds == 4
 
 
 def test_a_note_of_one_rank_names_it_and_one_of_all_is_told_once() -> None:
-    [merged] = merge_ranks({0: [measured(notes=("a", "b"))], 3: [measured(notes=("a",))]}, "median")
+    [merged] = merged_rows({0: [measured(notes=("a", "b"))], 3: [measured(notes=("a",))]})
     assert merged.notes == ("a", "rank 0: b")
 
 
 def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
     add, sub = hits(7), measured(label="sub")
-    merged = merge_ranks({0: [add], 1: [add, sub], 2: [add]}, "median")
+    merged = merged_rows({0: [add], 1: [add, sub], 2: [add]})
     assert [one.label for one in merged] == ["add", "sub"]
     assert merged[1].remarks == ("not measured on ranks 0, 2",)
     assert merged[0].remarks == ()
-
-
-@given(measurements)
-def test_what_travels_arrives_as_it_was(measurement: Measurement) -> None:
-    assert read_measurement(json.loads(json.dumps(asdict(measurement)))) == measurement
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"label": 1},
-        {"contains": "else"},
-        {"calls": -1},
-        {"calls": True},
-        {"figures": None},
-        {"figures": {**FIGURES, "rounds": "1"}},
-        {"figures": {**FIGURES, "samples": [{**HITS, "values": [1.5]}]}},
-        {"figures": {**FIGURES, "samples": [{**HITS, "state": "warm"}]}},
-        {"figures": {**FIGURES, "samples": [{"state": "hit"}]}},
-        {"figures": {**FIGURES, "notes": [1]}},
-        {"figures": {**FIGURES, "notes": None}},
-    ],
-    ids=str,
-)
-def test_what_is_no_measurement_is_refused(changed: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        read_measurement({**ONE, **changed})
-
-
-@pytest.mark.parametrize("plain", [None, [], "text", {}])
-def test_what_is_nothing_of_the_kind_is_refused(plain: Any) -> None:
-    with pytest.raises(ValueError, match="no measurement"):
-        read_measurement(plain)
 
 
 # Numbers and verdicts
@@ -157,53 +106,39 @@ def test_what_is_nothing_of_the_kind_is_refused(plain: Any) -> None:
 def test_of_each_number_the_largest_stands_and_says_whose_it_is_where_ranks_differ() -> None:
     one, two = MetricValue("t::a", "misses_per_step", 1), MetricValue("t::a", "misses_per_step", 2)
     alone = MetricValue("t::b", "collectives", 3)
-    assert merge_numbers({0: [one], 1: [one]}) == (one,)
-    merged = merge_numbers({0: [one], 1: [two], 2: [two, alone]})
-    assert merged == (replace(two, ranks=(1, 2)), replace(alone, ranks=(2,)))
+
+    def merged(*by_rank: list[MetricValue]) -> tuple[MetricValue, ...]:
+        found = {rank: RankResults((), tuple(numbers), ()) for rank, numbers in enumerate(by_rank)}
+        return merge_results(found, "median").numbers
+
+    assert merged([one], [one]) == (one,)
+    assert merged([one], [two], [two, alone]) == (replace(two, ranks=(1, 2)), replace(alone, ranks=(2,)))
 
 
 def test_of_each_limit_the_worst_verdict_stands_and_says_on_which_ranks() -> None:
     passed, over, worse = (judge_count("t::a", "misses", 1, found, "it has more") for found in (0, 2, 5))
     other = judge_count("t::a", "wraps", 1, 1, "")
-    assert merge_verdicts({0: [passed, other], 1: [passed, other]}) == [passed, other]
-    assert merge_verdicts({0: [over], 1: [worse]}) == [worse]
-    assert merge_verdicts({0: [passed], 1: [over], 2: [worse]}) == [
-        replace(worse, criterion="misses=1 on ranks 1, 2")
-    ]
+
+    def merged(*by_rank: list[RowVerdict]) -> tuple[RowVerdict, ...]:
+        found = {rank: RankResults((), (), tuple(verdicts)) for rank, verdicts in enumerate(by_rank)}
+        return merge_results(found, "median").verdicts
+
+    assert merged([passed, other], [passed, other]) == (passed, other)
+    assert merged([over], [worse]) == (worse,)
+    assert merged([passed], [over], [worse]) == (replace(worse, criterion="misses=1 on ranks 1, 2"),)
 
 
 # Where ranks differ
 
 
-def test_outcomes_that_agree_are_one() -> None:
-    assert all_agree({0: PhaseOutcome("t", PASSED), 1: PhaseOutcome("t", PASSED)})
-    assert all_agree({0: PhaseOutcome("t", SKIPPED, "a"), 1: PhaseOutcome("t", SKIPPED, "b")})
-    assert not all_agree({0: PhaseOutcome("t", PASSED), 1: PhaseOutcome("t", SKIPPED)})
-    assert not all_agree({0: PhaseOutcome("t", PASSED), 1: PhaseOutcome("u", PASSED)})
-
-
-def test_ranks_that_failed_alike_are_told_in_one_line() -> None:
-    outcomes = {
-        0: PhaseOutcome("t", FAILED, "timed out"),
-        1: PhaseOutcome("t", FAILED, "boom"),
-        2: PhaseOutcome("t", FAILED, "timed out"),
-        3: PhaseOutcome("t", PASSED),
-    }
-    assert complaints(outcomes) == ["ranks 0, 2 failed: timed out", "rank 1 failed: boom"]
-
-
-def test_a_rank_that_expects_to_fail_is_told_apart() -> None:
-    outcomes = {
-        0: PhaseOutcome("t", PASSED),
-        1: PhaseOutcome("t", "xfailed", "known"),
-        2: PhaseOutcome("t", PASSED),
-    }
-    assert complaints(outcomes) == ["rank 1 xfailed what ranks 0, 2 run: known"]
-
-
-def test_ranks_in_different_tests_are_told_so() -> None:
-    outcomes = {0: PhaseOutcome("t", PASSED), 1: PhaseOutcome("u", PASSED)}
-    assert complaints(outcomes) == ["rank 0 ran t", "rank 1 ran u"]
+def test_ranks_that_failed_alike_are_named_in_one_line_and_one_that_expects_to_apart() -> None:
+    passed, known = PhaseOutcome(PASSED), PhaseOutcome("xfailed", "known")
+    late, boom = PhaseOutcome(FAILED, "timed out"), PhaseOutcome(FAILED, "boom")
+    assert complaints({0: late, 1: boom, 2: late, 3: passed}) == [
+        "ranks 0, 2 failed: timed out",
+        "rank 1 failed: boom",
+    ]
+    assert complaints({0: passed, 1: known, 2: passed}) == ["rank 1 xfailed what ranks 0, 2 run: known"]
 
 
 @pytest.mark.parametrize(
@@ -214,8 +149,7 @@ def test_ranks_in_different_tests_are_told_so() -> None:
         ([], "lacks a and 2 more"),
         (["a", "b", "c", "d", "e"], "has besides d and 1 more"),
         (["a", "b", "d"], "lacks c and has besides d"),
-        (["a", "c", "b"], "has c in place 2, where rank 0 has b"),
-        (["a", "b", "c", "c"], "has 4 tests, and rank 0 3"),
+        (["a", "c", "b"], "has them in another order than rank 0"),
     ],
 )
 def test_the_first_difference_of_collections_is_named(other: list[str], says: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -151,9 +151,6 @@ class Finding(Protocol):
         """Named whole numbers that it has beside its rows, for files of results and their gates."""
 
 
-NumbersByKind = Mapping[str, Sequence[MetricValue]]
-
-
 @dataclass(frozen=True)
 class NamedCall:
     """A whole callable that was measured under a name."""
@@ -255,7 +252,7 @@ class TestResults:
     _figures: dict[Signature, Figures] = field(default_factory=dict)
     _found: dict[str, dict[str, Finding]] = field(default_factory=dict)
     _merged: tuple[Measurement, ...] | None = None
-    _numbers: NumbersByKind = field(default_factory=dict)
+    _numbers: Sequence[MetricValue] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._figures or any(self._found.values()))
@@ -348,17 +345,19 @@ class TestResults:
 
     def numbers(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
         """Name the numbers that results of these kinds have beside rows; of many ranks the largest."""
+        if self._numbers is not None:
+            yield from self._numbers
+            return
         for kind in kinds:
-            yield from self._numbers.get(kind, ())
-            for result in () if kind in self._numbers else self._found.get(kind, {}).values():
+            for result in self._found.get(kind, {}).values():
                 name = number_name(self.test, result.name)
                 yield from (MetricValue(name, *metric) for metric in result.metrics())
 
     def merged(
-        self, rows: Sequence[Measurement], numbers: NumbersByKind, verdicts: list[RowVerdict]
+        self, rows: Sequence[Measurement], numbers: Sequence[MetricValue], verdicts: Sequence[RowVerdict]
     ) -> TestResults:
         """Give the same results with rows, numbers and verdicts that stand for those of all ranks."""
-        return replace(self, _merged=tuple(rows), _numbers=numbers, verdicts=verdicts)
+        return replace(self, _merged=tuple(rows), _numbers=numbers, verdicts=[*verdicts])
 
 
 def has_figure(figures: Figures) -> bool:

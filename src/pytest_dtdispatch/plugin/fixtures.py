@@ -104,7 +104,7 @@ def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
 def _exchange(config: pytest.Config) -> Exchange:
     """Give what the ranks of a real process group find each other by."""
     rank = rank_of(config)
-    exchange = rank.exchange if rank else config.stash.get(_EXCHANGE, None)
+    exchange = rank.exchange if rank and rank.has_met else config.stash.get(_EXCHANGE, None)
     if exchange is None:
         from pytest_dtdispatch.ranks.exchange import join
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import hashlib
-import json
 import os
 import random
 import signal
@@ -13,7 +11,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +20,18 @@ import pytest
 
 from pytest_dtdispatch.core.environment import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.ranks import merge
-from pytest_dtdispatch.ranks.merge import FAILED, SKIPPED, PhaseOutcome
+from pytest_dtdispatch.ranks.merge import (
+    FAILED,
+    SKIPPED,
+    PhaseOutcome,
+    RankResults,
+    collected_difference,
+    complaints,
+    merge_results,
+)
 from pytest_dtdispatch.report.document import Document, Span, Tone, Verbatim, one_line
 
 if TYPE_CHECKING:
@@ -44,9 +47,14 @@ WRITES = (  # flags of other plugins that write files, or judge by files
     *("benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile_dump"),
     *("xmlpath", "log_file", "report_log"),
 )
-STACK_SIGNAL = signal.SIGUSR2
+REMEMBER = ("lfplugin", "nfplugin")  # of pytest, which write its cache
+NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
+GRACE = 0.25  # of the timeout: for ranks whose own wait began later
 FAREWELL_S = 10.0  # for what takes milliseconds
+STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR2, 0.3
+STACK_TITLE, MOST_CALLS, MOST_LINES, LONGEST_LOG = "most recent call first", 6, 40, 20_000
 TAIL = 4000  # characters of a rank's output that are shown
+LONGEST = 300  # characters of a reason
 _NUMBER = pytest.StashKey[int]()
 
 
@@ -66,51 +74,48 @@ def test_number(config: pytest.Config) -> int:
     return config.stash.get(_NUMBER, 0)
 
 
-def _take_one_order(config: pytest.Config, exchange: Exchange) -> None:
-    """Let all ranks shuffle tests alike, where pytest-randomly gave each of them a seed of its own."""
-    if getattr(config.option, "randomly_seed", None) == "default":
-        exchange.put("order", random.Random().getrandbits(32))
-        config.option.randomly_seed = exchange.gather("order", "choose an order of tests", among=[0])[0]
-
-
 class Rank:
-    """The plugin object of a process that is one of many ranks."""
+    """The plugin object of a process that is one of many ranks, and keeps its tests together with theirs."""
 
-    def __init__(self, world: World, log: Log | None) -> None:
+    exchange: Exchange  # once ranks have met
+    _settings: Settings
+
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.log = log
-        self.exchange: Exchange | None = None  # once ranks have met
-        self._others = range(1, world.size)
-        self._why_ended = ""
+        self.has_met = False
+        self.why_stopped = ""  # the run was ended before its end, because of this
+        self._log = None if world.is_first else Log(world.rank)
         self._folder = os.environ.get(FOLDER, "")
+        self._why_ended = ""
+        self._runs = False  # whether the test at hand was set up on every rank
+        self._collect_errors: dict[str, str] = {}
+        self._introductions: dict[int, dict[str, Any]] = {}
+        self._complaints: list[str] = []
+        self._differ: dict[tuple[str, str], str] = {}
 
     def join(self, config: pytest.Config) -> int | None:
         """Meet the other ranks; return an exit status where they cannot be met."""
-        if self.log is not None:
-            for dest in WRITES:
-                if getattr(config.option, dest, None):
-                    setattr(config.option, dest, None)
+        for dest in () if self.world.is_first else WRITES:
+            if getattr(config.option, dest, None):
+                setattr(config.option, dest, None)
         from pytest_dtdispatch.ranks.exchange import join
 
+        if (settings := resolve.valid_settings(config)) is None:
+            return None
         try:
-            if (settings := resolve.valid_settings(config)) is not None:
-                self.exchange = join(self.world, settings.timeout)
-                _take_one_order(config, self.exchange)
+            self.exchange, self._settings = join(self.world, settings.timeout), settings
+            self.has_met = True
+            # Where pytest-randomly gave each rank a seed of its own, all shuffle tests alike.
+            if getattr(config.option, "randomly_seed", None) == "default":
+                self.exchange.put("order", random.Random().getrandbits(32))
+                [seed] = self.exchange.gather("order", "choose an order of tests", among=[0]).values()
+                config.option.randomly_seed = seed
         except RanksError as error:
             print(f"ERROR: {error}", file=sys.stderr, flush=True)
             return int(pytest.ExitCode.TESTS_FAILED)
         return None
 
-    def note(self, test: str) -> None:
-        """Note for the launcher which test this rank comes to."""
-        if self._folder:
-            Path(self._folder, f"{AT}-{self.world.rank}").write_text(test, encoding="utf-8")
-
-    def introduction(self) -> dict[str, Any]:
-        """Say where this rank runs, and where its output is."""
-        log = self.log
-        pid = os.getpid() if log and log.shows_stack else 0
-        return {"host": socket.gethostname(), "log": log.path if log else "", "pid": pid}
+    # The end of the run
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_cmdline_main(self) -> Generator[None, Any, Any]:
@@ -119,23 +124,31 @@ class Rank:
             status = int((yield) or 0)
         except pytest.UsageError as error:
             if self.world.is_first:
-                self._end_first(int(pytest.ExitCode.USAGE_ERROR))
+                self._end(int(pytest.ExitCode.USAGE_ERROR))
                 raise
             print(f"ERROR: {error}", file=sys.stderr)
             status = int(pytest.ExitCode.USAGE_ERROR)
-        return self._end_first(status) if self.world.is_first else self._end_other(status)
+        return self._end(status)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note what ended the run before its end."""
         self._why_ended = f" ({excinfo.exconly(tryshort=True).splitlines()[0]})"
 
-    def _end_first(self, status: int) -> int:
-        exchange = self.exchange
-        if exchange is None:
+    def _end(self, status: int) -> int:
+        if not self.has_met:
             return status
+        _flush()
+        output = tail_of(self._log.path) if self._log else ""
+        farewell = {"status": status, "why": f"exit status {status}{self._why_ended}", "output": output}
+        if self._log is None:
+            return self._end_first(status, farewell)
+        return self._end_other(status, self._log, farewell)
+
+    def _end_first(self, status: int, farewell: dict[str, Any]) -> int:
+        others = range(1, self.world.size)
         try:
-            exchange.leave(f"exit status {status}{self._why_ended}")
-            problems = self._ends_of_others(exchange, status)
+            self.exchange.leave(farewell)
+            problems = self._ends_of_others(others, status)
         except RanksError as error:
             problems = [] if status else [str(error)]
         for problem in problems:
@@ -146,72 +159,220 @@ class Rank:
         if self._folder:
             Path(self._folder, STATUS).write_text(str(status))
         try:
-            exchange.put("done", status)
+            self.exchange.put("done", status)
             # The store may be this process's own: it stays until all have read from it.
-            exchange.gather("bye", "read how the run ended", FAREWELL_S, self._others, farewell="")
+            self.exchange.gather("bye", "read how the run ended", FAREWELL_S, others, farewell="")
         except RanksError:
             return status or int(pytest.ExitCode.TESTS_FAILED)
         return status
 
-    def _ends_of_others(self, exchange: Exchange, status: int) -> list[str]:
-        from pytest_dtdispatch.ranks.exchange import LostRanksError
-
+    def _ends_of_others(self, others: Sequence[int], status: int) -> list[str]:
         problems = []
         try:
-            ends = exchange.gather("end", "end its run", among=self._others, farewell="")
-        except LostRanksError as error:
-            ends, problems = error.found, [str(error)]
-        for rank, (theirs, tail) in sorted(ends.items()):
-            if theirs not in (0, status):
-                problems.append(f"rank {rank} ended with exit status {theirs}:\n{tail}")
+            self.exchange.farewells(others)
+        except RanksError as error:
+            problems = [str(error)]
+        for rank, end in self.exchange.farewells(others).items():  # of those that came
+            if end["status"] not in (0, status):
+                problems.append(f"rank {rank} ended with exit status {end['status']}:\n{end['output']}")
         return problems
 
-    def _end_other(self, status: int) -> int:
-        """Wait until the first rank has printed and written all; it tells what went wrong here."""
-        exchange, log = self.exchange, self.log
-        if exchange is None or log is None:
-            return status
-        _flush()
+    def _end_other(self, status: int, log: Log, farewell: dict[str, Any]) -> int:
+        """Wait until the first rank has printed and written all; it shows what went wrong here."""
+        exchange = self.exchange
         try:
-            exchange.put("end", [status, tail_of(log.path)])
-            exchange.leave(f"exit status {status}{self._why_ended}")
+            exchange.leave(farewell)
             done = exchange.gather("done", "end the run", 2 * exchange.timeout_s, among=[0], farewell="")
             exchange.put("bye", None)
         except RanksError:
             done = {}
-        if 0 not in done:  # only a rank before this one can tell it
-            log.is_told = any(rank not in exchange.lost for rank in range(self.world.rank))
+        if 0 not in done:  # only a rank before this one can show it
+            log.is_shown = any(rank not in exchange.lost for rank in range(self.world.rank))
             return status or int(pytest.ExitCode.TESTS_FAILED)
-        log.is_told = True
+        log.is_shown = True
         # One status a machine: a launcher ends its other ranks as soon as one ends with another than 0.
         return int(done[0]) if self.world.local_rank == 0 else 0
 
+    # Collecting
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note what this rank cannot collect."""
+        if report.failed:
+            self._collect_errors[report.nodeid] = _last_line(str(report.longrepr))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Let the first rank alone remember what failed."""
+        manager = session.config.pluginmanager
+        for name in () if self.world.is_first else REMEMBER:
+            if plugin := manager.get_plugin(name):
+                manager.unregister(plugin)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Compare what ranks collected, before any of them runs a test."""
+        try:
+            why = self._compare([item.nodeid for item in session.items])
+        except RanksError as error:
+            why = str(error)
+        if why:
+            self._stop(session, why)
+            raise session.Failed(why)
+
+    def _compare(self, tests: list[str]) -> str:
+        """Name how ranks differ in what they collected; empty where they do not."""
+        pid = os.getpid() if self._log else 0
+        here = {"host": socket.gethostname(), "log": self._log.path if self._log else "", "pid": pid}
+        self.exchange.put("collected", [tests, self._collect_errors, here])
+        found = self.exchange.gather("collected", "collect its tests")
+        self._introductions = {rank: introduction for rank, (_, _, introduction) in found.items()}
+        if any(errors != self._collect_errors for _, errors, _ in found.values()):
+            who = group_ranks(
+                (rank, f"could not collect {module}: {why}")
+                for rank, (_, errors, _) in found.items()
+                for module, why in errors.items()
+            )
+            return "; ".join(f"rank {', '.join(map(str, ranks))} {error}" for error, ranks in who.items())
+        for rank, (collected, _, _) in found.items():
+            if how := collected_difference(found[0][0], collected):
+                return f"ranks collected different tests: rank {rank} {how}"
+        return ""
+
+    # Tests
+
+    # Not first: the test is counted before.
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Note which test this rank comes to, for the launcher too."""
+        self._runs = True
+        self.exchange.end_of_part = _end_of("setup", item.config)
+        if self._folder:
+            Path(self._folder, f"{AT}-{self.world.rank}").write_text(item.nodeid, encoding="utf-8")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all that changes a report
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """End each phase of a test together: it fails where it fails on any rank."""
+        report = yield
+        if call.excinfo is not None and isinstance(call.excinfo.value, RanksError):
+            report.longrepr = str(call.excinfo.value)  # no frame of torch or of ours tells more
+        if not self.why_stopped:
+            try:
+                self._end_phase(item, report, call.duration)
+            except RanksError as error:
+                self._stop(item.session, str(error))
+                _fail(report, [str(error)])
+        return report
+
+    def _end_phase(self, item: pytest.Item, report: pytest.TestReport, duration: float) -> None:
+        part, ours = str(report.when), _outcome(report)
+        key = _end_of(part, item.config)
+        self.exchange.put(key, ours)
+        self.exchange.end_of_part = _end_of(NEXT[part], item.config)
+        # What failed here may have waited for the others already.
+        waited = min(duration, self._settings.timeout) if ours.label == FAILED else 0.0
+        found = self._gather(key, f"end the {part} of {item.nodeid}", waited)
+        outcomes = {rank: PhaseOutcome(*theirs) for rank, theirs in found.items()}
+        labels = {outcome.label for outcome in outcomes.values()}
+        if part == "setup":
+            self._runs = labels == {"passed"}
+        if FAILED in labels or len(labels) > 1:
+            lines = complaints(outcomes)
+            self._complaints += [f"{item.nodeid} ({part}): {line}" for line in lines]
+            _fail(report, lines)
+        for rank, outcome in outcomes.items():
+            if outcome.details not in ("", outcome.why) and rank != self.world.rank:
+                report.sections.append((f"failure on rank {rank}", outcome.details))
+        if self.exchange.lost:
+            self._stop(item.session, lost_text(self.exchange.lost))
+
+    def _gather(self, key: str, what: str, waited: float = 0.0) -> dict[int, Any]:
+        timeout = self._settings.timeout
+        return self.exchange.gather(key, what, timeout - waited + max(GRACE * timeout, 1.0))
+
+    def _stop(self, session: pytest.Session, why: str) -> None:
+        self.why_stopped = session.shouldfail = why
+        if bridge := session.config.pluginmanager.get_plugin("dtdispatch-bridge"):
+            bridge.keep_files()
+
+    # Results
+
+    def agreement(self, config: pytest.Config) -> Lockstep | None:
+        """Return what settles rounds in the test at hand."""
+        from pytest_dtdispatch.ranks.exchange import Lockstep
+
+        return None if self.why_stopped else Lockstep(self.exchange, str(test_number(config)))
+
+    def merged(self, results: TestResults, config: pytest.Config) -> TestResults:
+        """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
+        if self.why_stopped or not self._runs:
+            return results
+        key = f"rows/{test_number(config)}"
+        ours = RankResults(results.measurements(), tuple(results.numbers(KINDS)), tuple(results.verdicts))
+        self.exchange.put(key, encode(ours))
+        if not self.world.is_first:
+            return results
+        found = self._gather(key, "send its rows")
+        try:
+            by_rank = {rank: decode(RankResults, theirs) for rank, theirs in found.items()}
+        except (ValueError, TypeError) as error:
+            raise RanksError(f"what a rank sent as its rows is none: {error}") from None
+        merged = merge_results(by_rank, self._settings.rank_stat)
+        for one in merged.numbers:
+            if one.ranks:
+                which = f"{one.name}: {one.metric} is {one.value:,} on {ranks_text(one.ranks)}"
+                self._differ[one.name, one.metric] = f"{which}, and less or none elsewhere"
+        return results.merged(merged.rows, merged.numbers, merged.verdicts)
+
+    @property
+    def summary(self) -> str:
+        """One line: how many ranks there are, and on how many machines."""
+        machines = len({introduction["host"] for introduction in self._introductions.values()})
+        return f"{self.world.size} ranks on {f'{machines} machines' if machines > 1 else '1 machine'}"
+
+    def document(self) -> Document:
+        """Lay out what went wrong on which rank."""
+        failed = [*self._complaints, *filter(None, [self.why_stopped])]
+        failures = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
+        output = [Verbatim(tuple(self._output_of(rank))) for rank in sorted(self.exchange.lost)]
+        notices = [one_line(Span(text, Tone.NOTICE)) for text in self._differ.values()]
+        return Document((*failures, *output, *notices))
+
+    def _output_of(self, rank: int) -> list[str]:
+        """Return the end of what a lost rank printed, where that is on this machine."""
+        there = self._introductions.get(rank, {})
+        if not (log := str(there.get("log", ""))):
+            return []
+        if there["host"] != socket.gethostname():
+            return [f"output of rank {rank}: {log} on {there['host']}"]
+        if not self.exchange.lost[rank].startswith(ENDED_ITS_RUN):  # it hangs
+            with suppress(OSError):  # it has ended
+                os.kill(there["pid"], STACK_SIGNAL)  # which makes it write to its output where it does
+                time.sleep(WRITES_STACK_S)
+        lines = _shortened(tail_of(log, LONGEST_LOG).splitlines())
+        return [f"the end of the output of rank {rank}:", *lines] if lines else []
+
 
 class Log:
-    """Keeps in a file what this process prints; shows it at the end, if nobody else told what it says."""
+    """Keeps in a file what this process prints; shows it at the end, if no other rank did."""
 
     def __init__(self, rank: int) -> None:
         file, self.path = tempfile.mkstemp(
             prefix=f"dtdispatch-rank-{rank}-", suffix=".log", dir=os.environ.get(FOLDER)
         )
-        self.is_told = False
+        self.is_shown = False
         self._rank = rank
         self._terminal = os.dup(2)
-        # Whether a signal makes this process write to the file where it is.
-        self.shows_stack = signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL
         _flush()
         os.dup2(file, 1)
         os.dup2(file, 2)
-        os.close(file)
-        if self.shows_stack:
-            faulthandler.register(STACK_SIGNAL, os.fdopen(os.dup(2), "w"))
+        faulthandler.register(STACK_SIGNAL, os.fdopen(file, "w"))
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
         _flush()
-        if not self.is_told:
-            said = tail_of(self.path)
-            text = f"ERROR: rank {self._rank} could not go on; the end of its output:\n{said}\n"
+        if not self.is_shown:
+            output = tail_of(self.path)
+            text = f"ERROR: rank {self._rank} could not go on; the end of its output:\n{output}\n"
             os.write(self._terminal, text.encode())
         Path(self.path).unlink(missing_ok=True)
 
@@ -229,201 +390,8 @@ def tail_of(path: str | Path, characters: int = TAIL) -> str:
         return ""
 
 
-TESTS_PLUGIN = "dtdispatch-ranks"
-LONGEST = 300  # characters of a reason
-REMEMBER = ("lfplugin", "nfplugin")  # of pytest, which write its cache
-NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
-WRITES_STACK_S = 0.3
-STACK_TITLE, MOST_CALLS, MOST_LINES, LONGEST_LOG = "most recent call first", 6, 40, 20_000
-GRACE = 0.25  # of the timeout: for ranks whose own wait began later
-
-
-class RankSession:
-    """The plugin object that keeps the tests of all ranks together."""
-
-    def __init__(self, config: pytest.Config, settings: Settings, rank: Rank, exchange: Exchange) -> None:
-        self.why_stopped = ""  # the run was ended before its end, because of this
-        self._config = config
-        self._settings = settings
-        self._rank = rank
-        self._exchange = exchange
-        self._runs = False  # whether the test at hand was set up on every rank
-        self._collect_errors: dict[str, str] = {}
-        self._introductions: dict[int, dict[str, Any]] = {}
-        self._complaints: list[str] = []
-        self._differ: dict[tuple[str, str], str] = {}
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note what this rank cannot collect."""
-        if report.failed:
-            self._collect_errors[report.nodeid] = _last_line(str(report.longrepr))
-
-    def pytest_collection_finish(self) -> None:
-        """Let the first rank alone remember what failed."""
-        if not self._rank.world.is_first:
-            for name in REMEMBER:
-                if plugin := self._config.pluginmanager.get_plugin(name):
-                    self._config.pluginmanager.unregister(plugin)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Compare what ranks collected, before any of them runs a test."""
-        try:
-            why = self._compare([item.nodeid for item in session.items])
-        except RanksError as error:
-            why = str(error)
-        if why:
-            self._stop(session, why)
-            raise session.Failed(why)
-
-    # Not first: the test is counted before.
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Note which test this rank comes to."""
-        self._runs = True
-        self._exchange.end_of_part = self._end_of("setup")
-        self._rank.note(item.nodeid)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all that changes a report
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """End each phase of a test together: it fails where it fails on any rank."""
-        report = yield
-        if call.excinfo is not None and isinstance(call.excinfo.value, RanksError):
-            report.longrepr = str(call.excinfo.value)  # no frame of torch or of ours tells more
-        if not self.why_stopped:
-            self._end_phase(item, report, call.duration)
-        return report
-
-    def agreement(self) -> Lockstep | None:
-        """Return what settles rounds in the test at hand."""
-        if self.why_stopped:
-            return None
-        from pytest_dtdispatch.ranks.exchange import Lockstep
-
-        return Lockstep(self._exchange, str(test_number(self._config)))
-
-    def merged(self, results: TestResults) -> TestResults:
-        """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
-        if self.why_stopped or not self._runs:
-            return results
-        key = f"rows/{test_number(self._config)}"
-        numbers = {
-            kind: [(one.name, one.metric, one.value) for one in results.numbers([kind])] for kind in KINDS
-        }
-        self._exchange.put(key, [encode(results.measurements()), numbers, encode(results.verdicts)])
-        if not self._rank.world.is_first:
-            return results
-        found = self._gather(key, "send its rows")
-        try:
-            rows = {rank: [merge.read_measurement(one) for one in sent[0]] for rank, sent in found.items()}
-            largest = {
-                kind: merge.merge_numbers(
-                    {rank: [MetricValue(*one) for one in sent[1][kind]] for rank, sent in found.items()}
-                )
-                for kind in KINDS
-            }
-            said = {rank: decode(tuple[RowVerdict, ...], sent[2]) for rank, sent in found.items()}
-        except (ValueError, TypeError) as error:
-            raise RanksError(f"what a rank sent as its rows is none: {error}") from None
-        for one in (one for of_kind in largest.values() for one in of_kind if one.ranks):
-            which = f"{one.name}: {one.metric} is {one.value:,} on {ranks_text(one.ranks)}"
-            self._differ[one.name, one.metric] = f"{which}, and less or none elsewhere"
-        merged_rows = merge.merge_ranks(rows, self._settings.rank_stat)
-        return results.merged(merged_rows, largest, merge.merge_verdicts(said))
-
-    @property
-    def summary(self) -> str:
-        """One line: how many ranks there are, and on how many machines."""
-        machines = len({introduction["host"] for introduction in self._introductions.values()})
-        return f"{self._rank.world.size} ranks on {f'{machines} machines' if machines > 1 else '1 machine'}"
-
-    def document(self) -> Document:
-        """Say what went wrong on which rank."""
-        failed = [*self._complaints, *filter(None, [self.why_stopped])]
-        told = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
-        output = [Verbatim(tuple(self._output_of(rank))) for rank in sorted(self._exchange.lost)]
-        notices = [one_line(Span(text, Tone.NOTICE)) for text in self._differ.values()]
-        return Document((*told, *output, *notices))
-
-    def _compare(self, tests: list[str]) -> str:
-        """Say how ranks differ in what they collected; empty where they do not."""
-        exchange, errors = self._exchange, self._collect_errors
-        digest = hashlib.sha256(json.dumps(tests).encode()).hexdigest()
-        exchange.put("collected", [digest, errors, self._rank.introduction()])
-        found = exchange.gather("collected", "collect its tests")
-        self._introductions = {rank: introduction for rank, (_, _, introduction) in found.items()}
-        if len({json.dumps(theirs, sort_keys=True) for _, theirs, _ in found.values()}) > 1:
-            return _collect_errors({rank: theirs for rank, (_, theirs, _) in found.items()})
-        if len({theirs for theirs, _, _ in found.values()}) == 1:
-            return ""
-        exchange.put("tests", tests)
-        collected = exchange.gather("tests", "name its tests")
-        differ = ((rank, merge.collected_difference(collected[0], had)) for rank, had in collected.items())
-        rank, how = next((rank, how) for rank, how in differ if how)
-        return f"ranks collected different tests: rank {rank} {how}"
-
-    def _end_phase(self, item: pytest.Item, report: pytest.TestReport, duration: float) -> None:
-        ours = _outcome(report)
-        try:
-            key = self._end_of(str(report.when))
-            self._exchange.put(key, ours)
-            self._exchange.end_of_part = self._end_of(NEXT[str(report.when)])
-            # What failed here may have waited for the others already.
-            waited = min(duration, self._settings.timeout) if ours.label == FAILED else 0.0
-            found = self._gather(key, f"end the {report.when} of {item.nodeid}", waited)
-            outcomes = {rank: PhaseOutcome(*theirs) for rank, theirs in found.items()}
-        except RanksError as error:
-            self._stop(item.session, str(error))
-            _fail(report, [str(error)])
-            return
-        if report.when == "setup":
-            self._runs = all(outcome.label == "passed" for outcome in outcomes.values())
-        self._merge(item, report, outcomes)
-        if self._exchange.lost:
-            self._stop(item.session, lost_text(self._exchange.lost))
-
-    def _merge(
-        self, item: pytest.Item, report: pytest.TestReport, outcomes: Mapping[int, PhaseOutcome]
-    ) -> None:
-        failed = any(outcome.label == FAILED for outcome in outcomes.values())
-        if merge.all_agree(outcomes) and not failed:
-            return
-        said = merge.complaints(outcomes)
-        self._complaints += [f"{item.nodeid} ({report.when}): {line}" for line in said]
-        _fail(report, said)
-        for rank, outcome in outcomes.items():
-            is_told = rank == self._rank.world.rank or outcome.details in ("", outcome.why)
-            if outcome.label == FAILED and not is_told:
-                report.sections.append((f"failure on rank {rank}", outcome.details))
-
-    def _end_of(self, part: str) -> str:
-        return f"test/{test_number(self._config)}/{part}"
-
-    def _gather(self, key: str, what: str, waited: float = 0.0) -> dict[int, Any]:
-        timeout = self._settings.timeout
-        return self._exchange.gather(key, what, timeout - waited + max(GRACE * timeout, 1.0))
-
-    def _stop(self, session: pytest.Session, why: str) -> None:
-        self.why_stopped = why
-        session.shouldfail = why
-        if bridge := self._config.pluginmanager.get_plugin("dtdispatch-bridge"):
-            bridge.keep_files()
-
-    def _output_of(self, rank: int) -> list[str]:
-        """The end of what a lost rank printed, where that is on this machine."""
-        here, there = self._introductions.get(self._rank.world.rank, {}), self._introductions.get(rank, {})
-        log = str(there.get("log", ""))
-        if not log:
-            return []
-        if there.get("host") != here.get("host"):
-            return [f"output of rank {rank}: {log} on {there.get('host')}"]
-        if there.get("pid") and not self._exchange.lost[rank].startswith(ENDED_ITS_RUN):  # it hangs
-            with suppress(OSError):  # it has ended
-                os.kill(there["pid"], STACK_SIGNAL)  # which makes it write to its output where it does
-                time.sleep(WRITES_STACK_S)
-        said = _shortened(tail_of(log, LONGEST_LOG).splitlines())
-        return [f"the end of the output of rank {rank}:", *said] if said else []
+def _end_of(part: str, config: pytest.Config) -> str:
+    return f"test/{test_number(config)}/{part}"
 
 
 def _shortened(log: list[str]) -> list[str]:
@@ -436,24 +404,20 @@ def _shortened(log: list[str]) -> list[str]:
 
 def _outcome(report: pytest.TestReport) -> PhaseOutcome:
     if hasattr(report, "wasxfail"):
-        label = "xfailed" if report.skipped else "xpassed"
-        return PhaseOutcome(report.nodeid, label, str(report.wasxfail)[:LONGEST])
+        return PhaseOutcome("xfailed" if report.skipped else "xpassed", str(report.wasxfail)[:LONGEST])
     if report.outcome == FAILED:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reason = str(crash.message) if crash is not None else _last_line(report.longreprtext)
         sections = [f"--- {name}\n{text}" for name, text in report.sections]
         details = "\n".join([report.longreprtext, *sections]).strip()
-        return PhaseOutcome(report.nodeid, FAILED, _reason(report), details[-TAIL:])
+        why = (reason.strip().splitlines() or ["failed"])[0][:LONGEST]
+        return PhaseOutcome(FAILED, why, details[-TAIL:])
     why = report.longrepr[2] if report.outcome == SKIPPED and isinstance(report.longrepr, tuple) else ""
-    return PhaseOutcome(report.nodeid, report.outcome, str(why).removeprefix("Skipped: ")[:LONGEST])
-
-
-def _reason(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = str(crash.message) if crash is not None else _last_line(report.longreprtext)
-    return (text.strip().splitlines() or ["failed"])[0][:LONGEST]
+    return PhaseOutcome(report.outcome, str(why).removeprefix("Skipped: ")[:LONGEST])
 
 
 def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:
-    """Let a report say that its test failed elsewhere."""
+    """Make a report one of a test that failed elsewhere."""
     text = "\n".join(lines)
     if report.outcome == FAILED:
         report.sections.append(("all ranks", text))
@@ -462,15 +426,6 @@ def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:
     report.longrepr = text
     if hasattr(report, "wasxfail"):
         del report.wasxfail
-
-
-def _collect_errors(errors: Mapping[int, Mapping[str, str]]) -> str:
-    who = group_ranks(
-        (rank, f"could not collect {module}: {why}")
-        for rank, theirs in errors.items()
-        for module, why in theirs.items()
-    )
-    return "; ".join(f"rank {', '.join(map(str, ranks))} {error}" for error, ranks in who.items())
 
 
 def _last_line(text: str) -> str:

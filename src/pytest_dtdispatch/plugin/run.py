@@ -12,17 +12,14 @@ import pytest
 
 from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.parsing import ON
-from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.errors import DtDispatchError, RanksError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.ranks import (
     AT,
     FOLDER,
     PLUGIN,
     STATUS,
-    TESTS_PLUGIN,
-    Log,
     Rank,
-    RankSession,
     rank_of,
     tail_of,
 )
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_dtdispatch.plugin.settings import Settings
-    from pytest_dtdispatch.ranks.launch import RankEnd
     from pytest_dtdispatch.report.run import ReportedRun
 
 
@@ -48,7 +44,7 @@ def begin(config: pytest.Config) -> None:
     world = read_world(os.environ)
     is_rank = world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config)
     if is_rank:
-        config.pluginmanager.register(Rank(world, None if world.is_first else Log(world.rank)), PLUGIN)
+        config.pluginmanager.register(Rank(world), PLUGIN)
 
 
 def main(config: pytest.Config) -> int | None:
@@ -82,12 +78,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         config.pluginmanager.register(session, "dtdispatch-session")
         gate = LimitGate(config, session.results, session.why_not)
         config.pluginmanager.register(gate, LIMITS)
-    if rank is not None and rank.exchange is not None:
-        ranks = RankSession(config, settings, rank, rank.exchange)
-        config.pluginmanager.register(ranks, TESTS_PLUGIN)
-        if not rank.world.is_first:
-            return
-    if session is not None:
+    if session is not None and (rank is None or rank.world.is_first):
         _register_outputs(config, settings, lambda: session.reported)
 
 
@@ -116,7 +107,7 @@ def _measures(config: pytest.Config) -> bool:
 def _launch(config: pytest.Config, ranks: int) -> int:
     """Run the command line again in ranks, and wait for them."""
     refuse_questions(config, "--dtdispatch-nproc")
-    from pytest_dtdispatch.ranks.launch import StoppedError, launch
+    from pytest_dtdispatch.ranks.launch import launch
 
     with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
         try:
@@ -124,19 +115,19 @@ def _launch(config: pytest.Config, ranks: int) -> int:
             status = Path(folder, STATUS)
             if status.exists():  # the first rank came to its end
                 return int(status.read_text())
-            said = _why_ended(end, Path(folder))
-        except StoppedError as stopped:
-            said = [f"{stopped}: the {ranks} ranks were stopped"]
+            lines = _why_ended(end, Path(folder))
+        except RanksError as stopped:
+            lines = [str(stopped)]
         # On lines of their own: the first rank was in the middle of one.
-        print("", *(f"ERROR: {line}" for line in said), sep="\n", file=sys.stderr)
+        print("", *(f"ERROR: {line}" for line in lines), sep="\n", file=sys.stderr)
     return int(pytest.ExitCode.TESTS_FAILED)
 
 
-def _why_ended(end: RankEnd | None, folder: Path) -> list[str]:
+def _why_ended(end: tuple[int, str] | None, folder: Path) -> list[str]:
     if end is None:
         return ["the ranks ended without a result"]
-    at = folder / f"{AT}-{end.rank}"
+    rank, how = end
+    at = folder / f"{AT}-{rank}"
     test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
-    tails = map(tail_of, folder.glob(f"dtdispatch-rank-{end.rank}-*.log"))
-    said = [f"the end of its output:\n{tail}" for tail in tails if tail]
-    return [f"rank {end.rank} {end.how}{test}", *said]
+    tails = map(tail_of, folder.glob(f"dtdispatch-rank-{rank}-*.log"))
+    return [f"rank {rank} {how}{test}", *(f"the end of its output:\n{tail}" for tail in tails if tail)]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.gates import ExpectedGate, LimitGate, SavedRunGate
     from pytest_dtdispatch.plugin.outputs import Outputs
-    from pytest_dtdispatch.plugin.ranks import RankSession
+    from pytest_dtdispatch.plugin.ranks import Rank
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.run import ReportedRun
@@ -118,7 +118,7 @@ class Session(PluginObject):
             from pytest_dtdispatch.plugin.recorder import make_recorder
             from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-            agreement = self._ranks.agreement() if self._ranks else None
+            agreement = self._ranks.agreement(item.config) if self._ranks else None
             recorder = make_recorder(settings, self._sampler, agreement, test)
             ShardingCaches().clear_all()
         except DtDispatchError as error:
@@ -137,7 +137,7 @@ class Session(PluginObject):
                 complaint = self._unmeasured.note_idle(item, idle[0])
         except CaptureError as error:
             complaint = str(error)
-        results = self._ranks.merged(recorder.results) if self._ranks else recorder.results
+        results = self._ranks.merged(recorder.results, item.config) if self._ranks else recorder.results
         if not complaint and (key := results.key_of_two()):
             complaint = f"two rows of this test are called {key!r}: give the call another name="
         self.results[results.test] = results
@@ -215,8 +215,8 @@ class Session(PluginObject):
         )
 
     @property
-    def _ranks(self) -> RankSession | None:
-        ranks: RankSession | None = self._config.pluginmanager.get_plugin("dtdispatch-ranks")
+    def _ranks(self) -> Rank | None:
+        ranks: Rank | None = self._config.pluginmanager.get_plugin("dtdispatch-rank")
         return ranks
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary

@@ -18,19 +18,19 @@ from pytest_dtdispatch.errors import RanksError, first_said
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
 PART = 1 << 20  # characters; torch refuses values of 8 MiB
-MOST_PARTS = 64
 # A wait asks again and again: torch's own warns of each timeout, and cannot see that a rank has left.
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.0005, 0.02
-LEFT = "left"
+LEFT = "left"  # where a rank that takes part in nothing any more says ``why``
 PORT_IN_USE = "EADDRINUSE"
 
 
-class LostRanksError(RanksError):
-    """Ranks did not come in time, or have left."""
-
-    def __init__(self, lost: dict[int, str], found: dict[int, Any]) -> None:
-        super().__init__(lost_text(lost))
-        self.found = found
+@contextmanager
+def _store_is_there() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        says = f"the store by which ranks exchange results went away: {first_said(error)[:200]}"
+        raise RanksError(says) from None
 
 
 class Exchange:
@@ -44,24 +44,21 @@ class Exchange:
         self._root = store
         self._store = PrefixStore(PREFIX, store)
 
+    @_store_is_there()
     def put(self, key: str, value: Any) -> None:
         """Put this rank's value under a key; each key once."""
-        text = json.dumps(value)
-        parts = [text[start : start + PART] for start in range(0, len(text), PART)]
-        if len(parts) > MOST_PARTS:
-            most = f"{MOST_PARTS * PART:,} characters"
-            raise RanksError(f"{key}: a rank sends at most {most}, not {len(text):,}")
-        own = f"{key}/{self.world.rank}"
-        with _store_is_there():
-            for number, part in enumerate(parts):
-                self._store.set(f"{own}/{number}", part)
-            self._store.set(own, str(len(parts)))
+        text, own = json.dumps(value), f"{key}/{self.world.rank}"
+        starts = range(0, len(text), PART)
+        for number, start in enumerate(starts):
+            self._store.set(f"{own}/{number}", text[start : start + PART])
+        self._store.set(own, str(len(starts)))
 
     def meet(self, key: str, value: Any, what: str) -> dict[int, Any]:
         """Put a value in the middle of a test, and gather those of all ranks."""
         self.put(key, value)
         return self.gather(key, what, unless=self.end_of_part)
 
+    @_store_is_there()
     def gather(
         self,
         key: str,
@@ -84,38 +81,35 @@ class Exchange:
             if ranks := sorted(elsewhere & {*waiting}):
                 raise RanksError(f"{ranks_text(ranks)} ended the test early and did not {what}")
             left = sorted(gone & {*waiting})
-            lost = {rank: f"{ENDED_ITS_RUN}: {self._read(farewell, rank)}" for rank in left}
+            lost = {rank: f"{ENDED_ITS_RUN}: {self._read(farewell, rank)['why']}" for rank in left}
             if not lost and time.monotonic() > deadline:
                 lost = dict.fromkeys(waiting, f"did not {what} within {self.timeout_s:g} s")
             if lost:
                 self.lost |= lost
-                raise LostRanksError(lost, found)
-            if waiting:
-                time.sleep(pause)
-                pause = min(2 * pause, LAST_PAUSE_S)
+                raise RanksError(lost_text(lost))
+            time.sleep(pause if waiting else 0)
+            pause = min(2 * pause, LAST_PAUSE_S)
         return dict(sorted(found.items()))
 
-    def leave(self, why: str) -> None:
-        """Say that this rank takes part in nothing any more."""
-        self.put(LEFT, why)
+    def leave(self, farewell: dict[str, Any]) -> None:
+        """Take part in nothing any more."""
+        self.put(LEFT, farewell)
+
+    def farewells(self, ranks: Collection[int]) -> dict[int, Any]:
+        """Wait until ranks have left, and read with what words."""
+        return self.gather(LEFT, "end its run", among=ranks, farewell="")
 
     def group_store(self, name: str) -> Any:
         """Return a store for a process group of its own, which no other group has written to."""
         return PrefixStore(f"{PREFIX}-group/{name}", self._root)
 
     def _has(self, key: str, rank: int) -> bool:
-        with _store_is_there():
-            return bool(self._store.check([f"{key}/{rank}"]))
+        return bool(self._store.check([f"{key}/{rank}"]))
 
     def _read(self, key: str, rank: int) -> Any:
         own = f"{key}/{rank}"
-        try:
-            with _store_is_there():
-                parts = min(int(self._store.get(own)), MOST_PARTS)
-                text = b"".join(self._store.get(f"{own}/{number}") for number in range(parts))
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            raise RanksError(f"what rank {rank} sent as {key} is no JSON") from None
+        parts = range(int(self._store.get(own)))
+        return json.loads(b"".join(self._store.get(f"{own}/{number}") for number in parts))
 
 
 def has_real_group() -> bool:
@@ -166,22 +160,12 @@ def join(world: World, timeout_s: float) -> Exchange:
     """Open the store that the launcher named in the environment; one of our own where no others are."""
     if not world.is_many:
         return Exchange(HashStore(), world, timeout_s)
-    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        says = f"finds no store at {where} within {timeout_s:g} s: {first_said(error)[:200]}"
         if PORT_IN_USE in str(error):
             says = f"cannot open a store: the port of {where} is in use"
-        else:
-            says = f"finds no store at {where} within {timeout_s:g} s: {first_said(error)[:200]}"
         raise RanksError(f"rank {world.rank} {says}") from None
     return Exchange(store, world, timeout_s)
-
-
-@contextmanager
-def _store_is_there() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        says = f"the store by which ranks exchange results went away: {first_said(error)[:200]}"
-        raise RanksError(says) from None

@@ -8,30 +8,26 @@ import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 from unittest import mock
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from pytest_dtdispatch.errors import RanksError
+
 LOOK_EVERY_S = 0.1
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by the launcher
 
 
-class RankEnd(NamedTuple):
-    """Which rank did not end well, and how it ended."""
+def launch(
+    ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str
+) -> tuple[int, str] | None:
+    """Run a command once for each rank, and wait for all; when one fails, say how, and end the others.
 
-    rank: int
-    how: str
-
-
-class StoppedError(Exception):
-    """The signal of this name told the launcher to stop; the ranks were told too, and are gone."""
-
-
-def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> RankEnd | None:
-    """Run a command once for each rank, and wait for all; when one fails, say how, and end the others."""
+    Raises:
+        RanksError: a signal told this process to stop; the ranks were told too, and are gone.
+    """
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -44,25 +40,19 @@ def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], fol
         monitor_interval=LOOK_EVERY_S,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
-    told = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
-    with mock.patch.dict(os.environ, told), _silent_and_without_traces():
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
+    with mock.patch.dict(os.environ, environment), _silent_and_without_traces():
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
-            ended = [(rank, failure.exitcode) for rank, failure in sorted(error.failures.items())]
-            rank, status = min(ended, key=lambda one: one[1] == -signal.SIGTERM)  # which the launcher sends
-            return RankEnd(rank, _how(status))
+            of_launcher = -signal.SIGTERM  # which the launcher sends to the others
+            ended = sorted(error.failures.items(), key=lambda one: (one[1].exitcode == of_launcher, one[0]))
+            rank, failure = ended[0]
+            by_itself = f"ended with exit status {failure.exitcode}"
+            return rank, by_itself if failure.exitcode >= 0 else f"was killed by {failure.signal_name()}"
         except SignalException as error:
-            raise StoppedError(error.sigval.name) from None
+            raise RanksError(f"{error.sigval.name}: the {ranks} ranks were stopped") from None
     return None
-
-
-def _how(status: int) -> str:
-    """Say how a process ended, by its exit status; of one that a signal ended its number, below 0."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    names = {int(number): number.name for number in signal.Signals}
-    return f"was killed by {names.get(-status, f'signal {-status}')}"
 
 
 @contextmanager
