@@ -15,7 +15,6 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.resolve import row_nodeid, test_settings
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
@@ -46,9 +45,9 @@ def add_failures(reporter: Any, failures: Iterable[str]) -> None:
         reporter._add_stats(words, [words] * number)
 
 
-def add_undecided(reporter: Any, gates: Iterable[ReportedGate | None]) -> None:
+def add_undecided(reporter: Any, gates: Iterable[ReportedGate]) -> None:
     """Add how many rows gates could not decide: each may lie on either side."""
-    verdicts = (row.verdict for gate in gates if gate for row in gate.verdicts)
+    verdicts = (row.verdict for gate in gates for row in gate.verdicts)
     if number := sum(verdict is Verdict.INCONCLUSIVE for verdict in verdicts):
         reporter._add_stats(str(Verdict.INCONCLUSIVE), [Verdict.INCONCLUSIVE] * number)
 
@@ -86,7 +85,7 @@ class Unmeasured:
     """The globs of ops that tests were measured with, and the tests in which nothing was found.
 
     Attributes:
-        tests: what is said of each such test, by its name.
+        tests: what is reported of each such test, by its name.
     """
 
     def __init__(self) -> None:
@@ -94,18 +93,17 @@ class Unmeasured:
         self.tests: dict[str, str] = {}
 
     def add(self, test: str, settings: Settings) -> None:
-        """Note what is asked for in a test, which runs for the first time, or anew."""
+        """Note what is measured in a test, which runs for the first time, or anew."""
         self.tests.pop(test, None)
         for glob in settings.ops:
             self._tests[glob].add(test)
 
-    def note_idle(self, item: pytest.Item, where: str) -> str:
-        """Note a capture in which nothing ran; say so as an error where a gate judges what captures find."""
-        settings, test = test_settings(item), row_nodeid(item)
+    def note_idle(self, test: str, where: str, settings: Settings, compares: bool) -> str:
+        """Note a capture in which nothing ran; return an error where a gate judges what captures find."""
         self.tests[test] = f"{test}: {NO_OPS} at {where}"
-        limits = KINDS["steps"].limits if settings.metric == "counts" else ()
-        is_compared = settings.threshold and item.config.pluginmanager.hasplugin("dtdispatch-saved-run")
-        if settings.expected or is_compared or not settings.limits.keys().isdisjoint(limits):
+        counted = KINDS["steps"].limits if settings.metric == "counts" else ()
+        has_gate = settings.expected or (settings.threshold and compares)
+        if has_gate or not settings.limits.keys().isdisjoint(counted):
             return f"{where}: {NO_OPS}, so the gate judged nothing"
         return ""
 

@@ -1,45 +1,37 @@
-"""The gates of a run: each judges once, when all is measured, and hands its verdicts to every output."""
+"""What a run is held against: limits, a saved run, files of expected results; each judges once."""
 
 from __future__ import annotations
 
 import functools
 import os
 import shlex
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_dtdispatch.core.environment import read_world
-from pytest_dtdispatch.core.results import MetricValue, TestResults, number_name, row_key
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, not_judged
+from pytest_dtdispatch.core.results import TestResults, number_name, row_key
+from pytest_dtdispatch.core.verdicts import (
+    Judgement,
+    RowVerdict,
+    Threshold,
+    Verdict,
+    not_judged,
+    thresholds_of,
+)
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_expected
 from pytest_dtdispatch.gates.limits import complaint, over, unjudged
+from pytest_dtdispatch.gates.saved_run import StateRow, environment_differences, judge_run, state_rows
+from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin import PluginObject, resolve
-from pytest_dtdispatch.plugin.endings import GATE_FAILED
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
-from pytest_dtdispatch.plugin.resolve import (
-    limits_given,
-    marker_values,
-    row_nodeid,
-    test_settings,
-    why_not_measured,
-)
-from pytest_dtdispatch.report.document import Document
+from pytest_dtdispatch.plugin.resolve import row_nodeid
+from pytest_dtdispatch.plugin.settings import Settings
+from pytest_dtdispatch.report.judgements import judgement_document
+from pytest_dtdispatch.report.run import ReportedGate, ReportedRun, read_run
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.core.verdicts import Judgement, Threshold
-    from pytest_dtdispatch.gates.saved_run import StateRow
-    from pytest_dtdispatch.plugin.settings import Settings
-    from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
-
-WHERE = "limits"
 XFAIL = "its test is marked to fail (xfail)"
 RAISED = "it raised before it left counts"
 # What a test may end with although a limit is broken: it fails by it, was told to fail, or the run ends.
@@ -47,61 +39,92 @@ ENDS = (
     *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
     *(pytest.exit.Exception, KeyboardInterrupt),
 )
-PLUGIN = "dtdispatch-saved-run"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
 ANOTHER_METRIC = "save a run with the same --dtdispatch-metric"
 SAVE_ONE = "save one with --benchmark-save=NAME or --benchmark-autosave"
+NO_BENCHMARK = "it compares with a run that pytest-benchmark saved, and that plugin is off"
+NO_COMPARE = "--benchmark-compare must name the saved run to compare with"
 
 
-class Gate(PluginObject):
-    """The plugin object that judges a run."""
+class Gates(PluginObject):
+    """The plugin object that fails tests by their limits, and judges the run.
 
-    def judge(self) -> dict[str, Judgement]:
-        """Judge the run, by what it is held against."""
-        raise NotImplementedError
+    Args:
+        config: of pytest.
+        settings: of the run.
+        results: of each test, by its name in rows.
+        thresholds: that markers of tests have, likewise.
+        why_not: why nothing is measured although it was asked for; empty where it is.
 
-    @functools.cached_property
-    def judgements(self) -> dict[str, Judgement]:
-        """What was judged, by what the run was held against; nothing where nothing was asked for."""
-        return self.judge()
+    Attributes:
+        compares: whether the run is held against a saved one where a threshold is given.
+    """
 
-    @property
-    def failures(self) -> list[str]:
-        """Why the run must fail, as pytest's last line says it."""
-        return [GATE_FAILED for judged in self.judgements.values() if judged.has_failed]
-
-    def reported(self) -> ReportedGate | None:
-        """Give what was judged; None where nothing was asked for."""
-        from pytest_dtdispatch.report.run import ReportedGate
-
-        if not self.judgements:
-            return None
-        judged = self.judgements.values()
-        return ReportedGate(
-            ", ".join(self.judgements),
-            tuple(row for one in judged for row in one.verdicts),
-            bool(self.failures),
-            self.document(),
-            tuple(row for one in judged for row in one.failed),
-        )
-
-    def document(self) -> Document:
-        """Say what was judged."""
-        from pytest_dtdispatch.report.judgements import judgement_document
-
-        said = [judgement_document(judged, where) for where, judged in self.judgements.items()]
-        return Document(tuple(block for document in said for block in document.blocks))
-
-
-class LimitGate(Gate):
-    """The plugin object that fails tests and the run by limits."""
-
-    def __init__(self, config: pytest.Config, results: Mapping[str, TestResults], why_not: str) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        results: Mapping[str, TestResults],
+        thresholds: Mapping[str, tuple[Threshold, ...]],
+        why_not: str,
+    ) -> None:
+        self.compares = False
         self._config = config
+        self._settings = settings
         self._results = results
+        self._thresholds = thresholds
         self._why_not = why_not
+        self._left_out: set[str] = set()
         self._unjudged: dict[str, list[RowVerdict]] = {}
         self._xfailed: set[str] = set()
+        self._expected: list[ExpectedFile] = []
+        self._base: ReportedRun | None = None
+        self._why_no_base = ""
+
+    def read(self) -> None:
+        """Read what the run is held against, before anything is measured.
+
+        Raises:
+            ValueError: a file cannot be read.
+            DtDispatchError: likewise.
+        """
+        named = self._config.getoption("benchmark_compare", None)
+        if flags := resolve.flags_given(self._config, ("threshold", "any_machine")):
+            has_benchmark = self._config.pluginmanager.hasplugin("benchmark")
+            if why := NO_BENCHMARK if not has_benchmark else "" if named else NO_COMPARE:
+                raise pytest.UsageError(f"{flags[0]}: {why}")
+        self._expected = [read_expected(path, metric_names()) for path in self._settings.expected]
+        if not named:
+            return
+        from pytest_dtdispatch.plugin.pytest_benchmark import saved_run
+
+        self.compares = True
+        try:
+            path = saved_run(self._config)
+            self._base = read_run(path) if path else None
+            flag = "--benchmark-compare" if named is True else f"--benchmark-compare={named}"
+            self._why_no_base = f"{flag} finds no saved run"
+        except ValueError as error:
+            self._why_no_base = str(error)
+            if self._settings.threshold:
+                raise
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Remember what the user left out: its rows are not missing."""
+        self._left_out.update(f"{row_nodeid(item)}::" for item in items)
+
+    @functools.cached_property
+    def reported(self) -> tuple[ReportedGate, ...]:
+        """What each gate found; not in a worker, nor where tests are only listed."""
+        if self._config.getoption("collectonly") or hasattr(self._config, "workerinput"):
+            return ()
+        judged = (*self._judge_limits(), *self._judge_saved_run(), *self._judge_expected())
+        return tuple(
+            ReportedGate(where, one.verdicts, one.has_failed, judgement_document(one, where), one.failed)
+            for where, one in judged
+        )
+
+    # Limits
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what makes a failure an expected one
     def pytest_runtest_makereport(
@@ -134,141 +157,88 @@ class LimitGate(Gate):
 
     def _nothing_judged(self, item: pytest.Item) -> Iterator[RowVerdict]:
         """Name the limits of a test that judged nothing in it."""
-        test, held_to = row_nodeid(item), test_settings(item).limits
+        test, limits = row_nodeid(item), resolve.test_settings(item).limits
         results = self._results.get(test, TestResults(test))
-        of_marker = marker_values(item).get("max", {})
+        of_marker = resolve.marker_values(item).get("max", {})
         for kind in KINDS.values():
-            limits = ", ".join(f"{limit}={held_to[limit]}" for limit in kind.limits if limit in held_to)
-            raised = sorted(name for of, name in results.uncounted if limits and of == kind.name)
-            for name in raised:
-                yield unjudged(number_name(test, name), limits, RAISED, Verdict.MISSING)
-            marked = ", ".join(f"{limit}={of_marker[limit]}" for limit in kind.limits if limit in of_marker)
-            if marked and self._why_not:
-                yield unjudged(test, marked, self._why_not)
-            elif marked and not raised and not results.of(kind.name):
-                yield unjudged(test, marked, kind.nothing, Verdict.MISSING)
+            raised = sorted(name for of, name in results.uncounted if of == kind.name)
+            if criterion := _texts(limits, kind.limits):
+                for name in raised:
+                    yield unjudged(number_name(test, name), criterion, RAISED, Verdict.MISSING)
+            if marked := _texts(of_marker, kind.limits):
+                if self._why_not:
+                    yield unjudged(test, marked, self._why_not)
+                elif not raised and not results.of(kind.name):
+                    yield unjudged(test, marked, kind.nothing, Verdict.MISSING)
 
-    def judge(self) -> dict[str, Judgement]:
-        """Gather what limits said of tests; not in a worker, nor where tests are only listed."""
-        if self._config.getoption("collectonly") or hasattr(self._config, "workerinput"):
-            return {}
-        verdicts = [*self._idle()]
+    def _judge_limits(self) -> Iterator[tuple[str, Judgement]]:
+        """Gather what limits found in tests, and those of the run that judged nothing in all of it."""
+        verdicts: list[RowVerdict] = []
+        for kind in KINDS.values():
+            if not any(results.of(kind.name) for results in self._results.values()):
+                verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
+                for limit in resolve.limits_given(self._config, kind.limits):
+                    verdicts.append(unjudged(limit, limit, self._why_not or kind.nothing, verdict))
         failed = over(verdicts)
         for test in dict.fromkeys((*self._results, *self._unjudged)):
-            of_test = [*self._results[test].verdicts] if test in self._results else []
-            of_test += self._unjudged.get(test, [])
+            of_test = [
+                *self._results.get(test, TestResults(test)).verdicts,
+                *self._unjudged.get(test, ()),
+            ]
             if test in self._xfailed:
                 of_test = [replace(each, details=(*each.details, XFAIL)) for each in of_test]
             else:
                 failed += over(of_test)
             verdicts += of_test
-        return {WHERE: Judgement(tuple(verdicts), tuple(failed))} if verdicts else {}
+        if verdicts:
+            yield "limits", Judgement(tuple(verdicts), tuple(failed))
 
-    def _idle(self) -> Iterator[RowVerdict]:
-        """Name the limits of the command line and the ini file that judged nothing in the whole run."""
-        verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
-        for kind in KINDS.values():
-            if not any(results.of(kind.name) for results in self._results.values()):
-                for given in limits_given(self._config, kind.limits):
-                    yield unjudged(given, given, self._why_not or kind.nothing, verdict)
+    # A saved run
 
-
-def prepare(config: pytest.Config) -> None:
-    """Read the saved run to compare with, where anything is measured."""
-    if hasattr(config, "workerinput") or not read_world(os.environ).is_first:
-        return  # the process that started the workers judges, and the first rank
-    settings = resolve.valid_settings(config)
-    if settings is None:
-        return
-    asked = resolve.flags_given(config, ("threshold", "any_machine"))
-    if asked and settings.measure and (why := _why_idle(config)):
-        raise pytest.UsageError(f"{asked[0]}: {why}")
-    if settings.measure and config.getoption("benchmark_compare", None):
-        config.pluginmanager.register(SavedRunGate(config, settings), PLUGIN)
-
-
-def _why_idle(config: pytest.Config) -> str:
-    if not config.pluginmanager.hasplugin("benchmark"):
-        return "it compares with a run that pytest-benchmark saved, and that plugin is off"
-    if not config.getoption("benchmark_compare"):
-        return "--benchmark-compare must name the saved run to compare with"
-    return ""
-
-
-class SavedRunGate(Gate):
-    """The plugin object that holds a run against a saved one."""
-
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        self._config = config
-        self._settings = settings
-        self._rows: dict[str, list[StateRow]] = {}
-        self._held: dict[str, tuple[Threshold, ...]] = {}
-        self._left_out: set[str] = set()
-        self._base: ReportedRun | None = None
-        self._saved: list[StateRow] = []
-        self._why_no_base = ""
-        self._read()
-
-    def enter(self, item: pytest.Item, results: TestResults) -> None:
-        """Enter what was measured in a test."""
-        from pytest_dtdispatch.gates.saved_run import state_rows
-
-        self._held[results.test] = resolve.test_settings(item).threshold or ()
-        self._rows[results.test] = [*state_rows(results.test, results.measurements())]
-
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Remember what the user left out: its rows are not missing."""
-        self._left_out.update(f"{resolve.row_nodeid(item)}::" for item in items)
-
-    def judge(self) -> dict[str, Judgement]:
+    def _judge_saved_run(self) -> Iterator[tuple[str, Judgement]]:
         """Hold the run against the saved one, where any threshold was asked for."""
-        has_thresholds = (
-            self._settings.threshold or any(self._held.values()) or any(map(self._thresholds, self._saved))
-        )
-        if not has_thresholds or self._config.getoption("collectonly"):
-            return {}
-        if self._base is None:
-            return {"no saved run": self._judge()}
-        return {self._base.where: replace(self._judge(), since=self._base.taken[:10])}
+        base = self._base or ReportedRun("no saved run")
+        saved = [
+            row
+            for test, rows in base.measured.items()
+            for row in state_rows(test, rows, base.thresholds.get(test, ()))
+        ]
+        found = self._results.items()
+        rows = [row for test, results in found for row in state_rows(test, results.measurements())]
+        has_thresholds = self._settings.threshold or any(self._thresholds.values())
+        if self.compares and (has_thresholds or any(map(self._thresholds_of, saved))):
+            judgement = self._why_not_judged(rows) or judge_run(saved, rows, self._thresholds_of)
+            yield base.where, replace(judgement, since=base.taken[:10])
 
-    def _judge(self) -> Judgement:
-        from pytest_dtdispatch.core.verdicts import Verdict, not_judged
-        from pytest_dtdispatch.gates.saved_run import environment_differences, judge_run
-
-        if disabled := self._why_disabled():
-            return not_judged(Verdict.DISABLED, disabled)
+    def _why_not_judged(self, rows: Sequence[StateRow]) -> Judgement | None:
+        """Refuse to compare runs that measure different things, or none."""
+        settings = self._settings
+        takes_times = settings.metric in SAMPLERS and SAMPLERS[settings.metric].unit.is_time
+        times_nothing = "" if takes_times else f"--dtdispatch-metric {settings.metric} times nothing"
+        if why_not := self._why_not or times_nothing:
+            return not_judged(Verdict.DISABLED, why_not)
         if self._base is None:
             return not_judged(Verdict.MISSING, self._why_no_base, SAVE_ONE)
-        rows = [row for of_test in self._rows.values() for row in of_test]
-        if rows:  # where nothing was measured, it may be because there is no such place
-            then, now = self._base.environment, self._settings.environment_texts()
-            if then.get("metric") != now["metric"]:
-                metrics = f"metric: {then.get('metric')} then, {now['metric']} now"
-                return not_judged(Verdict.MISMATCHED, metrics, ANOTHER_METRIC)
-            if not self._settings.any_machine and (differ := environment_differences(then, now)):
-                return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
-        return judge_run(self._saved, rows, self._thresholds)
+        if not rows:  # where nothing was measured, it may be because there is no such place
+            return None
+        then, now = self._base.environment, settings.environment_texts()
+        if then.get("metric") != now["metric"]:
+            metrics = f"metric: {then.get('metric')} then, {now['metric']} now"
+            return not_judged(Verdict.MISMATCHED, metrics, ANOTHER_METRIC)
+        if not settings.any_machine and (differ := environment_differences(then, now)):
+            return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
+        return None
 
-    def _why_disabled(self) -> str:
-        from pytest_dtdispatch.measuring.sampler import SAMPLERS
-
-        metric = self._settings.metric
-        takes_times = metric in SAMPLERS and SAMPLERS[metric].unit.is_time
-        times_nothing = "" if takes_times else f"--dtdispatch-metric {metric} times nothing"
-        return resolve.why_not_measured(self._config) or times_nothing
-
-    def _thresholds(self, row: StateRow) -> tuple[Threshold, ...]:
-        from pytest_dtdispatch.core.verdicts import thresholds_of
-
+    def _thresholds_of(self, row: StateRow) -> tuple[Threshold, ...]:
         if row.name.startswith(tuple(self._left_out)) or not row.name.startswith(self._named):
             return ()
-        of_test = (held for test, held in self._held.items() if row.name.startswith(f"{test}::"))
-        held = next(of_test, self._settings.threshold or ())
+        of_markers = (found for test, found in self._thresholds.items() if row.name.startswith(f"{test}::"))
+        held = next(of_markers, self._settings.threshold or ())
         return thresholds_of(str(row.state), held) or thresholds_of(str(row.state), row.thresholds)
 
     @functools.cached_property
     def _named(self) -> tuple[str, ...]:
-        """Give how rows begin of tests that the command line names; of all where it cannot be told."""
+        """How rows begin of tests that the command line names; of all where it cannot be known."""
         starts = []
         for arg in self._config.args:
             path, colons, names = arg.partition("::")
@@ -278,71 +248,28 @@ class SavedRunGate(Gate):
             starts += [f"{Path(within).as_posix()}{colons}{names}{end}" for end in ("/", "::", "[")]
         return tuple(starts)
 
-    def _read(self) -> None:
-        from pytest_dtdispatch.gates.saved_run import state_rows
-        from pytest_dtdispatch.plugin.pytest_benchmark import saved_run
-        from pytest_dtdispatch.report.run import read_run
+    # Files of expected results
 
-        named = self._config.getoption("benchmark_compare")
-        asked = "--benchmark-compare" if named is True else f"--benchmark-compare={named}"
-        try:
-            path = saved_run(self._config)
-            self._base = base = read_run(path) if path else None
-            self._why_no_base = "" if path else f"{asked} finds no saved run"
-            if base is not None:
-                for test, rows in base.measured.items():
-                    self._saved += state_rows(test, rows, base.thresholds.get(test, ()))
-        except ValueError as error:
-            self._why_no_base = str(error)
-            if self._settings.threshold:
-                raise pytest.UsageError(str(error)) from None
-
-
-class ExpectedGate(Gate):
-    """The plugin object that holds results against every file of expected ones."""
-
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        self._config = config
-        self._settings = settings
-        self._by_test: dict[str, tuple[MetricValue, ...]] = {}
-        self._left_out: set[str] = set()
-        names = metric_names()
-        self._expected: list[ExpectedFile] = [read_expected(path, names) for path in settings.expected]
-
-    def enter(self, item: pytest.Item, results: TestResults) -> None:
-        """Enter every number that was found in a test."""
-        self._by_test[results.test] = tuple(results.metrics(KINDS))
-
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Remember what the user left out: its rows are not missing."""
-        self._left_out.update(f"{row_key(row_nodeid(item))}::" for item in items)
-
-    def _results_file(self) -> Path | None:
-        """Name the file that this run writes its results to, which corrections are taken from."""
-        exported = (export.path for export in self._settings.export if export.format == "csv")
-        return next(exported, None)
-
-    def judge(self) -> dict[str, Judgement]:
-        """Hold the results against each file, unless tests are only listed."""
-        if self._config.getoption("collectonly"):
-            return {}
-        if why_not := why_not_measured(self._config):
-            return {file.where: not_judged(Verdict.DISABLED, why_not) for file in self._expected}
-        left_out = tuple(self._left_out)
-        results = [result for of_test in self._by_test.values() for result in of_test]
+    def _judge_expected(self) -> Iterator[tuple[str, Judgement]]:
+        """Hold the results against each file; what none of them expects is new once."""
+        if self._why_not:
+            yield from ((file.where, not_judged(Verdict.DISABLED, self._why_not)) for file in self._expected)
+            return
+        left_out = tuple(map(row_key, self._left_out))
+        results = [one for of_test in self._results.values() for one in of_test.metrics(KINDS)]
         known = [{(row.name, row.metric) for row in file.rows} for file in self._expected]
-        new = [each for each in results if not any((each.name, each.metric) in rows for rows in known)]
-        judged = {}
+        new = [one for one in results if not any((one.name, one.metric) in rows for rows in known)]
+        csv = (str(export.path) for export in self._settings.export if export.format == "csv")
+        found = next(csv, "RESULTS.csv")
         for file, own in zip(self._expected, known, strict=True):
             rows = [row for row in file.rows if not row.name.startswith(left_out)]
-            found = [each for each in results if (each.name, each.metric) in own]
-            judgement = judge_results(rows, [*found, *new], self._settings.improved == "fail")
-            judged[file.where] = self._with_command(judgement, file.where)
-            new = []  # what no file expects is new once
-        return judged
+            of_file = [one for one in results if (one.name, one.metric) in own]
+            judgement = judge_results(rows, [*of_file, *new], self._settings.improved == "fail")
+            command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", found])
+            yield file.where, replace(judgement, command=f'{command} --reason "..."')
+            new = []
 
-    def _with_command(self, judgement: Judgement, where: str) -> Judgement:
-        """Add the command that takes corrections over."""
-        results = str(self._results_file() or "RESULTS.csv")
-        command = shlex.join(["dtdispatch", "expected", "update", where, "--results", results, "--reason"])
-        return replace(judgement, command=f'{command} "..."')
+
+def _texts(limits: Mapping[str, int], names: Iterable[str]) -> str:
+    """Write those limits that have these names."""
+    return ", ".join(f"{name}={limits[name]}" for name in names if name in limits)

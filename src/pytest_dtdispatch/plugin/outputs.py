@@ -16,6 +16,7 @@ from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject
 from pytest_dtdispatch.plugin.endings import FILE_LOST
+from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
 from pytest_dtdispatch.report.run import ReportedRun
@@ -29,7 +30,6 @@ from pytest_dtdispatch.report.summary import (
 )
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.plugin.settings import Settings
 
 ACTIONS, REPOSITORY, JOB_SUMMARY = "GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY"
@@ -61,14 +61,6 @@ class Outputs(PluginObject):
         self._ended: set[str] = set()
         self._places: dict[str, CodeLine] = {}
 
-    def enter(self, item: pytest.Item, results: TestResults) -> None:
-        """Remember where a test begins, by a path that GitHub knows."""
-        _, line, _ = item.location
-        repository = Path(os.environ.get(REPOSITORY) or self._config.rootpath)
-        if item.path.is_relative_to(repository):  # else it is of an installed suite
-            file = item.path.relative_to(repository).as_posix()
-            self._places[results.test] = CodeLine(file, (line or 0) + 1)
-
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Remember which tests came to their end, however that was."""
         self._ended.add(nodeid)
@@ -93,6 +85,7 @@ class Outputs(PluginObject):
 
     def write(self, items: Sequence[pytest.Item], why_not: str) -> None:
         """Write the files that were asked for, when all of a run is measured: a part replaces no whole."""
+        self._places = dict(self._code_lines(items))
         if self._config.getoption("collectonly"):
             return
         ended = sum(item.nodeid in self._ended for item in items)
@@ -108,6 +101,14 @@ class Outputs(PluginObject):
                 self._notes.append(Span(f"failed: {error}", Tone.BAD))
         if self._lacks_job:
             self._notes.append(Span(NO_JOB, Tone.NOTICE))
+
+    def _code_lines(self, items: Sequence[pytest.Item]) -> Iterator[tuple[str, CodeLine]]:
+        """Find where tests begin, by paths that GitHub knows."""
+        repository = Path(os.environ.get(REPOSITORY) or self._config.rootpath)
+        for item in items:
+            if item.path.is_relative_to(repository):  # else it is of an installed suite
+                file = item.path.relative_to(repository).as_posix()
+                yield row_nodeid(item), CodeLine(file, (item.location[1] or 0) + 1)
 
     def document(self) -> Document:
         """Say what was written, and what was not."""

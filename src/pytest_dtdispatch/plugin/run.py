@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -32,12 +31,6 @@ from pytest_dtdispatch.plugin.relaunch import (
     uncaptured,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_dtdispatch.plugin.settings import Settings
-    from pytest_dtdispatch.report.run import ReportedRun
-
 
 def begin(config: pytest.Config) -> None:
     """Take part in a run of many ranks, if this is one, before anything is printed."""
@@ -48,11 +41,8 @@ def begin(config: pytest.Config) -> None:
 
 
 def main(config: pytest.Config) -> int | None:
-    """Read the saved run to compare with; meet other ranks, or start them and wait for them."""
+    """Meet other ranks, or start them and wait for them."""
     refuse_moved_rootdir(config)
-    from pytest_dtdispatch.plugin.gates import prepare
-
-    prepare(config)
     if (rank := rank_of(config)) is not None:
         return rank.join(config)
     settings = None if read_world(os.environ).is_many else measuring_settings(config)
@@ -61,40 +51,29 @@ def main(config: pytest.Config) -> int | None:
 
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     """Register what measures, judges and writes, as far as it was asked for."""
-    settings = resolve.run_settings(config)
+    settings, manager = resolve.run_settings(config), config.pluginmanager
     resolve.refuse_idle_flags(config, settings)
-    if config.pluginmanager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
+    if manager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
         from pytest_dtdispatch.plugin.pytest_benchmark import Bridge
 
-        config.pluginmanager.register(Bridge(config, settings), "dtdispatch-bridge")
-    rank = rank_of(config)
-    session = None
-    if settings.measure:
-        from pytest_dtdispatch.plugin.gates import LimitGate
-        from pytest_dtdispatch.plugin.session import LIMITS, Session, UnsupportedTorch
-
-        config.pluginmanager.register(UnsupportedTorch(), "dtdispatch-unsupported-torch")
-        session = Session(config, settings)
-        config.pluginmanager.register(session, "dtdispatch-session")
-        gate = LimitGate(config, session.results, session.why_not)
-        config.pluginmanager.register(gate, LIMITS)
-    if session is not None and (rank is None or rank.world.is_first):
-        _register_outputs(config, settings, lambda: session.reported)
-
-
-def _register_outputs(config: pytest.Config, settings: Settings, report: Callable[[], ReportedRun]) -> None:
-    """Register what judges and writes; what cannot be read or written is told before anything is measured."""
-    if hasattr(config, "workerinput"):  # the process that started the workers judges and writes
+        manager.register(Bridge(config, settings), "dtdispatch-bridge")
+    if not settings.measure:
         return
-    from pytest_dtdispatch.plugin.gates import ExpectedGate
     from pytest_dtdispatch.plugin.outputs import Outputs
+    from pytest_dtdispatch.plugin.session import Session
 
-    try:
-        config.pluginmanager.register(Outputs(config, settings, report), "dtdispatch-outputs")
-        if settings.expected:
-            config.pluginmanager.register(ExpectedGate(config, settings), "dtdispatch-expected")
+    session = Session(config, settings)
+    manager.register(session, "dtdispatch-session")
+    manager.register(session.gates, "dtdispatch-gates")
+    # Workers of pytest-xdist are judged, and write, in the process that started them; ranks in the first.
+    if hasattr(config, "workerinput") or not read_world(os.environ).is_first:
+        return
+    try:  # what cannot be read or written is named before anything is measured
+        session.gates.read()
+        session.outputs = Outputs(config, settings, lambda: session.reported)
     except (ValueError, DtDispatchError) as error:
         raise pytest.UsageError(str(error)) from None
+    manager.register(session.outputs, "dtdispatch-outputs")
 
 
 def _measures(config: pytest.Config) -> bool:

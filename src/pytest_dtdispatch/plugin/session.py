@@ -19,12 +19,14 @@ from pytest_dtdispatch.core.text import NOTHING, tell, told_to
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.endings import (
+    GATE_FAILED,
     Unmeasured,
     add_failures,
     add_not_measured,
     add_undecided,
     why_nothing,
 )
+from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents, legends, numbers
 from pytest_dtdispatch.plugin.recorder import told_of
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
@@ -37,18 +39,12 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.core.verdicts import Threshold
     from pytest_dtdispatch.measuring.sampler import Sampler
-    from pytest_dtdispatch.plugin.gates import ExpectedGate, LimitGate, SavedRunGate
     from pytest_dtdispatch.plugin.outputs import Outputs
     from pytest_dtdispatch.plugin.ranks import Rank
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.run import ReportedRun
 
-LIMITS, SAVED_RUN, EXPECTED = "dtdispatch-limits", "dtdispatch-saved-run", "dtdispatch-expected"
-GATES = (LIMITS, SAVED_RUN, EXPECTED)
-OUTPUTS = "dtdispatch-outputs"
-# Plugins that have a method ``enter``, for the results of each test; those of a later run of it replace them.
-SINKS = ("dtdispatch-bridge", SAVED_RUN, EXPECTED, OUTPUTS)
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 
@@ -58,17 +54,20 @@ class Session(PluginObject):
     Attributes:
         why_not: why nothing is measured although it was asked for; empty where it is.
         results: what the last run of each test found, by its name in rows.
+        gates: what judges them.
+        outputs: what writes them; None in processes that do not.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.why_not = resolve.why_not_measured(config)
         self._config = config
         self._settings = settings
-        self._has_thresholds = bool(settings.threshold)
         self._unmeasured = Unmeasured()
         self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._thresholds: dict[str, tuple[Threshold, ...]] = {}
         self.results: dict[str, TestResults] = {}
+        self.gates = Gates(config, settings, self.results, self._thresholds, self.why_not)
+        self.outputs: Outputs | None = None
 
     def pytest_report_header(self) -> list[str]:
         """Say how measuring is set, with what is known without torch."""
@@ -109,7 +108,6 @@ class Session(PluginObject):
     def measuring(self, item: pytest.Item) -> Iterator[Recorder]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
         settings, test = resolve.test_settings(item), resolve.row_nodeid(item)
-        self._has_thresholds |= bool(settings.threshold)
         if of_marker := resolve.marker_values(item).get("threshold"):
             self._thresholds[test] = of_marker
         self._unmeasured.add(test, settings)
@@ -134,15 +132,16 @@ class Session(PluginObject):
         complaint = ""
         try:
             if (idle := recorder.close()) and _is_fixture_used(item):
-                complaint = self._unmeasured.note_idle(item, idle[0])
+                settings, compares = resolve.test_settings(item), self.gates.compares
+                complaint = self._unmeasured.note_idle(recorder.results.test, idle[0], settings, compares)
         except CaptureError as error:
             complaint = str(error)
         results = self._ranks.merged(recorder.results, item.config) if self._ranks else recorder.results
         if not complaint and (key := results.key_of_two()):
             complaint = f"two rows of this test are called {key!r}: give the call another name="
         self.results[results.test] = results
-        for sink in self._plugins(*SINKS):
-            sink.enter(item, results)
+        if bridge := self._config.pluginmanager.get_plugin("dtdispatch-bridge"):
+            bridge.enter(item, results)
         if complaint:
             pytest.fail(complaint, pytrace=False)
 
@@ -163,6 +162,19 @@ class Session(PluginObject):
             self._unmeasured.tests[test] = f"{test}: it measured nothing with its dtdispatch fixture"
         return result
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Replace a traceback that ends where a name of torch was asked for in vain."""
+        report = yield
+        error = call.excinfo.value if call.excinfo is not None else None
+        if isinstance(error, Exception) and "torch" in sys.modules:
+            from pytest_dtdispatch.torchapi.missing_api import what_torch_lacks
+
+            report.longrepr = what_torch_lacks(error) or report.longrepr
+        return report
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self) -> None:
         """Take progress away before the next dot is written."""
@@ -171,22 +183,15 @@ class Session(PluginObject):
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose gates failed."""
-        for outputs in self._plugins(OUTPUTS):
-            outputs.write(session.items, self._ranks.why_stopped if self._ranks else "")
+        if self.outputs is not None:
+            self.outputs.write(session.items, self._ranks.why_stopped if self._ranks else "")
         if self._failures() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _plugins(self, *names: str) -> list[Any]:
-        """Find plugin objects of ours, as far as this run has them."""
-        return [plugin for name in names if (plugin := self._config.pluginmanager.get_plugin(name))]
-
-    def _after_tests(self) -> list[LimitGate | SavedRunGate | ExpectedGate | Outputs]:
-        """Give what judges or writes when all is measured."""
-        return self._plugins(*GATES, OUTPUTS)
-
     def _failures(self) -> list[str]:
         """Name what failed beside tests."""
-        return [failure for each in self._after_tests() for failure in each.failures]
+        gates = [GATE_FAILED for gate in self.gates.reported if gate.has_failed]
+        return gates + (self.outputs.failures if self.outputs else [])
 
     @functools.cached_property
     def reported(self) -> ReportedRun:
@@ -208,7 +213,7 @@ class Session(PluginObject):
                 kind: document for kind, document in documents(found, view).items() if kind != MEASURED.name
             },
             numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
-            gates=tuple(said for gate in self._plugins(*GATES) if (said := gate.reported()) is not None),
+            gates=self.gates.reported,
             explained=Document(tuple(explained_lines(found, view))),
             traces=tuple(trace for results in found.values() for trace in results.traces),
             notices=Document(tuple(block for notice in notices for block in notice.blocks)),
@@ -234,7 +239,7 @@ class Session(PluginObject):
                 for document in self._documents(view, width, nothing):
                     _print_lines(terminalreporter, document_lines(document, width, view))
                 add_failures(terminalreporter, self._failures())
-                add_undecided(terminalreporter, (gate.reported() for gate in self._plugins(*GATES)))
+                add_undecided(terminalreporter, self.gates.reported)
                 passed = terminalreporter.stats.get("passed", ())
                 add_not_measured(terminalreporter, passed if nothing else [*self._unmeasured.tests])
 
@@ -259,9 +264,12 @@ class Session(PluginObject):
         yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()
-        if self._has_thresholds and not self._plugins(SAVED_RUN):
+        has_thresholds = self._settings.threshold or any(self._thresholds.values())
+        if has_thresholds and not self.gates.compares:
             yield Document((one_line(Span(f"gate: {NO_SAVED_RUN}", Tone.NOTICE)),))
-        yield from (each.document() for each in self._after_tests())
+        yield from (gate.document for gate in self.gates.reported)
+        if self.outputs is not None:
+            yield self.outputs.document()
         yield noise([row for results in self.results.values() for row in results.measurements()])
 
     def _view(self) -> View:
@@ -314,20 +322,3 @@ def _others_write(config: pytest.Config) -> bool:
     """Ask whether what a test prints or logs goes to the terminal as it comes."""
     has_live_log = config.getini("log_cli") or config.getoption("log_cli_level", None)
     return config.getoption("capture") != "fd" or bool(has_live_log)
-
-
-class UnsupportedTorch:
-    """Says so in the report of each phase of a test that it ends."""
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Replace a traceback that ends where a name of torch was asked for in vain."""
-        report = yield
-        error = call.excinfo.value if call.excinfo is not None else None
-        if isinstance(error, Exception) and "torch" in sys.modules:
-            from pytest_dtdispatch.torchapi.missing_api import what_torch_lacks
-
-            report.longrepr = what_torch_lacks(error) or report.longrepr
-        return report
