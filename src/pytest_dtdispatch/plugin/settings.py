@@ -43,20 +43,25 @@ class Setting(NamedTuple):
     name: str
     default: Any
     reader: str  # ``count`` is ``read_count`` in ``core/parsing.py``
-    help: str
+    what: str
+    metavar: str
     has_flag: bool
     has_ini: bool
     has_keyword: bool  # of the marker
-    metavar: str
-    choices: tuple[str, ...]
-    dest: str  # its ini name; its flag is made of it
-    is_repeatable: bool
-    marker_wins: bool
+    choices: tuple[str, ...] = ()
+    dest: str = ""  # its ini name; its flag is made of it
+    is_repeatable: bool = False
+    marker_wins: bool = False
 
     @property
     def flag(self) -> str:
         """How the command line gives it."""
         return f"--{self.dest.replace('_', '-')}"
+
+    @property
+    def help(self) -> str:
+        """What it means, and what is valid."""
+        return f"{self.what}: {', '.join(self.choices)}" if self.choices else self.what
 
 
 def setting(
@@ -65,28 +70,15 @@ def setting(
     what: str = "",
     metavar: str = "",
     *,
-    choices: tuple[str, ...] = (),
     flag: bool = False,
     ini: bool = True,
     keyword: bool = False,
-    dest: str = "",
-    is_repeatable: bool = False,
-    marker_wins: bool = False,
+    **more: Any,
 ) -> Any:
-    """Make a field of the settings; the names are those of :class:`Setting`."""
-    metadata = {
-        "reader": reader,
-        "help": f"{what}: {', '.join(choices)}" if choices else what,
-        "has_flag": flag,
-        "has_ini": ini,
-        "has_keyword": keyword,
-        "metavar": metavar or "NAME" * bool(choices),
-        "choices": choices,
-        "dest": dest,
-        "is_repeatable": is_repeatable,
-        "marker_wins": marker_wins,
-    }
-    return field(default=default, metadata=metadata)
+    """Make a field of the settings, with its row of the table but for the name."""
+    metavar = metavar or "NAME" * ("choices" in more)
+    row = Setting("", default, reader, what, metavar, flag, ini, keyword, **more)
+    return field(default=default, metadata={"row": row})
 
 
 @dataclass(frozen=True)
@@ -242,12 +234,8 @@ class Settings:
         return {name: text for name, text in parts.items() if text}
 
 
-SETTINGS = {
-    one.name: Setting(
-        one.name, one.default, **{**one.metadata, "dest": one.metadata["dest"] or f"dtdispatch_{one.name}"}
-    )
-    for one in fields(Settings)
-}
+_ROWS = [one.metadata["row"]._replace(name=one.name) for one in fields(Settings)]
+SETTINGS = {row.name: row._replace(dest=row.dest or f"dtdispatch_{row.name}") for row in _ROWS}
 WITH_FLAG = tuple(each for each in SETTINGS.values() if each.has_flag)
 WITH_INI = tuple(each for each in SETTINGS.values() if each.has_ini)
 KEYWORDS = tuple(each.name for each in SETTINGS.values() if each.has_keyword)
@@ -262,16 +250,13 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(each.dest, what, kind, default=None)
     for each in WITH_FLAG:
         if each.metavar:
-            text = f"{each.help}{_default_text(each.default)}"
+            default = each.default
+            text = "x".join(map(str, default)) if isinstance(default, tuple) else str(default or "")
+            text = f"{each.help} (default: {text})" if text else each.help
             action = "append" if each.is_repeatable else "store"
             group.addoption(each.flag, action=action, metavar=each.metavar, dest=each.dest, help=text)
         else:
             group.addoption(each.flag, action="store_const", const=True, dest=each.dest, help=each.help)
-
-
-def _default_text(default: Any) -> str:
-    text = "x".join(map(str, default)) if isinstance(default, tuple) else str(default or "")
-    return f" (default: {text})" if text else ""
 
 
 def is_asked(config: pytest.Config) -> bool:
