@@ -13,12 +13,12 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_dtdispatch.compiled.model import CompilePlan
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import nothing_to_do
-from pytest_dtdispatch.plugin.recorder import Mode, Recorder
+from pytest_dtdispatch.plugin.recorder import Recorder
+from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.probes import modes_add_detaches
@@ -80,7 +80,7 @@ def run_in_capture(program: Program, ops: list[str]) -> Any:
 
 def run_as_call(program: Program, ops: list[str]) -> Any:
     """Measure the first part of a program as a whole call."""
-    recorder = Recorder(Mode.TIMES, PLAN, CompilePlan())
+    recorder = Recorder(Settings(), PLAN)
 
     def whole(*args: Any) -> Any:
         return program.measured(*args, **program.given.kwargs)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -149,50 +148,25 @@ def told_of(capture: AbstractContextManager[None]) -> Iterator[None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
-class Mode(Enum):
-    """What a run takes of what its tests measure."""
-
-    TIMES = "times"
-    INSTRUCTIONS = "instructions, or another count that a sampler reads"
-    COUNTS = "counts: a capture and a call are one step each, and nothing is repeated"
-
-
 class Recorder(api.DtDispatch):
     """Measure, and keep what was measured in the results of the test.
 
+    In a run that counts, a capture and a call are one step each, and nothing is repeated.
+
     Args:
-        mode: what is taken.
+        settings: of the test.
         plan: how much is measured.
-        ops: globs of those that captures measure; all where empty.
-        limits: of the test, by their names.
-        compile_plan: how much is compiled.
         test: its name in rows.
-        is_traced: whether torch's profiler records steps.
-        has_budget: whether a whole test is timed, and not captured.
     """
 
     enabled = True
 
-    def __init__(
-        self,
-        mode: Mode,
-        plan: Plan,
-        compile_plan: CompilePlan,
-        ops: tuple[str, ...] = (),
-        limits: Mapping[str, int] | None = None,
-        test: str = "",
-        *,
-        is_traced: bool = False,
-        has_budget: bool = False,
-    ) -> None:
+    def __init__(self, settings: Settings, plan: Plan, test: str = "") -> None:
         self.results = TestResults(test)
-        self._mode = mode
+        self._settings = settings
         self._plan = plan
-        self._compile_plan = compile_plan
-        self._ops = ops
-        self._limits = limits or {}
-        self._is_traced = is_traced
-        self._has_budget = has_budget
+        self._counts = settings.metric == "counts"
+        self._takes_times = not self._counts and plan.sampler.unit.is_time
         self._open = OpenRegions()
 
     def close(self) -> list[str]:
@@ -209,13 +183,14 @@ class Recorder(api.DtDispatch):
                 raise CaptureError(f"no kind of results is registered as {kind!r}; valid: {known}")
             self._refuse_taken(result.name, kind=result.kind)
             self.results.add(result)
-        self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, self._limits)])
+        limits = self._settings.limits
+        self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, limits)])
 
     # Captures
 
     def _capture(self) -> AbstractContextManager[TestResults]:
         __tracebackhide__ = True
-        if self._mode is Mode.COUNTS:
+        if self._counts:
             nested = "a capture is open already: captures cannot be nested, close the outer one"
             self._open.refuse("a capture", nested)
             region = self._counted_region(
@@ -225,15 +200,17 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.measuring.capture import SignatureCapture
 
         self._open.refuse("a capture")
-        return OpenCapture(SignatureCapture(self.results, self._plan, self._ops), self.results, self._open)
+        return OpenCapture(
+            SignatureCapture(self.results, self._plan, self._settings.ops), self.results, self._open
+        )
 
     @contextmanager
     def whole_test(self) -> Iterator[None]:
         """Capture, count or time what the thread of a test runs, and notice what processes it starts."""
-        if self._mode is Mode.COUNTS:
+        if self._counts:
             with self._counting_processes(), self.capture():
                 yield
-        elif self._has_budget:
+        elif self._settings.budget:
             from pytest_dtdispatch.budget.measure import budgeted_region
 
             with self._open.running("test", is_timed=True), budgeted_region("test", self.record):
@@ -274,7 +251,7 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("call", fn, name)
-        if self._mode is Mode.COUNTS:
+        if self._counts:
             given = given_arguments(args, setup)
             with self._counted(Steps.kind, name), self._counted_region(name, self.record):
                 return fn(*given)
@@ -311,7 +288,7 @@ class Recorder(api.DtDispatch):
         __tracebackhide__ = True
         from pytest_dtdispatch.budget.measure import run_and_measure_budget
 
-        if self._mode is not Mode.TIMES:
+        if not self._takes_times:
             step_fn()
             return Budget(name, note=NOT_TIMED)
         self._open.refuse("budget()", "budget() inside a capture would time what the capture does: close it")
@@ -330,7 +307,7 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.measuring.repeat import run_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        if self._mode is not Mode.TIMES:  # a limit that cannot be judged fails
+        if not self._takes_times:  # a limit that cannot be judged fails
             scaling = run_sizes(make, sizes, name)
             if max_exponent is not None:
                 self._hold([unjudged(scaling.name, f"max_exponent={max_exponent:g}", NOT_TIMED)])
@@ -353,11 +330,20 @@ class Recorder(api.DtDispatch):
         name = self._row_name("compile", compilation.fn, name)
         with self._counted(CompiledFunction.kind, name):
             with self._measuring("compile", name):
-                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), self._compile_plan)
-            if compiled.function:
-                counts_alone = self._mode is Mode.COUNTS
-                self.record(_without_samples(compiled.function) if counts_alone else compiled.function)
+                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), self._compile_plan())
+            if (function := compiled.function) and self._counts:  # a run that counts has no latencies
+                row = function.measurement
+                row = replace(row, figures=Figures(row.rounds, notes=row.notes))
+                function = replace(function, measurement=row)
+            if function:
+                self.record(function)
         return compiled
+
+    def _compile_plan(self) -> CompilePlan:
+        settings, plan = self._settings, self._plan
+        rounds = 1 if self._counts else settings.compile_rounds
+        calls = 1 if self._counts else max(1, plan.rounds * plan.repeat // rounds)
+        return CompilePlan(settings.compile_backend, rounds, calls, plan.sampler, plan.one_thread)
 
     def _compare(self, asked: Variants) -> Compared:
         __tracebackhide__ = True
@@ -365,30 +351,29 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.compare.measure import run_and_measure_variants
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        what = f"compare(name={asked.name!r})"
+        functions, what = asked.functions, f"compare(name={asked.name!r})"
         self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
         self._refuse_taken(asked.name, *asked.row_names)
-        if self._mode is not Mode.TIMES:  # a claim that cannot be judged fails
-            call_variants(self._counting_variants(asked) if self._mode is Mode.COUNTS else asked)
-            return Compared(asked.name, tuple(asked.functions), why_not=NOT_TIMED, is_gate=True)
+        if not self._takes_times:  # a claim that cannot be judged fails
+            counting = {
+                label: self._counting(row_name(asked.name, label), fn) for label, fn in functions.items()
+            }
+            call_variants(replace(asked, functions=counting) if self._counts else asked)
+            return Compared(asked.name, tuple(functions), why_not=NOT_TIMED, is_gate=True)
         with self._measuring("compare", asked.name, *asked.row_names):
             compared = run_and_measure_variants(asked, ShardingCaches(), self._plan)
         self.record(*compared.variants)
         return compared
 
-    def _counting_variants(self, asked: Variants) -> Variants:
-        """Count each variant as one step."""
+    def _counting(self, name: str, fn: Callable[[], T]) -> Callable[[], T]:
+        """Count a variant as one step."""
 
-        def counted(label: str, fn: Callable[[], Any]) -> Callable[[], Any]:
-            def run() -> Any:
-                __tracebackhide__ = True
-                name = row_name(asked.name, label)
-                with self._counted(Steps.kind, name), self._counted_region(name, self.record):
-                    return fn()
+        def run() -> T:
+            __tracebackhide__ = True
+            with self._counted(Steps.kind, name), self._counted_region(name, self.record):
+                return fn()
 
-            return run
-
-        return replace(asked, functions={label: counted(label, fn) for label, fn in asked.functions.items()})
+        return run
 
     # What is kept
 
@@ -433,7 +418,7 @@ class Recorder(api.DtDispatch):
     def _recording(self, name: str) -> Iterator[None]:
         """Let torch's profiler record a region, where a trace was asked for."""
         __tracebackhide__ = True
-        if not self._is_traced:
+        if not any(export.format == TRACE_EXPORT for export in self._settings.export):
             yield
             return
         from pytest_dtdispatch.torchapi.profiling import recording_trace
@@ -473,39 +458,17 @@ class Recorder(api.DtDispatch):
         return Measuring(f"the {method} {name!r} is measured")
 
 
-def make_recorder(settings: Settings, sampler: Sampler, agreement: Lockstep | None, test: str) -> Recorder:
-    """Make what is behind the fixture in a test that is measured, and plan how much it measures."""
+def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None) -> Plan:
+    """Plan how much a test measures."""
     from pytest_dtdispatch.measuring.plan import WITHIN, Plan
 
-    rounds, repeat = settings.most_rounds, settings.repeat
-    one_thread = settings.threads == "one"
-    plan = Plan(
-        rounds,
-        repeat,
+    return Plan(
+        settings.most_rounds,
+        settings.repeat,
         settings.max_time,
         settings.cold,
         within=WITHIN if settings.stops_when_enough else None,
         sampler=sampler,
         agreement=agreement,
-        one_thread=one_thread,
+        one_thread=settings.threads == "one",
     )
-    mode = Mode.TIMES if sampler.unit.is_time else Mode.INSTRUCTIONS
-    compile_rounds, calls = settings.compile_rounds, max(1, rounds * repeat // settings.compile_rounds)
-    if settings.metric == "counts":
-        mode, compile_rounds, calls = Mode.COUNTS, 1, 1
-    return Recorder(
-        mode,
-        plan,
-        CompilePlan(settings.compile_backend, compile_rounds, calls, sampler, one_thread),
-        settings.ops,
-        settings.limits,
-        test,
-        is_traced=any(export.format == TRACE_EXPORT for export in settings.export),
-        has_budget=settings.budget,
-    )
-
-
-def _without_samples(function: CompiledFunction) -> CompiledFunction:
-    """Take counts alone: a run that counts has no latencies."""
-    kept = Figures(function.measurement.rounds, notes=function.measurement.notes)
-    return replace(function, measurement=replace(function.measurement, figures=kept))

@@ -113,11 +113,11 @@ class Session(PluginObject):
         self._unmeasured.add(test, settings)
         try:
             require_torch()
-            from pytest_dtdispatch.plugin.recorder import make_recorder
+            from pytest_dtdispatch.plugin.recorder import Recorder, make_plan
             from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
             agreement = self._ranks.agreement(item.config) if self._ranks else None
-            recorder = make_recorder(settings, self._sampler, agreement, test)
+            recorder = Recorder(settings, make_plan(settings, self._sampler, agreement), test)
             ShardingCaches().clear_all()
         except DtDispatchError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
