@@ -81,8 +81,7 @@ def test_a_row_says_what_it_is_and_what_proves_it(pytester: pytest.Pytester) -> 
         assert row["params"] == {"op": "add.Tensor", "state": state, "mesh": "4"}
         info = row["extra_info"]
         assert info["signature"] == ADD
-        assert (info["calls"], info["rounds"]) == (1, 2)
-        assert info["refused"] == info["notes"] == []
+        assert info["calls"] == 1
         assert info["overhead_ns"] == by_state["hit"]["extra_info"]["overhead_ns"] != 0
         local = state == "local"
         assert info["contains"] == ("the op on local shards" if local else "dispatch from below autograd")

@@ -265,7 +265,7 @@ def test_only_the_first_rank_writes_and_every_sample_of_every_rank_is_kept(on_tw
     assert samples is not None
     assert [(rank, len(ns)) for rank, ns in samples.by_rank] == [(0, 2), (1, 2)]
     slowest = info["rank_medians_ns"][str(info["slowest_rank"])]
-    assert slowest == info["slowest_rank_ns"] == max(info["rank_medians_ns"].values())
+    assert slowest == max(info["rank_medians_ns"].values())
     assert hit["stats"]["median"] * 1e9 == pytest.approx(slowest)
     rows = (folder / "rows.csv").read_text().splitlines()
     [row] = [row for row in rows if "::test_good::" in row and "dispatch_hit_ns" in row]

@@ -70,9 +70,16 @@ class Bridge:
         for earlier in self._entries.get(results.test, ()):  # of an attempt before this one
             session.benchmarks.remove(earlier)
         entries = self._entries[results.test] = []
+        settings = self._settings
+        options = {
+            "disable_gc": True,
+            "timer": "perf_counter_ns" if settings.metric in METRICS else settings.metric,
+            "repeat": settings.repeat,
+            "max_time": settings.max_time,
+        }
         for name, measurement, samples in results.times():
             row = _row(item, name, measurement, samples)
-            entry = Metadata(row, iterations=1, options=self._options(measurement))
+            entry = Metadata(row, iterations=1, options={**options, "rounds": measurement.rounds})
             for ns in samples.ns:
                 entry.update(ns / 1e9)
             entries.append(entry)
@@ -94,12 +101,6 @@ class Bridge:
             for item in ours:
                 item.fixturenames = names[id(item)]  # type: ignore[attr-defined]
 
-    @pytest.hookimpl(optionalhook=True, wrapper=True)
-    def pytest_benchmark_group_stats(self) -> Generator[None, Any, Any]:
-        """Write names so that a terminal shows them: these rows are what tables are made of, and no file."""
-        groups = yield
-        return [(_printable(group), [*map(_printable, rows)]) for group, rows in groups]
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
         """Add what our figures depend on; two runs that differ in it are not comparable."""
@@ -109,12 +110,8 @@ class Bridge:
             environment = self._settings.environment().as_dict()
         except DtDispatchError as error:
             raise pytest.UsageError(str(error)) from None
-        machine_info["dtdispatch"] = {**environment, **self._own_metric()}
-
-    def _own_metric(self) -> dict[str, str]:
-        """Name a metric of the user's own: rows of another are not comparable."""
-        metric = self._settings.metric
-        return {} if metric in METRICS else {"metric": metric}
+        metric = self._settings.metric  # one of the user's own: rows of another are not comparable
+        machine_info["dtdispatch"] = {**environment, **({} if metric in METRICS else {"metric": metric})}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
@@ -164,15 +161,6 @@ class Bridge:
             return False
         return self._settings.measure_all or "dtdispatch" in names
 
-    def _options(self, measurement: Measurement) -> dict[str, Any]:
-        return {
-            "disable_gc": True,
-            "timer": self._own_metric().get("metric", "perf_counter_ns"),
-            "rounds": measurement.rounds,
-            "repeat": self._settings.repeat,
-            "max_time": self._settings.max_time,
-        }
-
 
 def _wants_tables(config: pytest.Config) -> bool:
     """Ask whether a flag of pytest-benchmark's tables was given, be it with its default."""
@@ -204,54 +192,41 @@ def saved_run(config: pytest.Config) -> Path | None:
 
 
 def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Samples) -> SimpleNamespace:
-    """Describe one signature in one state in one test, as pytest-benchmark asks a benchmark to look."""
+    """Describe one signature in one state in one test, as pytest-benchmark wants a benchmark to look.
+
+    Names are as a terminal shows them: tables are made of these rows.
+    """
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
-    short = cut_name(measurement.label, NAME_LENGTH)
+    group = f"dtdispatch {samples.state}"
+    if measurement.contains is Contains.COMPARED:  # those of a comparison stand beside no other
+        group = f"{group} {item.nodeid}::{measurement.op}"
     return SimpleNamespace(
         cprofile_stats=None,
         has_error=False,
-        name=f"{item.name}::{short}::{samples.state}",
-        fullname=name,
-        group=_group(item, measurement, samples),
-        param=f"{measurement.label}::{samples.state}",
-        params={**{name: _plain(value) for name, value in own.items()}, **ours},
+        name=escape_controls(f"{item.name}::{cut_name(measurement.label, NAME_LENGTH)}::{samples.state}"),
+        fullname=escape_controls(name),
+        group=escape_controls(group),
+        param=escape_controls(f"{measurement.label}::{samples.state}"),
+        params={name: _plain(value) for name, value in (*own.items(), *ours.items())},
         extra_info={
             "signature": measurement.full_label,
             "contains": CONTAINS.get(samples.state) or str(measurement.contains),
             "proof": _proof(measurement, samples),
-            "refused": [str(refusal) for refusal in samples.refused],
             "calls": measurement.calls,
-            "rounds": measurement.rounds,
             "figure": samples.figure_name,
             "figure_ns": samples.figure,
             "scatter": samples.scatter,
             "overhead_ns": measurement.overhead_ns,
-            "notes": [*measurement.notes, *measurement.remarks],
-            **_of_ranks(samples),
+            **(_of_ranks(samples) if samples.by_rank else {}),
         },
     )
 
 
-def _group(item: pytest.Item, measurement: Measurement, samples: Samples) -> str:
-    """Put rows of one state together; those of a comparison stand beside each other, and beside no other."""
-    group = f"dtdispatch {samples.state}"
-    if measurement.contains is Contains.COMPARED:
-        return f"{group} {item.nodeid}::{measurement.op}"
-    return group
-
-
 def _of_ranks(samples: Samples) -> dict[str, Any]:
-    """Medians of all ranks, and what stands for them; None where there is one rank."""
-    if not samples.by_rank:
-        return {}
-    slowest, slowest_ns = samples.slowest
     return {
-        "rank_stat": samples.stat,
         "rank_medians_ns": {str(rank): median for rank, median in samples.rank_medians.items()},
-        "median_over_ranks_ns": samples.middle_ns,
-        "slowest_rank": slowest,
-        "slowest_rank_ns": slowest_ns,
+        "slowest_rank": samples.slowest[0],
         "rank_spread": samples.spread,
     }
 
@@ -264,12 +239,5 @@ def _proof(measurement: Measurement, samples: Samples) -> str:
     return PROOFS[samples.state]
 
 
-def _printable(part: Any) -> Any:
-    """Write a name, or the names that a row of a table has."""
-    if isinstance(part, dict):
-        return {key: _printable(value) for key, value in part.items()}
-    return escape_controls(part) if isinstance(part, str) else part
-
-
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+    return value if isinstance(value, (int, float, bool, type(None))) else escape_controls(str(value))
