@@ -20,6 +20,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import encode
 from pytest_dtdispatch.core.results import MOST_LISTED, Count, TestResults, row_key, state_name
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
+from pytest_dtdispatch.plugin.endings import reason_of
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
 from pytest_dtdispatch.stats.medians import quietest_block
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 BLOCKS = 20
 PER_STEP = ("misses", "redistributes", "collectives", "wraps", "unwraps")
 GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
-LONGEST_DETAIL, LONGEST_REASON = 500, 300
+LONGEST_DETAIL = 500
 
 
 class Collected:
@@ -194,10 +195,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def outcome_text(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Say how a test or a file failed, or why it was skipped, in one line."""
-    if isinstance(report.longrepr, tuple):
-        return f"skipped: {report.longrepr[2].removeprefix('Skipped: ')}"[:LONGEST_REASON]
-    crash = getattr(report.longrepr, "reprcrash", None)
-    lines = str(crash.message if crash else report.longreprtext).strip().splitlines()
-    # Of a file the last line says it, of an exception the first.
-    return f"failed: {(lines or [report.outcome])[0 if crash else -1].removeprefix('E   ')}"[:LONGEST_REASON]
+    """Write how a test or a file failed, or why it was skipped, in one line."""
+    return f"{report.outcome}: {reason_of(report)}"

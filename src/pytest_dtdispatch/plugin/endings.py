@@ -33,6 +33,7 @@ ENDS = (
     ("deselected", False, "test", "deselected"),
 )
 MOST_NAMES = 10
+LONGEST_REASON = 300
 NO_OPS = "no op on DTensors ran in the capture"
 
 
@@ -56,6 +57,16 @@ def add_not_measured(reporter: Any, tests: Sequence[object]) -> None:
     """Add how many tests were not measured."""
     if tests:
         reporter._add_stats(NOT_MEASURED, tests)
+
+
+def reason_of(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """Return in one line why a test, or a file, failed or was skipped."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")[:LONGEST_REASON]
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = str(crash.message if crash else report.longreprtext).strip().splitlines() or [report.outcome]
+    # Of a file the last line says it, of an exception the first.
+    return lines[0 if crash else -1].removeprefix("E ").strip()[:LONGEST_REASON]
 
 
 def why_nothing(reporter: Any, passed: str) -> str:

@@ -22,10 +22,10 @@ from pytest_dtdispatch.core.environment import ENDED_ITS_RUN, World, group_ranks
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin.endings import LONGEST_REASON, reason_of
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
-    SKIPPED,
     PhaseOutcome,
     RankResults,
     collected_difference,
@@ -54,7 +54,6 @@ FAREWELL_S = 10.0  # for what takes milliseconds
 STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR2, 0.3
 STACK_TITLE, MOST_CALLS, MOST_LINES, LONGEST_LOG = "most recent call first", 6, 40, 20_000
 TAIL = 4000  # characters of a rank's output that are shown
-LONGEST = 300  # characters of a reason
 _NUMBER = pytest.StashKey[int]()
 
 
@@ -198,7 +197,7 @@ class Rank:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note what this rank cannot collect."""
         if report.failed:
-            self._collect_errors[report.nodeid] = _last_line(str(report.longrepr))
+            self._collect_errors[report.nodeid] = reason_of(report)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Let the first rank alone remember what failed."""
@@ -404,16 +403,11 @@ def _shortened(log: list[str]) -> list[str]:
 
 def _outcome(report: pytest.TestReport) -> PhaseOutcome:
     if hasattr(report, "wasxfail"):
-        return PhaseOutcome("xfailed" if report.skipped else "xpassed", str(report.wasxfail)[:LONGEST])
-    if report.outcome == FAILED:
-        crash = getattr(report.longrepr, "reprcrash", None)
-        reason = str(crash.message) if crash is not None else _last_line(report.longreprtext)
-        sections = [f"--- {name}\n{text}" for name, text in report.sections]
-        details = "\n".join([report.longreprtext, *sections]).strip()
-        why = (reason.strip().splitlines() or ["failed"])[0][:LONGEST]
-        return PhaseOutcome(FAILED, why, details[-TAIL:])
-    why = report.longrepr[2] if report.outcome == SKIPPED and isinstance(report.longrepr, tuple) else ""
-    return PhaseOutcome(report.outcome, str(why).removeprefix("Skipped: ")[:LONGEST])
+        return PhaseOutcome("xfailed" if report.skipped else "xpassed", str(report.wasxfail)[:LONGEST_REASON])
+    why = "" if report.passed else reason_of(report)
+    sections = [f"--- {name}\n{text}" for name, text in report.sections]
+    details = "\n".join([report.longreprtext, *sections]).strip()
+    return PhaseOutcome(report.outcome, why, details[-TAIL:] if report.failed else "")
 
 
 def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:
@@ -426,8 +420,3 @@ def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:
     report.longrepr = text
     if hasattr(report, "wasxfail"):
         del report.wasxfail
-
-
-def _last_line(text: str) -> str:
-    lines = [line.removeprefix("E ").strip() for line in text.strip().splitlines()]
-    return lines[-1][:LONGEST] if lines else ""
