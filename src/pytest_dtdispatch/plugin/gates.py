@@ -109,6 +109,12 @@ class Gates(PluginObject):
             if self._settings.threshold:
                 raise
 
+    def judges_captures(self, settings: Settings) -> bool:
+        """Whether what captures find is judged in a test with these settings."""
+        counted = KINDS["steps"].limits if settings.metric == "counts" else ()
+        has_limits = not settings.limits.keys().isdisjoint(counted)
+        return bool(settings.expected or (settings.threshold and self.compares) or has_limits)
+
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
         self._left_out.update(f"{row_nodeid(item)}::" for item in items)

@@ -16,14 +16,15 @@ from pytest_dtdispatch.core.environment import load_text, read_world, require_to
 from pytest_dtdispatch.core.results import Count, Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, tell, told_to
+from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.endings import (
     GATE_FAILED,
-    Unmeasured,
+    NOT_MEASURED,
     add_failures,
-    add_not_measured,
-    add_undecided,
+    unmatched_globs,
+    unmeasured_document,
     why_nothing,
 )
 from pytest_dtdispatch.plugin.gates import Gates
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.run import ReportedRun
 
+NO_OPS = "no op on DTensors ran in the capture"
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 
@@ -62,7 +64,8 @@ class Session(PluginObject):
         self.why_not = resolve.why_not_measured(config)
         self._config = config
         self._settings = settings
-        self._unmeasured = Unmeasured()
+        self._ops: dict[str, tuple[str, ...]] = {}  # globs of each test
+        self._unmeasured: dict[str, str] = {}  # why tests that use the fixture have no result
         self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._thresholds: dict[str, tuple[Threshold, ...]] = {}
         self.results: dict[str, TestResults] = {}
@@ -110,7 +113,8 @@ class Session(PluginObject):
         settings, test = resolve.test_settings(item), resolve.row_nodeid(item)
         if of_marker := resolve.marker_values(item).get("threshold"):
             self._thresholds[test] = of_marker
-        self._unmeasured.add(test, settings)
+        self._ops[test] = settings.ops
+        self._unmeasured.pop(test, None)  # of an attempt before this one
         try:
             require_torch()
             from pytest_dtdispatch.plugin.recorder import Recorder, make_plan
@@ -132,8 +136,9 @@ class Session(PluginObject):
         complaint = ""
         try:
             if (idle := recorder.close()) and _is_fixture_used(item):
-                settings, compares = resolve.test_settings(item), self.gates.compares
-                complaint = self._unmeasured.note_idle(recorder.results.test, idle[0], settings, compares)
+                self._unmeasured[recorder.results.test] = f"{NO_OPS} at {idle[0]}"
+                if self.gates.judges_captures(resolve.test_settings(item)):
+                    complaint = f"{idle[0]}: {NO_OPS}, so the gate judged nothing"
         except CaptureError as error:
             complaint = str(error)
         results = self._ranks.merged(recorder.results, item.config) if self._ranks else recorder.results
@@ -159,7 +164,7 @@ class Session(PluginObject):
             raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
         results = self.results.get(test := resolve.row_nodeid(item))
         if results is not None and not results and not results.ops() and _is_fixture_used(item):
-            self._unmeasured.tests[test] = f"{test}: it measured nothing with its dtdispatch fixture"
+            self._unmeasured[test] = "it measured nothing with its dtdispatch fixture"
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -239,14 +244,18 @@ class Session(PluginObject):
                 for document in self._documents(view, width, nothing):
                     _print_lines(terminalreporter, document_lines(document, width, view))
                 add_failures(terminalreporter, self._failures())
-                add_undecided(terminalreporter, self.gates.reported)
+                verdicts = [row.verdict for gate in self.gates.reported for row in gate.verdicts]
+                undecided = [verdict for verdict in verdicts if verdict is Verdict.INCONCLUSIVE]
                 passed = terminalreporter.stats.get("passed", ())
-                add_not_measured(terminalreporter, passed if nothing else [*self._unmeasured.tests])
+                unmeasured = passed if nothing else [*self._unmeasured]
+                for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), (NOT_MEASURED, unmeasured)):
+                    if rows:
+                        terminalreporter._add_stats(word, rows)
 
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
         """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
         verbosity = self._config.get_verbosity()
-        unmatched = "; ".join(self._unmeasured.unmatched(self.results))
+        unmatched = "; ".join(unmatched_globs(self._ops, self.results))
         if nothing:
             why = f"nothing was measured: {self.why_not or unmatched or nothing}"
             yield Document((one_line(Span(why, Tone.NOTICE)),))
@@ -260,7 +269,7 @@ class Session(PluginObject):
                 yield legends(shown, summaries, width, view)
             if unmatched:
                 yield Document((one_line(Span(unmatched, Tone.NOTICE)),))
-        yield self._unmeasured.document()
+        yield unmeasured_document([f"{test}: {why}" for test, why in self._unmeasured.items()])
         yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()
