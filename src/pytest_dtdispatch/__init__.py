@@ -6,23 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.api import DtDispatch
-    from pytest_dtdispatch.errors import DtDispatchError, DtDispatchWarning
-    from pytest_dtdispatch.measuring.capture import TimeCaptureMode, Timing
-    from pytest_dtdispatch.meshes.groups import fake_mesh
-    from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal
-    from pytest_dtdispatch.watch.step_watch import StepWatch
-
-__all__ = [
-    "DtDispatch",
-    "DtDispatchError",
-    "DtDispatchWarning",
-    "StepWatch",
-    "TimeCaptureMode",
-    "Timing",
-    "assert_sharded_tensor_equal",
-    "fake_mesh",
-]
+    from pytest_dtdispatch.api import DtDispatch as DtDispatch
+    from pytest_dtdispatch.errors import (
+        DtDispatchError as DtDispatchError,
+    )
+    from pytest_dtdispatch.errors import (
+        DtDispatchWarning as DtDispatchWarning,
+    )
+    from pytest_dtdispatch.measuring.capture import TimeCaptureMode as TimeCaptureMode
+    from pytest_dtdispatch.measuring.capture import Timing as Timing
+    from pytest_dtdispatch.meshes.groups import fake_mesh as fake_mesh
+    from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal as assert_sharded_tensor_equal
+    from pytest_dtdispatch.watch.step_watch import StepWatch as StepWatch
 
 # Loaded on first use: `import torch` takes a second, and pytest imports this package at every start.
 _HOMES = {
@@ -35,6 +30,7 @@ _HOMES = {
     "assert_sharded_tensor_equal": "pytest_dtdispatch.meshes.sharded",
     "fake_mesh": "pytest_dtdispatch.meshes.groups",
 }
+__all__ = [*_HOMES]
 
 
 if not TYPE_CHECKING:  # a type checker that sees it takes every misspelt name for Any

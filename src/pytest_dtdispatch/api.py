@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.core.text import step_name
 from pytest_dtdispatch.errors import CaptureError, ScalingError
 from pytest_dtdispatch.scaling import Make, Scaling, run_sizes
-from pytest_dtdispatch.steps.model import Steps
+from pytest_dtdispatch.steps.model import StepCalls, Steps, read_calls
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.guard import Setup
@@ -96,9 +96,16 @@ class DtDispatch:
             32
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.guard import check_callable, given_arguments
+        from pytest_dtdispatch.measuring.guard import check_callable
 
         check_callable("call", fn, name)
+        return self._call(fn, args, name, setup)
+
+    def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
+        """Call what can be called."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.guard import given_arguments
+
         return fn(*given_arguments(args, setup))
 
     def steps(
@@ -138,9 +145,12 @@ class DtDispatch:
             True
         """
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.model import read_calls
+        return self._steps(read_calls(step_fn, warmup, steps, inputs, name))
 
-        return read_calls(step_fn, warmup, steps, inputs, name).run_once()
+    def _steps(self, calls: StepCalls) -> Steps:
+        """Run a step that has a name."""
+        __tracebackhide__ = True
+        return calls.run_once()
 
     def budget(
         self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 20, *, name: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,13 +25,13 @@ from pytest_dtdispatch.core.results import (
     row_key,
     row_name,
 )
-from pytest_dtdispatch.core.text import own_name, step_name
+from pytest_dtdispatch.core.text import own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import CaptureError, GateError
 from pytest_dtdispatch.gates.limits import complaint, unjudged
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
-from pytest_dtdispatch.steps.model import Steps
+from pytest_dtdispatch.steps.model import StepCalls, Steps
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.guard import Measuring, Setup
@@ -51,8 +51,7 @@ class OpenRegions:
         captures: open captures, the outermost first.
         unused: where captures were made that nobody entered yet.
         idle: where captures were closed in which no op on DTensors ran.
-        step: name of the step that is counted or timed; empty where none is.
-        is_timed: whether that step is timed, and not counted.
+        step: says which step is counted or timed, and what would change; empty where none is.
     """
 
     def __init__(self) -> None:
@@ -60,7 +59,6 @@ class OpenRegions:
         self.unused: list[str] = []
         self.idle: list[str] = []
         self.step = ""
-        self.is_timed = False
 
     def refuse(self, what: str, in_capture: str = "") -> None:
         """Refuse what cannot be measured here: beside a measuring thread, in a counted step, in a capture."""
@@ -71,16 +69,13 @@ class OpenRegions:
         if self.captures and in_capture:
             raise CaptureError(in_capture)
         if self.step:
-            done, figures = ("timed", "times") if self.is_timed else ("counted", "counts")
-            raise CaptureError(
-                f"{what} inside {self.step!r}, which is being {done}, would change its {figures}: "
-                "take it out of the step"
-            )
+            raise CaptureError(f"{what} inside {self.step}: take it out of the step")
 
     @contextmanager
     def running(self, step: str, is_timed: bool) -> Iterator[None]:
         """Run a step, in which nothing else may be measured."""
-        self.step, self.is_timed = step, is_timed
+        done, figures = ("timed", "times") if is_timed else ("counted", "counts")
+        self.step = f"{step!r}, which is being {done}, would change its {figures}"
         try:
             yield
         finally:
@@ -88,17 +83,15 @@ class OpenRegions:
 
     def close(self) -> None:
         """Close captures that were entered and never left, and refuse those that nobody entered."""
-        left_open = list(self.captures)
-        for capture in reversed(left_open):
-            capture.__exit__(None, None, None)
-        if left_open:
-            raise CaptureError(
-                f"{left_open[0].where}: this capture was entered and never left; use it in a with"
-            )
-        if self.unused:
-            raise CaptureError(
-                f"{self.unused[0]}: this capture was never entered, so nothing was measured; use it in a with"
-            )
+        if left_open := [*self.captures]:
+            for capture in reversed(left_open):
+                capture.__exit__(None, None, None)
+            where, what = left_open[0].where, "entered and never left"
+        elif self.unused:
+            where, what = self.unused[0], "never entered, so nothing was measured"
+        else:
+            return
+        raise CaptureError(f"{where}: this capture was {what}; use it in a with")
 
 
 class OpenCapture(AbstractContextManager[TestResults]):
@@ -241,10 +234,8 @@ class Recorder(api.DtDispatch):
 
     # Calls and steps
 
-    def call(
-        self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
-    ) -> T:
-        """See :meth:`DtDispatch.call`; where counts are taken the call is one step, and not repeated."""
+    def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
+        """Measure a call; where counts are taken it is one step, and not repeated."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import given_arguments
         from pytest_dtdispatch.measuring.repeat import run_and_measure_call
@@ -260,22 +251,11 @@ class Recorder(api.DtDispatch):
         self.results.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
 
-    def steps(
-        self,
-        step_fn: Callable[..., object],
-        warmup: int | None = None,
-        steps: int | None = None,
-        *,
-        inputs: Iterable[Any] | None = None,
-        name: str | None = None,
-    ) -> Steps:
-        """See :meth:`DtDispatch.steps`."""
+    def _steps(self, calls: StepCalls) -> Steps:
         __tracebackhide__ = True
         from pytest_dtdispatch.steps.measure import run_and_count
-        from pytest_dtdispatch.steps.model import read_calls
 
-        with self._counted(Steps.kind, str(name or step_name(step_fn))):
-            calls = read_calls(step_fn, warmup, steps, inputs, name)
+        with self._counted(Steps.kind, calls.name):
             in_capture = "steps() inside a capture would count what the capture does: close it first"
             self._open.refuse("steps()", in_capture)
             self._refuse_taken(calls.name, kind=Steps.kind)
@@ -429,9 +409,6 @@ class Recorder(api.DtDispatch):
     def _row_name(self, method: str, fn: Callable[..., Any], name: str | None) -> str:
         """Name what a method measures, where it may be measured now; a lambda after its test."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.guard import check_callable
-
-        check_callable(method, fn, name)
         what = f"{method}(name={name!r})"
         self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
         name = name or own_name(fn)
