@@ -35,21 +35,16 @@ def on_all(ranks: list[Exchange], act: Callable[[Exchange], Any]) -> list[Any]:
         return list(threads.map(act, ranks))
 
 
-def test_every_rank_reads_what_all_of_them_put(ranks: list[Exchange]) -> None:
-    def act(rank: Exchange) -> Any:
-        rank.put("a", {"rank": rank.world.rank})
-        return rank.gather("a", "put")
-
-    assert on_all(ranks, act) == [{rank: {"rank": rank} for rank in range(3)}] * 3
-
-
-def test_values_that_take_several_parts_arrive_whole(
+def test_every_rank_reads_what_all_of_them_put_be_it_in_parts(
     ranks: list[Exchange], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange_module, "PART", 10)
-    text = "ü" * 95
-    ranks[1].put("long", text)
-    assert ranks[0].gather("long", "put", among=[1]) == {1: text}
+
+    def act(rank: Exchange) -> Any:
+        rank.put("a", {"rank": rank.world.rank, "long": "ü" * 95})
+        return rank.gather("a", "put")
+
+    assert on_all(ranks, act) == [{rank: {"rank": rank, "long": "ü" * 95} for rank in range(3)}] * 3
 
 
 def test_a_rank_that_does_not_come_in_time_is_named_and_not_waited_for_again(ranks: list[Exchange]) -> None:
@@ -140,11 +135,6 @@ def test_different_uses_of_the_propagator_are_an_error(pair: list[Lockstep]) -> 
         ]
     for one in both:
         assert "rank 1 at the rounds of add (propagation: none)" in str(one.exception())
-
-
-def test_a_rank_that_does_not_come_is_named(pair: list[Lockstep]) -> None:
-    with pytest.raises(RanksError, match=r"^rank 1 did not come to add within 0.3 s$"):
-        pair[0].come_to("add")
 
 
 def test_nothing_is_agreed_on_without_a_real_group() -> None:
