@@ -43,12 +43,10 @@ def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
 
 def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
     """Open the process group of a test, or use the one that is open."""
-    with _told():
-        require_torch()
+    settings, groups = resolve.test_settings(request.node), _groups(request)
     from pytest_dtdispatch.meshes.place import choose_place
 
-    settings, groups = resolve.test_settings(request.node), _groups(request)
-    with _told():
+    with _plain_errors():
         place = choose_place(settings.mesh, settings.device, settings.backend)
         group: ProcessGroup = groups.group(place, settings.backend != "auto")
         if settings.rpc:
@@ -58,11 +56,9 @@ def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
 
 def factory(request: pytest.FixtureRequest) -> MeshFactory:
     """Give what makes the meshes of a test."""
-    with _told():
-        require_torch()
+    settings, groups = resolve.test_settings(request.node), _groups(request)
     from pytest_dtdispatch.meshes.place import choose_place
 
-    settings, groups = resolve.test_settings(request.node), _groups(request)
     in_marker = resolve.marker_values(request.node).get("mesh", (1,))
 
     def make(
@@ -74,7 +70,7 @@ def factory(request: pytest.FixtureRequest) -> MeshFactory:
         backend = backend or settings.backend
         if dim_names is None and shape is None:
             dim_names = settings.dim_names
-        with _told():
+        with _plain_errors():
             names = None if dim_names is None else resolve.checked("dim_names", dim_names)
             place = choose_place(
                 resolve.checked("mesh", settings.mesh if shape is None else shape),
@@ -89,11 +85,12 @@ def factory(request: pytest.FixtureRequest) -> MeshFactory:
 
 def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
     """Own the process group of a test, until the first fixture that asked for it ends."""
-    from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-
     stash: pytest.Stash = request.node.stash
     if _GROUPS not in stash:
-        with _told():
+        with _plain_errors():
+            require_torch()
+            from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
+
             owner = ProcessGroupOwner(_exchange(request.config), str(test_number(request.config)))
         stash[_GROUPS] = owner
         request.addfinalizer(owner.close)
@@ -104,7 +101,7 @@ def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
 def _exchange(config: pytest.Config) -> Exchange:
     """Give what the ranks of a real process group find each other by."""
     rank = rank_of(config)
-    exchange = rank.exchange if rank and rank.has_met else config.stash.get(_EXCHANGE, None)
+    exchange = rank.exchange if rank else config.stash.get(_EXCHANGE, None)
     if exchange is None:
         from pytest_dtdispatch.ranks.exchange import join
 
@@ -116,7 +113,7 @@ def _exchange(config: pytest.Config) -> Exchange:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _plain_errors() -> Iterator[None]:
     """Skip where devices are missing, and fail where what was asked for makes no sense."""
     try:
         yield
