@@ -29,7 +29,7 @@ from pytest_dtdispatch.plugin.settings import (
     Settings,
 )
 
-_FLAGS, _SETTINGS = pytest.StashKey[dict[str, Any]](), pytest.StashKey[Settings]()
+_SETTINGS = pytest.StashKey[Settings]()
 
 
 def run_settings(config: pytest.Config) -> Settings:
@@ -70,11 +70,8 @@ def test_settings(item: pytest.Item) -> Settings:
 
 def flag_values(config: pytest.Config) -> dict[str, Any]:
     """Read what flags give, by setting."""
-    if _FLAGS not in config.stash:
-        config.stash[_FLAGS] = {
-            each.name: _read(each, value, each.flag) for each, value in _given_flags(config)
-        }
-    return config.stash[_FLAGS]
+    values = ((each, config.getoption(each.dest, None)) for each in WITH_FLAG)
+    return {each.name: _read(each, value, each.flag) for each, value in values if value is not None}
 
 
 def marker_values(item: pytest.Item) -> dict[str, Any]:
@@ -104,17 +101,17 @@ def checked(keyword: str, value: Any) -> Any:
 
 def flags_given(config: pytest.Config, names: Collection[str]) -> list[str]:
     """Write the flags of these settings that the command line has."""
-    return [each.flag for each, _ in _given_flags(config) if each.name in names]
+    return [SETTINGS[name].flag for name in flag_values(config) if name in names]
 
 
 def limits_given(config: pytest.Config, limits: Collection[str]) -> Iterator[str]:
     """Write these limits as the command line gives them, and where it does not the ini file."""
-    by_place = {"--dtdispatch-max": flag_values(config).get("max", {})}
-    by_place[_ini_place(config, SETTINGS["max"])] = _ini_values(config).get("max", {})
-    named: set[str] = set()
-    for place, given in by_place.items():
-        yield from (f"{place} {name}={given[name]}" for name in given if name in {*limits} - named)
-        named |= given.keys()
+    of_flags, of_ini = (values.get("max", {}) for values in (flag_values(config), _ini_values(config)))
+    for name in limits:
+        if name in of_flags:
+            yield f"--dtdispatch-max {name}={of_flags[name]}"
+        elif name in of_ini:
+            yield f"{_ini_place(config, SETTINGS['max'])} {name}={of_ini[name]}"
 
 
 def refuse_idle_flags(config: pytest.Config, settings: Settings) -> None:
@@ -196,14 +193,9 @@ def _why_no_metric(metric: str, is_many: bool) -> str:
     return sampler.why_not() or (sampler.why_not_on_ranks if is_many else "")
 
 
-def _given_flags(config: pytest.Config) -> list[tuple[Setting, Any]]:
-    values = ((each, config.getoption(each.dest, None)) for each in WITH_FLAG)
-    return [(each, value) for each, value in values if value is not None]
-
-
 def _ini_values(config: pytest.Config) -> dict[str, Any]:
     """Read what the ini file gives, by setting; files that it names stand beside it."""
-    flagged = {each.name for each, _ in _given_flags(config)} - {"max"}
+    flagged = flag_values(config).keys() - {"max"}
     values: dict[str, Any] = {}
     for each in WITH_INI:
         if each.name not in flagged and (value := config.getini(each.dest)):
