@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import io
 import os
 import shlex
 from collections.abc import Generator, Mapping
@@ -47,7 +45,10 @@ PROOFS = {
 # Flags that say how tables look, or what stands in them: who gives one wants to see them.
 OF_TABLES = tuple(
     f"--benchmark-{name}"
-    for name in ("columns", "sort", "group-by", "name", "time-unit", "compare", "compare-fail", "verbose")
+    for name in (
+        *("columns", "sort", "group-by", "name", "time-unit", "compare", "compare-fail", "verbose"),
+        "histogram",  # which is drawn of tables
+    )
 )
 NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
 
@@ -121,33 +122,16 @@ class Bridge:
             output_json[KEY] = encode_run(reported)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Keep our rows out of tables that nobody asked for; draw the histograms that were asked for."""
+    def pytest_terminal_summary(self) -> None:
+        """Keep our rows out of tables that nobody asked for."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        if session is None or not session.groups or not self._entries:
-            return
-        ours = [group for group in session.groups if self._is_ours(group)]
-        if session.quiet:
-            self._draw(session, terminalreporter, session.groups)
-        elif ours and not _wants_tables(self._config):
-            self._draw(session, terminalreporter, ours)
-            session.groups = [group for group in session.groups if group not in ours]
-
-    def _is_ours(self, group: tuple[str, list[dict[str, Any]]]) -> bool:
-        names = {entry.fullname for entries in self._entries.values() for entry in entries}
-        return all(row["fullname"] in names for row in group[1])
-
-    def _draw(self, session: Any, terminalreporter: Any, groups: Any) -> None:
-        """Draw the histograms of groups whose tables are not printed, if histograms are asked for."""
-        if not session.histogram:
-            return
-        from pytest_benchmark.table import TableResults
-        from pytest_benchmark.utils import report_noprogress
-
-        unit = functools.partial(self._config.hook.pytest_benchmark_scale_unit, config=self._config)
-        how = (session.columns, session.sort, session.histogram, session.name_format, session.logger, unit)
-        unprinted = type(terminalreporter)(self._config, io.StringIO())
-        TableResults(*how).display(unprinted, groups, progress_reporter=report_noprogress)
+        if session is not None and session.groups and not _wants_tables(self._config):
+            ours = {entry.fullname for entries in self._entries.values() for entry in entries}
+            session.groups = [
+                (group, rows)
+                for group, rows in session.groups
+                if any(row["fullname"] not in ours for row in rows)
+            ]
 
     def keep_files(self) -> None:
         """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
