@@ -21,6 +21,7 @@ from pytest_dtdispatch.plugin.settings import (
     FILES,
     KEYWORDS,
     MARKER,
+    MARKER_WINS,
     SETTINGS,
     UNMEASURED,
     WITH_FLAG,
@@ -53,7 +54,7 @@ def test_settings(item: pytest.Item) -> Settings:
     of_marker = {
         keyword: value
         for keyword, value in marker_values(item).items()
-        if keyword not in flagged or keyword == "max" or SETTINGS[keyword].marker_wins
+        if keyword not in flagged or keyword in MARKER_WINS
     }
     if "max" in of_marker:
         of_marker["max"] = {**settings.limits, **of_marker["max"], **flagged.get("max", {})}

@@ -34,6 +34,8 @@ FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
 MOST_ROUNDS = 20  # where as many are taken as are enough
 # What means something in a run that measures nothing too: whether it does, and where ops run.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
+MARKER_WINS = ("max", "threshold")  # over the flag; of limits those are added that it does not name
+LISTS = ("exports", "files", "globs", "limits", "thresholds")  # readers of what may be repeated
 FILES = ("files", "exports")  # readers of what an ini file names beside itself
 
 
@@ -50,8 +52,11 @@ class Setting(NamedTuple):
     has_keyword: bool  # of the marker
     choices: tuple[str, ...] = ()
     dest: str = ""  # its ini name; its flag is made of it
-    is_repeatable: bool = False
-    marker_wins: bool = False
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it is a list."""
+        return self.reader in LISTS
 
     @property
     def flag(self) -> str:
@@ -112,9 +117,7 @@ class Settings:
         keyword=True,
     )
     cold: bool = setting(False, "switch", "add the cold rows", keyword=True)
-    ops: tuple[str, ...] = setting(
-        (), "globs", "measure only these ops", "GLOB", flag=True, keyword=True, is_repeatable=True
-    )
+    ops: tuple[str, ...] = setting((), "globs", "measure only these ops", "GLOB", flag=True, keyword=True)
     mesh: tuple[int, ...] = setting(
         (4,), "mesh", "mesh of the device_mesh fixture", "SHAPE", flag=True, keyword=True
     )
@@ -148,7 +151,6 @@ class Settings:
         choices=LIMITS,
         flag=True,
         keyword=True,
-        is_repeatable=True,
     )
     # How one function is compiled belongs to its test: the marker says it.
     compile_backend: str = setting("inductor", "word", "backend of compiles", keyword=True)
@@ -163,17 +165,10 @@ class Settings:
         flag=True,
         keyword=True,
         dest="dtdispatch_fail",
-        is_repeatable=True,
-        marker_wins=True,
     )
     any_machine: bool = setting(False, "switch", "compare with a saved run of another machine too", flag=True)
     expected: tuple[Path, ...] = setting(
-        (),
-        "files",
-        "fail where a result is not what this CSV file expects",
-        "FILE",
-        flag=True,
-        is_repeatable=True,
+        (), "files", "fail where a result is not what this CSV file expects", "FILE", flag=True
     )
     improved: str = setting(
         "fail",
@@ -188,7 +183,6 @@ class Settings:
         "FORMAT:FILE",
         choices=EXPORTS,
         flag=True,
-        is_repeatable=True,
     )
     annotations: bool = setting(True, "switch", "annotate rows that failed, where GitHub Actions runs")
 
