@@ -49,9 +49,6 @@ def _run(words: list[str]) -> int:
         if word.startswith("--") and word.endswith("=--"):  # argparse takes it for no value at all
             raise DtDispatchError(f"argument {word[:-3]}: expected one argument, and -- is none")
     options = _parser().parse_args(own)
-    if options.version:
-        print("dtdispatch", version("pytest-dtdispatch"))
-        return 0
     if options.command is None:
         names = "ab, expected, report, watch"
         raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
@@ -106,7 +103,10 @@ def _report(options: argparse.Namespace) -> int:
 def _parser() -> Parser:
     about = "Measure DTensor dispatch; tests are measured by: pytest --dtdispatch"
     parser = Parser("dtdispatch", description=about)
-    parser.add_argument("--version", action="store_true", help="print the version of this package")
+    number = f"dtdispatch {version('pytest-dtdispatch')}"
+    parser.add_argument(
+        "--version", action="version", version=number, help="print the version of this package"
+    )
     commands = parser.add_subparsers(dest="command", title="subcommands")
     watch = commands.add_parser("watch", help="run a script, and say where its steps miss the caches")
     what = "a Python file, run as Python runs it; the steps of its optimizer end the steps"
