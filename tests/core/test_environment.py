@@ -1,4 +1,4 @@
-"""The environment of a run, as it is saved."""
+"""Where a run is taken: its environment, the load of its machine, and which of many ranks a process is."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ import os
 
 import pytest
 
-from pytest_dtdispatch.core.environment import Environment, load_text
+from pytest_dtdispatch.core.environment import Environment, World, load_text, read_world, why_no_world
 
 ENVIRONMENT = Environment("2.13.0", "abc123", "", "cpu", "", "fake", 4, 2, "native+python")
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29500",
+}
+IN_IT = "in the environment"
 
 
 def test_an_environment_is_plain_data_that_comes_back_from_a_file_as_it_was() -> None:
-    data = json.loads(json.dumps(ENVIRONMENT.as_dict()))
-    assert Environment(**data) == ENVIRONMENT
-    assert data["world_size"] == 4
-    assert data["cache_interface"] == "native+python"
+    assert Environment(**json.loads(json.dumps(ENVIRONMENT.as_dict()))) == ENVIRONMENT
 
 
 @pytest.mark.parametrize(
@@ -26,16 +32,49 @@ def test_an_environment_is_plain_data_that_comes_back_from_a_file_as_it_was() ->
         (2.0, 4, "load 2.0 on 4 cores"),
         (3.9, 4, "load 3.9 on 4 cores: the machine is busy, and figures may scatter"),
         (0.5, 1, "load 0.5 on 1 core"),
+        (None, 4, "load unknown on 4 cores"),
     ],
 )
 def test_the_load_is_told_and_called_busy_past_half_of_the_cores(
-    monkeypatch: pytest.MonkeyPatch, load: float, cores: int, text: str
+    monkeypatch: pytest.MonkeyPatch, load: float | None, cores: int, text: str
 ) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.delattr(os, "getloadavg")
+    if load is not None:
+        monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0), raising=False)
     assert load_text() == text
 
 
-def test_where_the_system_tells_no_load_nor_do_we(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "getloadavg")
-    assert load_text().startswith("load unknown on ")
+@pytest.mark.parametrize(
+    ("changes", "world", "why_not"),
+    [
+        ({}, World(3, 4, 1, 2), ""),
+        ({"LOCAL_RANK": None, "LOCAL_WORLD_SIZE": "x"}, World(3, 4, 3, 4), ""),
+        (dict.fromkeys(TORCHRUN), World(), ""),
+        ({**dict.fromkeys(TORCHRUN), "RANK": "0"}, World(), ""),
+        ({**dict.fromkeys(TORCHRUN), "RANK": "0", "WORLD_SIZE": "1"}, World(), ""),
+        ({"MASTER_ADDR": ""}, World(), f"RANK=3 and WORLD_SIZE=4 {IN_IT}, and no MASTER_ADDR: "),
+        ({"MASTER_PORT": None}, World(), f"RANK=3 and WORLD_SIZE=4 {IN_IT}, and no MASTER_PORT: "),
+        ({"WORLD_SIZE": None}, World(), f"RANK=3 {IN_IT}, and no WORLD_SIZE: "),
+        (
+            {"RANK": "", "MASTER_ADDR": None},
+            World(),
+            f"WORLD_SIZE=4 {IN_IT}, and no RANK and no MASTER_ADDR: ",
+        ),
+        *(
+            ({"RANK": rank}, World(), f"RANK={rank} and WORLD_SIZE=4 {IN_IT}: RANK is a whole number from 0")
+            for rank in ("4", "-1", "one", "1.0", "²")
+        ),
+        ({"WORLD_SIZE": "x\n" * 999}, World(), "RANK=3 and WORLD_SIZE=x\\nx\\n"),
+    ],
+)
+def test_a_process_is_the_rank_that_a_launcher_says_or_is_told_why_not(
+    changes: dict[str, str | None], world: World, why_not: str
+) -> None:
+    environ = {name: text for name, text in {**TORCHRUN, **changes}.items() if text is not None}
+    found = why_no_world(environ)
+    assert read_world(environ) == world
+    assert (world.is_many, world.is_first) == (world != World(), world == World())
+    assert found.startswith(why_not) if why_not else found == ""
+    assert found.isprintable()
+    assert len(found) < 300

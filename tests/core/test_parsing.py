@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
@@ -19,7 +18,7 @@ from pytest_dtdispatch.core.parsing import (
     read_choice,
     read_count,
     read_exports,
-    read_file,
+    read_files,
     read_globs,
     read_limit,
     read_mesh,
@@ -35,9 +34,6 @@ from pytest_dtdispatch.core.parsing import (
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.verdicts import THRESHOLD_STATES, Threshold, thresholds_of
 
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 INFINITY, NAN = float("inf"), float("nan")
 
 
@@ -47,39 +43,51 @@ SECONDS = "a number of seconds above 0"
 MOST_SECONDS = f"{SECONDS}, and at most 1,000,000,000"
 
 
-def read_word_of(value: Any) -> str:
+def refusal(read: Callable[[Any], Any], value: Any) -> str:
+    try:
+        read(value)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def read_backend(value: Any) -> str:
     return read_choice(value, ("auto", "fake"))
 
 
-# Each reader, what it reads and makes of it, and what it says of anything else.
+def read_formats(value: Any) -> tuple[Export, ...]:
+    return read_exports(value, ("csv", "html", "markdown"))
+
+
+# Each reader, what it reads and makes of it.
 READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
-    read_count: (("1", 1), ("20", 20), (" 7 ", 7), (1, 1), (1000, 1000), (numpy.int64(2), 2)),
-    read_ranks: (("1", 1), ("2", 2), ("1024", 1024)),
+    read_count: (("20", 20), (" 7 ", 7), (1000, 1000), (numpy.int64(2), 2)),
+    read_ranks: (("1", 1), ("1024", 1024)),
     read_rounds: (("auto", "auto"), ("20", 20), (7, 7)),
-    read_seconds: (("1", 1.0), ("0.2", 0.2), ("1e-3", 1e-3), (2, 2.0), (0.5, 0.5)),
-    read_limit: ((1, 1.0), (1.3, 1.3), (1e-3, 1e-3)),
-    read_sizes: (
-        ((4, 16, 8), (4, 8, 16)),
-        ({8, 4}, (4, 8)),
-        (iter([16, 8]), (8, 16)),
-        (range(4, 17, 4), (4, 8, 12, 16)),
-    ),
+    read_seconds: (("1", 1.0), ("0.2", 0.2), ("1e-3", 1e-3), (2, 2.0)),
+    read_limit: ((1, 1.0), (1e-3, 1e-3)),
+    read_sizes: (((4, 16, 8), (4, 8, 16)), ({8, 4}, (4, 8)), (iter([16, 8]), (8, 16)), (range(4, 6), (4, 5))),
     read_switch: (
         *((word, True) for word in ("1", "true", "yes", "on", "TRUE", "On", True)),
         *((word, False) for word in ("0", "false", "no", "off", "False", "OFF", False)),
     ),
-    read_mesh: (
-        ("4", (4,)),
-        ("2x4", (2, 4)),
-        ("8x8x4", (8, 8, 4)),
-        (4, (4,)),
-        ([2, 4], (2, 4)),
-        (("2",), (2,)),
-    ),
-    read_names: ((("dp", "tp"), ("dp", "tp")), (["dp", "tp"], ("dp", "tp"))),
-    read_globs: (("add*", ("add*",)), (("add*", "mm"), ("add*", "mm")), (["mm"], ("mm",)), ((), ())),
-    read_word_of: (("fake", "fake"),),
+    read_mesh: (("4", (4,)), ("8x2x4", (8, 2, 4)), (4, (4,)), ([2, 4], (2, 4)), (("2",), (2,))),
+    read_names: ((["dp", "tp"], ("dp", "tp")),),
+    read_globs: (("add*", ("add*",)), (["add*", "mm"], ("add*", "mm")), ((), ())),
+    read_backend: (("fake", "fake"),),
     read_word: ((" aot_eager ", "aot_eager"),),
+    read_formats: (
+        ("csv:a:b.csv", (Export("csv", Path("a:b.csv")),)),
+        ([" html:s.html", "csv:c"], (Export("html", Path("s.html")), Export("csv", Path("c")))),
+    ),
+    read_thresholds: (
+        ("10%", (Threshold("", "median", 0.1),)),
+        (["median:10%"], (Threshold("", "median", 0.1),)),
+        ("min:0.5%", (Threshold("", "min", 0.005),)),
+        ("hit=7.5%,strict", (Threshold("hit", "median", 0.075, is_strict=True),)),
+        ("hit=q1:7.5%", (Threshold("hit", "q1", 0.075),)),
+        ("miss=mean:400%", (Threshold("miss", "mean", 4.0),)),
+    ),
 }
 
 
@@ -90,33 +98,39 @@ class Rounded:
 
 DIGITS = ("1_0", "\uff13", "\u0663")  # which int() takes
 NO_NUMBERS = (0, -1, INFINITY, NAN, True, None, [1])
-NO_COUNTS = ("0", "-1", "x", "", "1.5", "1e3", "inf", *DIGITS, 2.0, 1.5, *NO_NUMBERS, Rounded(), b"2")
-NUMBERS_OF_OTHERS = (numpy.float32(2.7), numpy.float64(2), Decimal("2.7"))
+NO_COUNTS = ("0", "-1", "x", "", "1.5", "1e3", "inf", *DIGITS, 2.0, *NO_NUMBERS, Rounded(), b"2")
+OF_OTHERS = (numpy.float32(2.7), numpy.float64(2), Decimal("2.7"))
 NO_SECONDS = ("0", -0.5, (1,), "-1", "x", "", "nan", "inf", "1e400", "1s", *DIGITS, *NO_NUMBERS, 10**400)
-NO_SIZES = (
-    (),
-    (8,),
-    (8, 8),
-    (8, 0),
-    (8, -1),
-    (8, 16.0),
-    (8, "16"),
-    (8, True),
-    (8, None),
-    8,
-    None,
-    "8,16",
-    "816",
-)
+NO_SIZES = ((), (8,), (8, 8), (8, 0), (8, -1), (8, 16.0), (8, "16"), (8, True), (8, None), 8, None, "8,16")
 NO_MESH_TEXTS = ("2x", "x4", "0x4", "2xx4", "-1", "2X4", "2,4", "", "x")
 NO_MESHES: tuple[Any, ...] = (0, (), [], (2, 0), (2, None), ((2, 4),), 2.0, True, None, (INFINITY,), {2: 4})
-REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
-    (read_count, COUNT, (*NO_COUNTS, *NUMBERS_OF_OTHERS)),
-    (read_ranks, "a whole number from 1 to 1,024", ("0", "x", "1025", "50000000", "9" * 5000)),
-    (
-        *(read_rounds, f"{COUNT}, or auto"),
-        ("AUTO", "automatic", " auto", "0", "", 0, 1.5, True, None, ["auto"]),
+NO_CHOICES = ("", "Fake", None, 1, ["fake"], ("auto", "fake"), numpy.array([1, 2]))
+FORMATS = "FORMAT:FILE, with a format of csv, html, markdown"
+THRESHOLD = "[STATE=]FIELD:PERCENT, such as median:10% or hit=median:7.5%:"
+STATES = f"{THRESHOLD} the state is one of {', '.join(THRESHOLD_STATES)}, not"
+FIELDS = f"{THRESHOLD} the field is one of min, q1, median, q3, mean, not"
+PERCENT = f"{THRESHOLD} the percentage is above 0% and at most 10000%, not"
+NO_PERCENTS = (
+    *(
+        "abc",
+        "-5%",
+        "0%",
+        "nan%",
+        "3_0%",
+        "\uff13\uff10%",
+        "\u0663\u0660%",
+        "inf%",
+        "5%,lax",
+        "strict",
+        "20000",
     ),
+    *("", "median", "20000"),
+)
+# Each reader, what it says, and of which values.
+REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
+    (read_count, COUNT, (*NO_COUNTS, *OF_OTHERS)),
+    (read_ranks, "a whole number from 1 to 1,024", ("0", "x", "1025", "9" * 5000)),
+    (read_rounds, f"{COUNT}, or auto", ("AUTO", " auto", "0", "", 0, 1.5, True, None, ["auto"])),
     (read_seconds, SECONDS, NO_SECONDS),
     (read_seconds, MOST_SECONDS, ("1e300", "1000000001", 1e10)),
     (read_limit, "a number above 0", (0, -0.5, "1.3", "x", NAN, INFINITY, True, None, (1,), 10**400)),
@@ -124,21 +138,21 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_switch, "true or false", ("", "maybe", "2", 1, 0, None, ["true"])),
     (read_mesh, MESH, (*NO_MESH_TEXTS, *NO_MESHES)),
     (read_names, 'a tuple of names, such as ("dp", "tp")', ("dp", ("dp", ""), ("dp", 1), None, 3, {"dp"})),
+    (read_names, "a tuple of names that differ", (("dp", "dp"),)),
     (read_globs, 'globs of op names, such as "add*"', ("", [""], ("add*", 1), None, 3)),
-    (
-        *(read_word_of, "one of auto, fake"),
-        ("", "Fake", "mpi", None, 1, ["fake"], ("auto", "fake"), numpy.array([1, 2])),
-    ),
-    (read_file, "the path of a file", ("a\0b.csv",)),
+    (read_word, "a name", ("", "  ", 5, None)),
+    (read_backend, "one of auto, fake", NO_CHOICES),
+    (read_files, "the path of a file", ("a\0b.csv", "", " ", 3, (), None)),
+    (read_formats, FORMATS, ("out.csv", "", ("csv:a", 3), (), None)),
+    (read_formats, "FORMAT:FILE: no format is called 'CSV'; valid: csv, html, markdown", ("CSV:a",)),
+    (read_formats, "FORMAT:FILE: '' is not the path of a file", ("csv:", ["csv:a", "csv: "])),
+    (read_thresholds, 'thresholds, such as "10%" or "hit=median:7.5%"', (0.1, [], [5], None)),
+    (read_thresholds, "thresholds that differ in state or field: median is given twice", (["5%", "7%"],)),
+    *((read_thresholds, f"{THRESHOLD} write {text}%", (text, f"median:{text}")) for text in ("5", "20")),
+    *((read_thresholds, f"{PERCENT} {part!r}", (f"median:{part}", ["10%", part])) for part in NO_PERCENTS),
+    *((read_thresholds, f"{FIELDS} {field!r}", (f"hit={field}:5%",)) for field in ("stddev", "")),
+    *((read_thresholds, f"{STATES} {state!r}", (f"{state}=median:5%",)) for state in ("warm", "local")),
 )
-
-
-def refusal(read: Callable[[Any], Any], value: Any) -> str:
-    try:
-        read(value)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 @pytest.mark.parametrize("read", READ)
@@ -156,84 +170,10 @@ def test_anything_else_is_refused_with_what_is_valid(
         assert refusal(read, value) == says, value
 
 
-@unhurried
 @given(st.lists(st.integers(1, 2**40), min_size=1, max_size=6))
 def test_a_mesh_is_read_as_it_is_written(extents: list[int]) -> None:
     shape = tuple(extents)
     assert read_mesh(mesh_text(shape)) == read_mesh(shape) == read_mesh(extents) == shape
-
-
-SIMPLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
-JUNK = SIMPLE | st.lists(st.integers()) | st.tuples()
-
-
-@unhurried
-@given(JUNK)
-def test_whatever_is_given_is_read_or_refused_with_what_is_valid(value: Any) -> None:
-    for read, _, _ in REFUSED[:-1]:
-        assert refusal(read, value) in ("", *(says for of, says, _ in REFUSED if of is read))
-
-
-# Thresholds
-
-
-@pytest.mark.parametrize(
-    ("text", "threshold"),
-    [
-        ("10%", Threshold("", "median", 0.1)),
-        ("median:10%", Threshold("", "median", 0.1)),
-        ("min:0.5%", Threshold("", "min", 0.005)),
-        ("hit=7.5%", Threshold("hit", "median", 0.075)),
-        ("hit=q1:7.5%", Threshold("hit", "q1", 0.075)),
-        ("miss=mean:400%", Threshold("miss", "mean", 4.0)),
-    ],
-)
-def test_a_threshold_has_a_percentage_and_may_have_a_field_and_a_state(
-    text: str, threshold: Threshold
-) -> None:
-    assert read_thresholds(text) == read_thresholds([text]) == (threshold,)
-    assert read_thresholds(str(threshold)) == (threshold,)
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ("median:abc", "not 'abc'"),
-        ("median:-5%", "not '-5%'"),
-        ("median:0%", "not '0%'"),
-        ("median:5", "write 5%"),
-        ("20", "write 20%"),
-        ("20000", "not '20000'"),
-        ("median:nan%", "not 'nan%'"),
-        ("median:3_0%", "not '3_0%'"),
-        ("median:\uff13\uff10%", "not '\uff13\uff10%'"),
-        ("\u0663\u0660%", "not '\u0663\u0660%'"),
-        ("median:inf%", "not 'inf%'"),
-        ("median:5%,lax", "not '5%,lax'"),
-        ("median:5%,hit=median:3%", "not 'median:5%,hit'"),
-        ("strict", "not 'strict'"),
-        ("median:", "not ''"),
-        ("median", "not 'median'"),
-        ("", "not ''"),
-        ("stddev:5%", "the field is one of min, q1, median, q3, mean, not 'stddev'"),
-        ("warm=median:5%", f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'warm'"),
-        ("local=median:5%", f"the state is one of {', '.join(THRESHOLD_STATES)}, not 'local'"),
-        ("hit=:5%", "not ''"),
-        (["median:5%", "x"], "not 'x'"),
-        (0.1, "thresholds, such as"),
-        ([], "thresholds, such as"),
-        ([5], "thresholds, such as"),
-    ],
-)
-def test_anything_else_is_no_threshold(value: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(says)):
-        read_thresholds(value)
-
-
-def test_a_name_is_text_that_shows() -> None:
-    for value in ("", "  ", 5, None):
-        with pytest.raises(ValueError, match="a name"):
-            read_word(value)
 
 
 def test_every_state_but_the_control_may_have_a_threshold() -> None:
@@ -247,34 +187,5 @@ def test_the_threshold_of_a_state_replaces_the_general_one_of_its_field() -> Non
     assert thresholds_of("miss", read_thresholds("hit=5%")) == ()
 
 
-def test_exports_are_a_format_and_a_file_each() -> None:
-    formats = ("csv", "html")
-    assert read_exports("csv:a:b.csv", formats) == (Export("csv", Path("a:b.csv")),)
-    assert read_exports([" html:s.html", "csv:c"], formats) == (
-        Export("html", Path("s.html")),
-        Export("csv", Path("c")),
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ("out.csv", "FORMAT:FILE, with a format of csv, html"),
-        ("", "FORMAT:FILE, with a format of csv, html"),
-        (("csv:a", 3), "FORMAT:FILE, with a format of csv, html"),
-        ((), "FORMAT:FILE, with a format of csv, html"),
-        ("CSV:a", "FORMAT:FILE: no format is called 'CSV'; valid: csv, html"),
-        (["csv:a", "xml:b"], "FORMAT:FILE: no format is called 'xml'; valid: csv, html"),
-        ("csv:", "FORMAT:FILE: '' is not the path of a file"),
-        ("csv: ", "FORMAT:FILE: '' is not the path of a file"),
-    ],
-)
-def test_what_is_no_export_is_told_with_what_is_valid(value: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        read_exports(value, ("csv", "html"))
-
-
 def test_auto_stands_for_the_summary_of_a_job_alone() -> None:
-    assert [
-        export.is_auto for export in read_exports(["markdown:auto", "csv:auto"], ("csv", "markdown"))
-    ] == [*(True, False)]
+    assert [export.is_auto for export in read_formats(["markdown:auto", "csv:auto"])] == [True, False]

@@ -1,201 +1,187 @@
-"""The book: what was measured in one test, and how often each call was made."""
+"""What was found in one test, how often each call was made, and the names that its numbers have in files."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+import copy
+import math
+import pickle
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, shorten
-from pytest_dtdispatch.steps.model import Steps
-
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.results import (
+    FEW_SAMPLES,
+    MOST_LISTED,
+    Count,
+    Finding,
+    NamedCall,
+    TestResults,
+    listed,
+    plain_name,
+    repeated,
+    row_key,
+)
+from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
+from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 
 ADD = Signature("add.Tensor", ("f32[8]S0",), (2, 4), "cuda")
 LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (4,), "cpu")
+SHARED = ("measured", "scaling", "compiled", "compared", "one of a plugin")
 FIGURES = Figures(5, (Samples(State.HIT, (7,)),))
+MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", QueriedCache.NATIVE)
+MOVED = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
 
 
-def test_a_signature_is_a_row_below_autograd_and_is_counted_once_it_is_known() -> None:
+def row(label: str, *samples: Samples, contains: Contains = Contains.DISPATCH) -> Measurement:
+    return Measurement(label, label, label, "4", contains, 1, Figures(1, samples))
+
+
+def counts(state: State, *values: int) -> Samples:
+    return Samples(state, values, unit=INSTRUCTIONS)
+
+
+def compiled(counts: CompileCounts, *samples: Samples) -> CompiledFunction:
+    return CompiledFunction("f", "inductor", counts, row("f", *samples, contains=Contains.COMPILED))
+
+
+def results_of(found: Iterable[Finding]) -> TestResults:
+    results = TestResults("t.py::test_a")
+    for one in found:
+        results.add(one)
+    return results
+
+
+# Signatures and named calls
+
+
+def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after_them() -> None:
     book = TestResults()
-    assert not book.count(ADD)
-    assert not book.count(ADD)
-    book.enter(ADD, FIGURES)
-    assert book.count(ADD)
-    assert book.count(ADD)
-    [measured] = book.measurements()
-    assert measured.label == measured.full_label == "add.Tensor(f32[8]S0)@2x4:cuda"
-    assert (measured.op, measured.mesh, measured.calls) == ("add.Tensor", "2x4:cuda", 3)
-    assert measured.contains is Contains.DISPATCH
-    assert measured.figures is FIGURES
-
-
-def test_a_long_signature_is_kept_whole_beside_its_label() -> None:
-    book = TestResults()
-    book.enter(LONG, FIGURES)
-    [measured] = book.measurements()
-    assert measured.label == str(LONG)
-    assert measured.full_label == LONG.full
-    assert len(measured.label) < len(measured.full_label)
-    numbers = [*book.metrics(())]
-    assert [number.name for number in numbers] == [f"::{measured.label}"] * len(numbers) != []
-    assert {number.signature for number in numbers} == {LONG.full}, "it stands whole beside its name in files"
-
-
-def test_a_named_call_is_end_to_end_and_made_once() -> None:
-    book = TestResults()
-    book.enter_call("warm start", "2x4", FIGURES)
-    [measured] = book.measurements()
-    assert measured.label == measured.full_label == measured.op == "warm start"
-    assert (measured.mesh, measured.calls) == ("2x4", 1)
-    assert measured.contains is Contains.END_TO_END
-    assert book.names_beside("measured") == {"warm start"}
-
-
-def test_an_op_that_never_asks_the_propagator_has_the_metric_of_its_calls() -> None:
-    book = TestResults("t.py::test_it")
-    book.enter(ADD, Figures(5, (Samples(State.CALL, (7,)), Samples(State.LOCAL, (3,)))))
-    assert [(number.metric, number.value) for number in book.metrics(())] == [("call_ns", 7)]
-
-
-@unhurried
-@given(st.lists(st.sampled_from([ADD, LONG, "one", "two"])))
-def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after_them(
-    made: list[Signature | str],
-) -> None:
-    book = TestResults()
-    for call in made:
+    for call in (LONG, "warm start", ADD, LONG, "warm start", ADD, ADD):
         if isinstance(call, str):
-            book.enter_call(call, "4", FIGURES)
+            book.enter_call(call, "2x4", FIGURES)
         elif not book.count(call):
             book.enter(call, FIGURES)
-    ops = Counter(call for call in made if isinstance(call, Signature))
-    names = dict.fromkeys(call for call in made if isinstance(call, str))
-    measured = book.measurements()
-    assert [m.full_label for m in measured] == [*(op.full for op in ops), *names]
-    assert [m.calls for m in measured] == [*ops.values(), *(1 for _ in names)]
-
-
-def test_a_compiled_function_is_a_measurement_and_takes_its_name() -> None:
-    book = TestResults()
-    row = Measurement("f", "f", "f", "4", Contains.COMPILED, 1, FIGURES)
-    variant = CompiledFunction("f", "eager", CompileCounts(), row)
-    book.enter_call("warm start", "4", FIGURES)
-    book.add(variant)
-    assert book.of("compiled") == (variant,)
-    assert [measurement.label for measurement in book.measurements()] == ["warm start", "f"]
-    assert book.names_beside("measured") == book.names_beside("compiled") == {"warm start", "f"}
+    found = [(one.label, one.full_label, one.mesh, one.calls, one.contains) for one in book.measurements()]
+    assert found == [
+        (str(LONG), LONG.full, "4", 2, Contains.DISPATCH),
+        ("add.Tensor(f32[8]S0)@2x4:cuda",) * 2 + ("2x4:cuda", 3, Contains.DISPATCH),
+        ("warm start", "warm start", "2x4", 1, Contains.END_TO_END),
+    ]
+    numbers = [*book.metrics(())]
+    assert [number.name for number in numbers] == [f"::{label}" for label, *_ in found]
+    assert [number.signature for number in numbers] == [LONG.full, "", ""], "whole where it is cut"
 
 
 def test_names_of_steps_and_budgets_meet_those_of_their_own_kind_alone() -> None:
-    book = TestResults()
+    book = results_of([Steps("steps", (), ()), Budget("budget"), compiled(CompileCounts())])
     book.enter_call("call", "4", FIGURES)
-    book.add(Steps("steps", (), ()))
-    book.add(Budget("budget"))
-    assert book.names_beside("steps") == {"steps"}
-    assert book.names_beside("budget") == {"budget"}
-    others = ("measured", "scaling", "compiled", "compared", "one of a plugin")
-    assert [book.names_beside(kind) for kind in others] == [{"call"}] * len(others)
+    assert [one.label for one in book.measurements()] == ["call", "f"]
+    names = {kind: book.names_beside(kind) for kind in ("steps", "budget", *SHARED)}
+    assert names == {"steps": {"steps"}, "budget": {"budget"}, **{kind: {"call", "f"} for kind in SHARED}}
 
 
-LONG_ADD = Signature("add.Tensor", ("f32[512,512]S0", "f32[512,512]S0"), (4,), "cpu")
+# Numbers
 
-TENSORS = st.builds(
-    "{}[{}]{}".format,
-    st.sampled_from(["f32", "bf16", "i64"]),
-    st.lists(st.integers(0, 4096), max_size=4).map(lambda shape: ",".join(map(str, shape))),
-    st.sampled_from(["S0", "S1", "R", "P", "S0R"]),
-)
-SIGNATURES = st.builds(
-    Signature,
-    st.sampled_from(["add.Tensor", "stack.default", "_foreach_add.List"]),
-    st.lists(st.one_of(TENSORS, st.lists(TENSORS, max_size=12).map(tuple)), max_size=8).map(tuple),
-    st.lists(st.integers(1, 65536), min_size=1, max_size=4).map(tuple),
-    st.sampled_from(["cpu", "cuda"]),
-)
+TIMED = (Samples(State.MISS, (10, 30, 20)), Samples(State.HIT, (1, 2)), Samples(State.LOCAL, (1,)))
+BUSY = StepCounts(events=(MISS, MOVED, MOVED, *map(Collective, ("all_gather", "all_gather", "a2a"))))
+STEPS = Steps("train", (StepCounts(events=(MISS,) * 9),), (StepCounts(hits=3), BUSY, StepCounts()))
+BROKEN = CompileCounts(3, ("t.py:1: print",) * 2, None, ("f (t.py:1): size",))
+COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
 
 
 @pytest.mark.parametrize(
-    ("signature", "text"),
+    ("found", "numbers"),
     [
-        (LONG_ADD, "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"),
-        (Signature("detach.default", ("f32[8]R",), (2, 4), "cuda"), "detach.default(f32[8]R)@2x4:cuda"),
-        (Signature("rand.default", (), (1,), "cpu"), "rand.default()@1"),
-        (Signature("cat.default", (("a", "a", "b", "a"),), (4,), "cpu"), "cat.default([a*2, b, a])@4"),
-        (Signature("cat.default", ((),), (4,), "cpu"), "cat.default([])@4"),
-        (Signature("f", (("a", "b"), "c"), (4,), "cpu"), "f([a, b], c)@4"),
+        (NamedCall("mm", row("mm", *TIMED)), {"dispatch_hit_ns": 2, "dispatch_miss_ns": 20}),
+        (NamedCall("add", row("add", Samples(State.CALL, (7,)), Samples(State.LOCAL, (3,)))), {"call_ns": 7}),
+        (NamedCall("mm", row("mm", Samples(State.MISS, ()), Samples(State.HIT, ()))), {}),
+        (
+            NamedCall("mm", row("mm", counts(State.MISS, 9_000, 7_000), counts(State.HIT, 60, 50))),
+            {"instruction_count": 50, "instruction_count_miss": 7_000},
+        ),
+        (NamedCall("same", row("same", counts(State.CALL, 31, 30))), {"instruction_count": 30}),
+        (
+            compiled(CompileCounts(1, (), 22, ()), *COMPILES),  # the first call, less a later one
+            {
+                "instruction_count": 600,
+                "compile_time_instruction_count": 89_400,
+                "graphs": 1,
+                "graph_breaks": 0,
+                "recompiles": 0,
+            },
+        ),
+        (compiled(CompileCounts(), COMPILES[0]), {}),
+        (compiled(BROKEN), {"graphs": 3, "graph_breaks": 2, "recompiles": 1}),
+        (STEPS, {"misses_per_step": 1, "redistributes": 2, "collectives": 3}),  # of the step that has most
+        (Steps("step", (), ()), {}),
     ],
 )
-def test_a_signature_is_written_as_op_arguments_and_place(signature: Signature, text: str) -> None:
-    assert str(signature) == signature.full == text
+def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, int]) -> None:
+    values = list(results_of([found]).metrics(KINDS))
+    assert {value.metric: value.value for value in values} == numbers
+    assert {value.name for value in values} <= {f"t.py::test_a::{found.name}"}
 
 
-@unhurried
-@given(SIGNATURES)
-def test_a_signature_ends_in_its_place_and_begins_with_its_op(signature: Signature) -> None:
-    text = str(signature)
-    assert len(text) <= MAX_LENGTH
-    assert text.startswith(f"{signature.op}(")
-    assert text.endswith(signature.place)
-    assert (text == signature.full) == (len(signature.full) <= MAX_LENGTH)
+def test_a_miss_of_few_samples_is_given_as_one_that_cannot_be_judged() -> None:
+    one = row("mm", Samples(State.MISS, (10,)), Samples(State.HIT, (2,) * 10))
+    few = replace(one, figures=replace(one.figures, notes=(f"{FEW_SAMPLES}: a miss takes longer",)))
+    found = {value.metric: value.scatter for value in results_of([NamedCall("mm", few)]).metrics(())}
+    assert found == {"dispatch_hit_ns": 0, "dispatch_miss_ns": math.inf}
 
 
-@unhurried
-@given(SIGNATURES, SIGNATURES)
-def test_two_signatures_have_two_texts(one: Signature, other: Signature) -> None:
-    assert (one == other) == (one.full == other.full) == (str(one) == str(other))
+def test_every_metric_has_one_name() -> None:
+    metrics = list(metric_names())
+    assert len(set(metrics)) == len(metrics) == 16
 
 
-@unhurried
-@given(st.text(max_size=60), st.integers(0, 80), st.integers(12, 60))
-def test_a_shortened_name_is_within_its_limit_and_a_short_one_unchanged(
-    text: str, keep_end: int, limit: int
-) -> None:
-    shortened = shorten(text, keep_end, limit)
-    assert len(shortened) == min(len(text), limit)
-    if len(text) <= limit:
-        assert shortened == text
+# Names
 
 
-@unhurried
-@given(st.text(min_size=41, max_size=80), st.integers(0, 28))
-def test_a_shortened_name_keeps_its_beginning_and_the_end_that_must_stay(text: str, keep_end: int) -> None:
-    shortened = shorten(text, keep_end, limit=40)
-    assert text.startswith(shortened[: 40 - 12 - keep_end])
-    assert text.endswith(shortened[40 - keep_end :])
+@given(st.text(max_size=30) | st.sampled_from([" a  b ", "a\r\n b", "a\x00b", "a\u2028b", "a \udc80b"]))
+def test_a_name_and_a_key_are_one_line_that_can_be_written(name: str) -> None:
+    key = row_key(name)
+    assert row_key(key) == key == key.strip()
+    assert key == name or not name.isprintable() or name != name.strip()
+    assert plain_name(name).split(" ") == (plain_name(name).split() or [""])
+    for text in (key, plain_name(name)):
+        assert text.isprintable()
+        text.encode()
 
 
-@unhurried
-@given(SIGNATURES, st.integers(60, MAX_LENGTH), st.integers(60, MAX_LENGTH))
-def test_a_name_that_is_cut_again_keeps_its_digest(signature: Signature, limit: int, more: int) -> None:
-    assert cut_name(str(signature), limit) == cut_name(signature.full, limit)
-    name = cut_name(cut_name(str(signature), more), limit)
-    assert len(re.findall("#[0-9a-f]{8}", name)) <= 1, "no row has two"
+def test_names_that_differ_inside_have_keys_that_do() -> None:
+    names = ("a b", "a  b", "a\nb", "a\tb", "a\u00a0b", "a\x1bb")
+    assert len({row_key(name) for name in names}) == len(names)
 
 
-def test_the_name_of_a_call_with_an_at_sign_keeps_its_beginning() -> None:
-    name = "a @ b, then its backward pass, then a step of the optimizer"
-    assert cut_name(name, 40).startswith("a @ b, then its backward pas...#")
-    assert cut_name("mm.default(f32[512,512]S0, f32[512,512]S0)@2x4:cuda", 40).endswith("@2x4:cuda")
+# Counts
 
 
-def test_names_that_differ_only_in_the_part_that_is_cut_stay_different() -> None:
-    texts = [f"op({'x' * 70}{number}{'y' * 70})@4" for number in range(1000)]
-    assert len({shorten(text, keep_end=2) for text in texts}) == 1000
+@pytest.mark.parametrize(("total", "steps", "text"), [(1, 3, "0.333333"), (7, 0, "0"), (10, 5, "2")])
+def test_a_copy_of_a_count_is_the_count_with_all_that_it_lists(total: int, steps: int, text: str) -> None:
+    count = Count(total, steps, ["mm missed", "add missed"])
+    pickled = [pickle.loads(pickle.dumps(count, each)) for each in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for again in (copy.copy(count), copy.deepcopy(count), *pickled):
+        assert type(again) is Count
+        assert (float(again), str(again), again.details) == (float(count), text, ("mm missed", "add missed"))
 
 
-def test_a_shortened_name_is_the_same_in_every_process_and_version() -> None:
-    """Saved runs are compared by these names."""
-    signature = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (2, 4), "cpu")
-    assert str(signature) == (
-        "cat.default([f32[0]S0, f32[1]S0, f32[2]S0, f32[3]S0, f32[4]S0, f32[5]S0, f32[6]S0, "
-        "f32[7]S0, f32[8]S0, f...#d48de3ea@2x4"
-    )
+def test_counts_of_steps_can_be_copied_inside_of_other_objects() -> None:
+    misses: Any = Steps("train", (), (StepCounts(events=(MISS,)), StepCounts())).misses_per_step
+    again = copy.deepcopy({"misses": misses})
+    assert repr(again) == "{'misses': 0.5}"
+    assert again["misses"].details == misses.details
+
+
+def test_what_is_listed_is_indented_and_the_rest_is_counted() -> None:
+    assert repeated([]) == listed([]) == []
+    assert listed(range(MOST_LISTED))[-1] == f"    {MOST_LISTED - 1}"
+    assert listed(range(MOST_LISTED + 2))[MOST_LISTED:] == ["    and 2 more"]

@@ -161,13 +161,6 @@ def test_a_format_that_a_run_has_nothing_for_is_told_and_nothing_is_written(tmp_
         export_saved(ReportedRun(), exports[:1])
 
 
-def test_a_loop_of_links_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "one").symlink_to("two")
-    (tmp_path / "two").symlink_to("one")
-    with pytest.raises(DtDispatchError, match=r"one cannot be written: Too many levels of symbolic links$"):
-        export_saved(run_of(), [Export("csv", tmp_path / "one")])
-
-
 def test_files_must_differ_and_hold_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     with pytest.raises(DtDispatchError, match="two formats are to be written to one file"):

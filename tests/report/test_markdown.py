@@ -32,6 +32,9 @@ from pytest_dtdispatch.report.markdown import code, document_text, escaped
 MM = Line("mm(f32[8]S0)@4", ("7.0", "a|b"), "proved", ("a note",))
 TABLE = Table((Column("hit", "us"), Column("why")), (Group("test_a (from Python)", (MM,)),))
 NAMED = one_line("gate: ", Span("off", Tone.STRONG), " in ", Span("a_b", Tone.CODE))
+# A label is no number, and a dash is none either.
+LINES = (Line("4", ("-", "-")), Line("8", ("1,000", "-")))
+PLAIN = Table((Column("a"), Column("b")), (Group("", LINES),), "mesh", "", label_tone=Tone.PLAIN)
 WHOLE, PART = ("1,000", "100.0 %", "all"), ("250", "25.0 %", "a_b")
 
 
@@ -56,29 +59,18 @@ def written(*blocks: Block) -> str:
             Folded("All <2>", (paragraph("one"), paragraph("two"))),
             "<details>\n<summary>All &lt;2&gt;</summary>\n\none\n\ntwo\n\n</details>",
         ),
+        (
+            TABLE,
+            "**test\\_a (from Python)**\n\n| signature | hit us | why | proof |\n| --- | --: | --- | --- |\n"
+            "| `mm(f32[8]S0)@4` | 7.0 | a\\|b | proved |\n\n* `mm(f32[8]S0)@4`: a note",
+        ),
+        (PLAIN, "| mesh | a | b |\n| --- | --: | --- |\n| 4 | - | - |\n| 8 | 1,000 | - |"),
+        (Paragraph((Span("a "), Span("b", Tone.STRONG), Span(" c"))), "a **b** c"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
 def test_each_block_has_its_form(block: Block, text: str) -> None:
     assert written(block) == text + "\n"
-
-
-def test_a_table_has_its_groups_units_proofs_and_notes() -> None:
-    assert written(TABLE).splitlines() == [
-        r"**test\_a (from Python)**",
-        "",
-        "| signature | hit us | why | proof |",
-        "| --- | --: | --- | --- |",
-        r"| `mm(f32[8]S0)@4` | 7.0 | a\|b | proved |",
-        "",
-        "* `mm(f32[8]S0)@4`: a note",
-    ]
-
-
-def test_a_label_is_no_number_and_a_dash_is_none_either() -> None:
-    lines = (Line("4", ("-", "-")), Line("8", ("1,000", "-")))
-    table = Table((Column("a"), Column("b")), (Group("", lines),), "mesh", "", label_tone=Tone.PLAIN)
-    assert written(table).splitlines()[1] == "| --- | --: | --- |"
 
 
 @pytest.mark.parametrize("text", ["- no list", "+5 %", "1. no list", "=== no title", "2) no list"])
@@ -89,10 +81,6 @@ def test_a_paragraph_begins_no_list_and_underlines_no_title(text: str) -> None:
 
 def test_the_legend_stands_below_all_blocks() -> None:
     assert document_text(Document((paragraph("one"),), "what *one* is")) == "one\n\nwhat \\*one\\* is\n"
-
-
-def test_a_piece_of_text_keeps_the_blanks_around_it() -> None:
-    assert written(Paragraph((Span("a "), Span("b", Tone.STRONG), Span(" c")))) == "a **b** c\n"
 
 
 @given(st.text())

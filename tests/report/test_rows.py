@@ -1,13 +1,13 @@
-"""The table of a run: groups, columns, one unit a column."""
+"""The table of rows: what each output says of it, held against a file, and the dearest rows first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
@@ -15,148 +15,290 @@ from pytest_dtdispatch.core.measurement import (
     Figures,
     Measurement,
     Profile,
+    Refused,
     Samples,
     Share,
     State,
+    Unit,
 )
-from pytest_dtdispatch.core.text import Scale, column_scale
-from pytest_dtdispatch.report.document import Tone, View
-from pytest_dtdispatch.report.rows import document
+from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.core.text import column_scale
+from pytest_dtdispatch.plugin.kinds import MEASURED
+from pytest_dtdispatch.report.document import Document, View
+from pytest_dtdispatch.report.markdown import document_text
+from pytest_dtdispatch.report.rows import document, timed_document
+from pytest_dtdispatch.report.terminal import NO_EDGE, document_lines, legend_text, plain_text
 from tests.rendered import line_of, lines_of, table_of, titles_of
 
+# Figures stay equal wherever they stand
 
-def measured(label: str = "add@4", **ns: Sequence[int]) -> Measurement:
-    """Make a measurement; ``miss=[...]`` gives the samples of that state."""
-    samples = tuple(Samples(state, tuple(ns[str(state)])) for state in State if str(state) in ns)
-    return Measurement(label, label, "add.Tensor", "4", Contains.DISPATCH, 3, Figures(20, samples))
-
-
-ADD = measured(miss=[1_200_000] * 20, hit=[6_000, 7_000], local=[1_500])
-
-
-def test_a_line_has_a_cell_for_each_title() -> None:
-    table = table_of(document({"test_a": [ADD]}, View()))
-    assert titles_of(table) == (
-        *("miss ms", "+-%", "hit us", "+-%", "local us", "overhead us", "miss/hit", "samples"),
-    )
-    assert table.groups[0].lines[0].cells == ("1.200", "0", "6.50", "-", "1.50", "5.00", "185", "20+2")
-    assert table.groups[0].lines[0].label == "add@4"
+SAID = Path(__file__).with_name("row_outputs.txt")
+Values = Mapping[State, Sequence[int]]
+QUIET: Values = {
+    State.COLD: (2_500_000,) * 6,
+    State.MISS: (1_610_000, 1_615_000, 1_620_000, 1_611_000, 1_612_000, 1_640_000),
+    State.HIT: tuple(15_200 + n % 7 for n in range(60)),
+    State.LOCAL: (7_310,) * 20,
+}
+WILD: Values = {State.MISS: (900_000, 5_000_000, 4_000_000) * 7, State.HIT: (9_000, 9_100, 9_050) * 7}
+CALL: Values = {State.CALL: (4_000,) * 7}
+REFUSED = Samples(State.HIT, (), (Refused("propagation ran again", 3),))
 
 
-def test_a_column_is_in_the_same_unit_in_every_run() -> None:
-    slow = measured(miss=[370_000_000], hit=[1_100_000], local=[800])
-    quick = measured(miss=[484_900], hit=[900], local=[70])
-    runs = [table_of(document({"test_a": [one]}, View())) for one in (slow, quick)]
-    assert [titles_of(table)[:5:2] for table in runs] == [("miss ms", "hit us", "local us")] * 2
-    cells = [table.groups[0].lines[0].cells[:5:2] for table in runs]
-    assert cells == [("370.000", "1,100.00", "0.80"), ("0.485", "0.90", "0.07")]
+def row(
+    label: str, values: Values, calls: int = 1, contains: Contains = Contains.DISPATCH, **more: object
+) -> Measurement:
+    samples = tuple(Samples(state, tuple(each)) for state, each in values.items())
+    figures = Figures(20, samples, **more)  # type: ignore[arg-type]
+    return Measurement(label, label, label.partition("(")[0], "4", contains, calls, figures)
 
 
-def test_a_call_of_an_unpropagated_op_stands_where_hits_do() -> None:
-    line = line_of(document({"test_a": [measured(call=[4_000] * 7, local=[1_000])]}, View()))
-    assert line.cells == ("-", "-", "4.00", "0", "1.00", "3.00", "-", "0+7")
-    assert line.proof == "unpropagated"
-    assert line.tone is Tone.GOOD
+TIMES = {
+    "t.py::test_a": [
+        row("add.Tensor(f32[512,512]S0, f32[512,512]S0)@4", QUIET, 3),
+        row("mm.default(f32[8,256]S1, f32[256,64]S0)@4", WILD, 12, notes=("redistributes f32[8,64]R -> P",)),
+        row("is_same_size.default(f32[8]R)@4", CALL, remarks=("no local row: it communicates",)),
+        row("a whole call", {State.HIT: (120_000,) * 6}, contains=Contains.END_TO_END),
+    ],
+    "t.py::test_b": [
+        row("sub.Tensor(f32[8]S0)@4", {State.MISS: (480_900,)}),
+        replace(row("mul.Tensor(f32[8]S0)@4", {}), figures=Figures(3, (REFUSED,))),
+        row("once.default(f32[8]S0)@4", {}, notes=("it runs once",)),
+    ],
+}
+
+
+def counted(measurement: Measurement) -> Measurement:
+    samples = tuple(replace(each, unit=INSTRUCTIONS) for each in measurement.samples)
+    return replace(measurement, figures=replace(measurement.figures, samples=samples))
+
+
+def on_ranks(measurement: Measurement) -> Measurement:
+    """Make three ranks of one, each slower than the one before."""
+    samples = []
+    for each in measurement.samples:
+        ranks = tuple((rank, tuple(value + value * rank // 10 for value in each.values)) for rank in range(3))
+        samples.append(replace(each, by_rank=ranks if each.values else ()))
+    return replace(measurement, figures=replace(measurement.figures, samples=tuple(samples)))
+
+
+RUNS = {
+    "times": (TIMES, View()),
+    "instructions": (
+        {test: [*map(counted, rows)] for test, rows in TIMES.items()},
+        View(counted="instructions"),
+    ),
+    "ranks": ({test: [*map(on_ranks, rows)] for test, rows in TIMES.items()}, View(is_many=True)),
+}
+
+
+def lines(document: Document, width: int, view: View) -> list[str]:
+    said = ["".join(piece.text for piece in line).rstrip() for line in document_lines(document, width, view)]
+    return [*said, legend_text(document, width, view)]
+
+
+def outputs() -> str:
+    text: list[str] = []
+    for name, (measured, view) in RUNS.items():
+        for width, is_verbose in ((80, False), (120, False), (200, True)):
+            shown = replace(view, verbose=is_verbose)
+            text += [f"=== {name}, {width} columns{', -v' * is_verbose}"]
+            text += lines(MEASURED.document(measured, shown), width, shown)
+        text += [f"=== {name}, Markdown", document_text(MEASURED.document(measured, view))]
+    return "\n".join(text)
+
+
+def test_outputs_say_what_they_said() -> None:
+    assert outputs() == SAID.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("miss", "hit", "text"),
-    [(95_000, 10_000, "9.5"), (100_000, 10_000, "10"), (12_345_000, 1_000, "12,345")],
-)
-def test_a_ratio_has_a_decimal_only_below_ten(miss: int, hit: int, text: str) -> None:
-    line = line_of(document({"test_a": [measured(miss=[miss], hit=[hit])]}, View()))
-    assert line.cells[-2] == text
-
-
-@pytest.mark.parametrize("measurements", [{}, {"test_a": []}])
-def test_a_table_of_nothing_has_no_groups(measurements: dict[str, list[Measurement]]) -> None:
-    assert table_of(document(measurements, View())).groups == ()
-
-
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-TIMES = st.floats(0, 1e13, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("values_ns", "name"),
+    ("miss", "hit", "cells"),
     [
-        ([], "us"),
-        ([None], "us"),
-        ([0.0], "us"),
-        ([0.5], "ns"),
-        ([1.0, 999.0], "ns"),
-        ([1_000.0], "us"),
-        ([951.0, 6_940.0, 15_573.0], "us"),
-        ([4_100.0, 12_800.0, 2_959_700.0], "us"),
-        ([999_999.0], "us"),
-        ([484_900.0, 1_697_100.0, 61_133_400.0], "ms"),
-        ([1.3e6, 3.7e8, None], "ms"),
-        ([2e9, 3e9], "s"),
-        ([-5_000.0, 2_000.0], "us"),
-        ([None, 0.0, 7_000.0], "us"),
+        (95_000, 10_000, ["0.095", "10.00", "9.5"]),
+        (100_000, 10_000, ["0.100", "10.00", "10"]),
+        (370_000_000, 1_100_000, ["370.000", "1,100.00", "336"]),
+        (12_345_000, 1_000, ["12.345", "1.00", "12,345"]),
     ],
 )
-def test_a_column_is_in_the_unit_of_its_median(values_ns: list[float | None], name: str) -> None:
-    assert column_scale(values_ns).name == name
+def test_a_column_is_in_the_same_unit_in_every_run(miss: int, hit: int, cells: list[str]) -> None:
+    line = line_of(document({"test_a": [row("add", {State.MISS: [miss], State.HIT: [hit]})]}, View()))
+    assert [line.cells[i] for i in (0, 2, -2)] == cells
 
 
-def test_a_time_is_written_in_its_unit() -> None:
-    ns, us, ms = Scale("ns", 1.0, 0), Scale("us", 1e3, 1), Scale("ms", 1e6, 2)
-    assert [ns.text(value) for value in (749.4, 12_345.0)] == ["749", "12,345"]
-    assert [us.text(value) for value in (6_940, 1_211_040, -1_050)] == ["6.9", "1,211.0", "-1.1"]
-    assert [ms.text(value) for value in (370_128_000, 0, None)] == ["370.13", "0.00", "-"]
+def test_a_table_of_nothing_has_no_groups() -> None:
+    assert table_of(document({}, View())).groups == ()
 
 
-@unhurried
-@given(st.lists(st.one_of(st.none(), TIMES)))
-def test_what_is_written_is_the_time_up_to_its_last_digit(values_ns: list[float | None]) -> None:
-    unit = column_scale(values_ns)
-    for value in values_ns:
-        text = unit.text(value)
-        if value is None:
-            assert text == "-"
-        else:
-            half_a_digit = 1.001 * unit.ns * 0.5 * 10**-unit.decimals
-            written = float(text.replace(",", "")) * unit.ns
-            assert written == pytest.approx(value, rel=1e-15, abs=half_a_digit)
-
-
-@pytest.mark.parametrize(
-    ("values_ns", "texts"),
-    [
-        ([484_900, 1_697_100, 61_133_400], ["0.485", "1.697", "61.133"]),
-        ([6_940, 12_800], ["6.94", "12.80"]),
-        ([15_000, 22_400], ["15.0", "22.4"]),
-        ([300_000, 412_345], ["300", "412"]),
-        ([40, 12_000, 13_000], ["0.040", "12.000", "13.000"]),
-    ],
-)
-def test_the_smallest_time_of_a_column_has_three_digits_or_three_decimals(
-    values_ns: list[float], texts: list[str]
-) -> None:
-    unit = column_scale(values_ns)
-    assert [unit.text(value) for value in values_ns] == texts
-
-
-LONG = "torch::" + "x" * 200 + "::dispatch"
-PROFILE = Profile((Share("rule (a.py:3)", 750), Share(LONG, 250)), 1_000)
-
-
-def profiled(width: int = 100) -> list[str]:
-    """Lines below the table of one signature: its head, its test, its line, what is proved."""
-    misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=PROFILE)
-    counted = replace(ADD, figures=replace(ADD.figures, samples=(misses,)))
-    return lines_of(document({"t.py::test_add": [counted]}, View(counted="instructions")), width)[4:]
-
-
-def test_each_function_has_its_count_its_part_of_the_call_and_both_ends_of_its_name() -> None:
-    [title, whole, first, second] = profiled()
-    assert title == "profile of a miss: t.py::test_add::add@4"
+def test_each_function_of_a_profile_has_its_count_its_part_and_both_ends_of_its_name() -> None:
+    long = Share("torch::" + "x" * 200 + "::dispatch", 250)
+    profile = Profile((Share("rule (a.py:3)", 750), long), 1_000)
+    misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=profile)
+    one = Measurement("add@4", "add@4", "add", "4", Contains.DISPATCH, 3, Figures(20, (misses,)))
+    [*_, title, whole, first, second] = lines_of(document({"t::a": [one]}, View(counted="instructions")), 100)
+    assert title == "profile of a miss: t::a::add@4"
     assert whole.split()[:3] == ["1,000", "100.0", "%"]
     assert first.split() == ["750", "75.0", "%", "rule", "(a.py:3)"]
     assert second.split()[:3] == ["250", "25.0", "%"]
-    assert all(len(line) <= 100 for line in profiled())
-    assert "torch::x" in profiled()[3]
-    assert profiled()[3].endswith("::dispatch")
+    assert "torch::x" in second
+    assert second.endswith("::dispatch")
+    assert len(second) <= 100
+
+
+@pytest.mark.parametrize(
+    ("values_ns", "name", "texts"),
+    [
+        ([], "us", []),
+        ([None, 0.0], "us", ["-", "0.0"]),
+        ([0.5], "ns", ["0.500"]),
+        ([1.0, 999.0], "ns", ["1.00", "999.00"]),
+        ([6_940, 12_800, None], "us", ["6.94", "12.80", "-"]),
+        ([300_000, 412_345], "us", ["300", "412"]),
+        ([40, 12_000, 13_000], "us", ["0.040", "12.000", "13.000"]),
+        ([484_900, 1_697_100, 61_133_400], "ms", ["0.485", "1.697", "61.133"]),
+        ([2e9, 3e9], "s", ["2.00", "3.00"]),
+        ([-5_000.0, 2_000.0], "us", ["-5.00", "2.00"]),
+    ],
+)
+def test_a_column_is_in_the_unit_of_its_median_and_its_smallest_time_has_three_digits(
+    values_ns: list[float | None], name: str, texts: list[str]
+) -> None:
+    unit = column_scale(values_ns)
+    assert (unit.name, [unit.text(value) for value in values_ns]) == (name, texts)
+
+
+# The dearest rows first, and how many cheap ones are left out
+
+
+def costly(label: str, calls: int, hit: int, local: int = 0, **more: object) -> Measurement:
+    """Make a row; a local latency of zero is none."""
+    taken = {State.MISS: 1_000_000, State.HIT: hit, State.LOCAL: local}
+    values = {state: (ns,) * 20 for state, ns in taken.items() if ns}
+    return row(label, values, calls, **more)  # type: ignore[arg-type]
+
+
+def sampled(label: str, calls: int, *samples: Samples, notes: tuple[str, ...] = ()) -> Measurement:
+    return Measurement(label, label, label, "4", Contains.DISPATCH, calls, Figures(20, samples, notes))
+
+
+# Three dear rows, and twenty that cost 1 us each.
+DEAR = [costly("add", 100, 7_000, 2_000), costly("mm", 10, 40_000, 10_000), costly("cat", 2, 50_000)]
+CHEAP = [costly(f"cheap {number}", 1, 2_000, 1_000) for number in range(20)]
+DECAY = [costly(f"op {number}", 1, 1_000 + int(1e6 * 0.75**number), 1_000) for number in range(100)]
+COUNT = Unit("instructions", is_time=False)
+TROUBLED = [
+    sampled("noisy", 1, Samples(State.HIT, tuple(range(1, 4_000, 100)))),
+    sampled("refused", 1, Samples(State.HIT, (10,) * 20, (Refused("it moved", 3),))),
+    costly("noted", 1, 1_000, 900, notes=("timed in the program's 4 threads",)),
+    sampled("once", 3, notes=("runs once",)),
+]
+CALLS = [costly(f"call {n}", 1, 1_000 * (n + 1), contains=Contains.END_TO_END) for n in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [
+        ([DEAR[2], DEAR[0], DEAR[1]], ["add", "mm", "cat"]),
+        ([*CHEAP, *DEAR], ["add", "mm", "cat"]),
+        ([*DEAR, *CHEAP[:2]], ["add", "mm", "cat", "cheap 0", "cheap 1"]),  # few rows are all shown
+        (DECAY, [f"op {number}" for number in range(11)]),  # those that make 95 percent
+        (  # one row is not replaced by a line that says so
+            [*(costly(f"op {n}", 1, 20_000 - n) for n in range(8)), costly("cheapest", 1, 1_010, 1_000)],
+            [*(f"op {n}" for n in range(8)), "cheapest"],
+        ),
+        ([*CHEAP, *TROUBLED, *DEAR], ["add", "mm", "cat", "noisy", "noted", "refused", "once"]),
+        (CALLS, [f"call {n}" for n in range(9)]),  # one may run another
+        (
+            [sampled(label, calls, Samples(State.HIT, (count,), unit=COUNT)) for label, calls, count in (
+                ("few", 1, 5_000), ("many", 10, 1_000)
+            )],
+            ["many", "few"],
+        ),
+    ],
+)  # fmt: skip
+def test_rows_stand_in_the_order_of_calls_times_overhead(rows: list[Measurement], labels: list[str]) -> None:
+    [group] = table_of(document({"test_a": rows}, View())).groups
+    assert [line.label for line in group.lines] == labels
+    [whole] = table_of(document({"test_a": rows}, View(verbose=True))).groups
+    assert {line.label for line in whole.lines} == {each.label for each in rows}
+
+
+@pytest.mark.parametrize(
+    ("rows", "cells"),
+    [
+        (
+            DEAR,
+            {
+                "add": ("100", "55.6", "55.6"),  # 500 us of 900 us
+                "mm": ("10", "33.3", "88.9"),
+                "cat": ("2", "11.1", "100.0"),  # without a local row the whole call
+            },
+        ),
+        (  # what never hits costs a miss a call
+            [costly("add", 10, 10_000), sampled("never", 3, Samples(State.MISS, (300_000,) * 20))],
+            {"never": ("3", "90.0", "90.0"), "add": ("10", "10.0", "100.0")},
+        ),
+        (  # a hit that is quicker than the local op takes nothing from others
+            [DEAR[0], costly("lucky", 5, 1_000, 1_200)],
+            {"add": ("100", "100.0", "100.0"), "lucky": ("5", "0.0", "100.0")},
+        ),
+        ([TROUBLED[3], DEAR[0]], {"add": ("100", "100.0", "100.0"), "once": ("3", "-", "-")}),
+    ],
+)
+def test_a_row_has_its_share_of_the_region_and_a_running_total(
+    rows: list[Measurement], cells: dict[str, tuple[str, ...]]
+) -> None:
+    table = table_of(document({"test_a": rows, "test_b": [CHEAP[0]]}, View()))
+    assert titles_of(table)[:3] == ("calls", "share %", "total %")
+    assert {line.label: line.cells[:3] for line in table.groups[0].lines} == cells
+    assert table.groups[1].lines[0].cells[2] == "100.0", "each region has its own whole"
+
+
+def test_a_line_says_what_rows_that_are_left_out_make() -> None:
+    of = document({"test_a": [*CHEAP, *DEAR]}, View())
+    said = "and 20 rows more, which make 2.2 % together; -v lists them"
+    assert f"  {said}" in lines_of(of)
+    assert said.partition(";")[0] in document_text(of)
+    assert any("23 of 23 rows are proved" in line for line in lines_of(of)), "of those left out too"
+    assert "share %" not in titles_of(table_of(document({"test_a": CALLS}, View())))
+
+
+def test_a_narrow_terminal_keeps_the_share_longer_than_what_explains_it() -> None:
+    long = [costly(f"{'x' * 60} {number}", 3, 2_000 + number, 1_000) for number in range(3)]
+    heads = [lines_of(document({"test_a": long}, View()), width)[0] for width in (80, 120, 200)]
+    shown = [
+        [title for title in ("calls", "share %", "total %", "overhead us") if title in head] for head in heads
+    ]
+    assert all(set(fewer) <= set(more) for fewer, more in pairwise(shown))
+    assert "share %" in shown[0], "rows are in its order"
+    assert shown[2] == ["calls", "share %", "total %", "overhead us"]
+
+
+# Regions that were timed call by call
+
+ADD = Signature("add.Tensor", ("f32[8,8]S0", "f32[8,8]S0"), (2, 4), "cpu")
+SAME = Signature("is_same_size.default", ("f32[8,8]S0",), (4,), "cpu")
+HITS = Samples(State.HIT, (10_000, 10_000, 12_000, 10_000, 10_000))
+
+
+def adds(*misses_ns: int) -> list[Figures]:
+    return [Figures(1, (Samples(State.MISS, (ns,)), HITS)) for ns in misses_ns]
+
+
+def timed_lines(timed: dict[Signature, list[Figures]]) -> list[str]:
+    return plain_text(timed_document("mode", timed), NO_EDGE).splitlines()
+
+
+def test_all_calls_of_a_signature_are_one_line_with_spread() -> None:
+    refused = Figures(1, (Samples(State.MISS, (), (Refused("did not propagate", 1),)),))
+    quiet = adds(2_000_000, 1_000_000, 1_000_000, 1_000_000, 1_500_000)
+    head, title, one, two, proved, legend = timed_lines({ADD: quiet, SAME: [refused, refused]})
+    assert head.split() == ["signature", "calls", "miss", "ms", "+-%", "hit", "us", "+-%", "mark"]
+    assert title == "mode (dispatch from below autograd)"
+    assert one.startswith("  add.Tensor(f32[8,8]S0, f32[8,8]S0)@2x4 ")
+    assert one.split()[-5:] == ["5", "1.000", "100", "10.00", "0"]
+    assert two.split()[1:] == ["2", "-", "-", "-", "-", "did", "not", "propagate", "(2x)"]
+    assert proved.strip() == "1 of 2 rows are proved by the cache counters"
+    assert all(f"{column}: " in legend for column in ("miss", "hit", "+-%"))
+    assert timed_lines({ADD: adds(1_000, 9_000, 1_000, 90_000, 1_000)})[2].endswith("  noisy")
+    assert timed_lines({}) == ["nothing was timed: no op on DTensors ran in the region"]

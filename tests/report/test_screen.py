@@ -1,4 +1,4 @@
-"""What commands print: colours only where they are seen, and no letter that an output does not have."""
+"""What commands print: colours only where they are seen, and a line that says what takes long."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import io
 
 import pytest
 
+from pytest_dtdispatch.core.text import NOTHING, tell, told_to
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
-from pytest_dtdispatch.report.screen import has_colors, say, show
+from pytest_dtdispatch.report.screen import (
+    ERASE,
+    RESTORE,
+    SAVE,
+    ProgressLine,
+    has_colors,
+    is_watched,
+    say,
+    show,
+)
 
-VARIABLES = ("PY_COLORS", "NO_COLOR", "FORCE_COLOR", "TERM")
+VARIABLES = ("PY_COLORS", "NO_COLOR", "FORCE_COLOR", "TERM", "CI")
 
 
 class Terminal(io.StringIO):
@@ -27,25 +37,27 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "on_terminal", "on_pipe"),
+    ("given", "on_terminal", "on_pipe", "watched"),
     [
-        ({}, True, False),
-        ({"TERM": "dumb"}, False, False),
-        ({"NO_COLOR": "1"}, False, False),
-        ({"NO_COLOR": ""}, True, False),
-        ({"FORCE_COLOR": "1"}, True, True),
-        ({"FORCE_COLOR": ""}, True, False),
-        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False, False),
-        ({"PY_COLORS": "0", "FORCE_COLOR": "1"}, False, False),
-        ({"PY_COLORS": "1", "NO_COLOR": "1"}, True, True),
+        ({}, True, False, True),
+        ({"TERM": "dumb"}, False, False, False),
+        ({"CI": "true"}, True, False, False),
+        ({"NO_COLOR": "1"}, False, False, True),
+        ({"NO_COLOR": ""}, True, False, True),
+        ({"FORCE_COLOR": "1"}, True, True, True),
+        ({"FORCE_COLOR": ""}, True, False, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False, False, True),
+        ({"PY_COLORS": "0", "FORCE_COLOR": "1"}, False, False, True),
+        ({"PY_COLORS": "1", "NO_COLOR": "1"}, True, True, True),
     ],
 )
-def test_variables_and_the_stream_decide_on_colours(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], on_terminal: bool, on_pipe: bool
+def test_variables_and_the_stream_decide_on_colours_and_on_progress(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], on_terminal: bool, on_pipe: bool, watched: bool
 ) -> None:
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     assert (has_colors(Terminal()), has_colors(io.StringIO())) == (on_terminal, on_pipe)
+    assert (is_watched(True), is_watched(False)) == (watched, False)
 
 
 def test_a_document_is_printed_in_its_colours(
@@ -64,3 +76,72 @@ def test_a_line_holds_no_escape_of_others_and_no_letter_that_the_stream_lacks() 
     stream = io.TextIOWrapper(raw, encoding="ascii", newline="\n")
     say("\x1b[2Jgöne\n\u202e", stream=stream)
     assert raw.getvalue() == b"\\x1b[2Jg\\xf6ne\\n\\u202e\n"
+
+
+# The line that says what takes long
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def line(room: int = 40, now: float = 0.0) -> tuple[io.StringIO, Clock, ProgressLine]:
+    stream, clock = io.StringIO(), Clock()
+    progress = ProgressLine(stream, lambda: room, clock=clock)
+    clock.now = now
+    return stream, clock, progress
+
+
+def test_it_is_written_when_it_takes_long_beside_the_cursor_and_taken_away() -> None:
+    stream, clock, progress = line()
+    for now, text in (
+        (0.0, "early"),
+        (1.9, "still early"),
+        (2.0, "round 3 of 20"),
+        (2.05, "too soon to be read"),
+        (2.2, "round 4 of 20"),
+        (2.2, NOTHING),
+    ):
+        clock.now = now
+        progress.tell(text)
+    progress.clear()
+    said = [f"{SAVE} round {number} of 20{ERASE}{RESTORE}" for number in (3, 4)]
+    assert stream.getvalue() == "".join([*said, ERASE])
+    progress.tell("the next thing waits again")
+    assert stream.getvalue().endswith(RESTORE + ERASE)
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "\x1b[2J\n\u202e日本" * 9])
+def test_whatever_it_says_it_stays_in_its_room(text: str) -> None:
+    stream, _, progress = line(room=30, now=3.0)
+    progress.tell(text)
+    inner = stream.getvalue().removeprefix(SAVE).removesuffix(ERASE + RESTORE)
+    assert len(inner) == 29
+    assert inner.isascii()
+    assert inner.isprintable()
+
+
+def test_without_room_or_on_a_closed_stream_nothing_is_said() -> None:
+    stream, _, progress = line(room=10, now=3.0)
+    progress.tell("round 3 of 20")
+    assert stream.getvalue() == ""
+    stream, _, progress = line(now=3.0)
+    stream.close()
+    progress.tell("round 3 of 20")
+    progress.clear()
+
+
+def test_what_is_told_is_written_for_listeners_alone() -> None:
+    class Never:
+        def __str__(self) -> str:
+            raise AssertionError
+
+    tell("{}", Never())
+    heard: list[str] = []
+    with told_to(heard.append):
+        tell("round {} of {}", 1, 20)
+    tell("round {} of {}", 2, 20)
+    assert heard == ["round 1 of 20"]

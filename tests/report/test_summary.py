@@ -1,4 +1,4 @@
-"""The summary of a CI job, as GitHub splits its Markdown."""
+"""What CI reads of a run: the summary as GitHub splits its Markdown, commands as its runner reads them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from itertools import groupby
 import pytest
 
 from pytest_dtdispatch.core.files import SUMMARY, form_of
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
-from pytest_dtdispatch.report.summary import MOST_BYTES, MOST_ROWS, stopped_summary, summary
-from tests.reported_runs import ADD, hostile_run, row, run_of
+from pytest_dtdispatch.report.summary import (
+    MOST_BYTES,
+    MOST_ROWS,
+    MOST_SHOWN,
+    CodeLine,
+    error_commands,
+    stopped_summary,
+    summary,
+)
+from tests.reported_runs import HOSTILE, hostile_run, row, run_of
 
 # A pipe ends a cell unless a backslash stands before it that is not itself escaped: GitHub's cmark-gfm.
 CELL_END = re.compile(r"(?:\\.|[^\\|])*\|")
 PASSED = RowVerdict("t.py::ok", Verdict.PASSED, (("expected", 4), ("found", 4)))
+DRIFTED = RowVerdict("t.py::up", Verdict.PASSED, (("change_percent", 6.5),), "", "hits 100 +-10 %")
 SLOWER = RowVerdict(
     "t.py::slow",
     Verdict.REGRESSED,
@@ -29,9 +37,10 @@ SLOWER = RowVerdict(
 GONE = RowVerdict("t.py::gone", Verdict.MISSING, (), "restore the test", "misses 4 +-0 %")
 
 
-def gate(*verdicts: RowVerdict, where: str = "expected.csv") -> ReportedGate:
+def gate(*verdicts: RowVerdict) -> ReportedGate:
     failed = tuple(row for row in verdicts if row.verdict is not Verdict.PASSED)
-    return ReportedGate(where, verdicts, bool(failed), Document((one_line("all that it said"),)), failed)
+    said = Document((one_line("all that it said"),))
+    return ReportedGate("expected.csv", verdicts, bool(failed) or not verdicts, said, failed)
 
 
 def tables_of(text: str) -> list[list[str]]:
@@ -44,7 +53,10 @@ def folded_titles(text: str) -> list[str]:
 
 
 def test_the_verdict_comes_first_and_what_changed_second() -> None:
-    text = summary(run_of(gates=(gate(PASSED, GONE, SLOWER),), environment={"torch": "2.13"}))
+    documents = {kind: Document((one_line(kind),)) for kind in ("steps", "budget", "own")}
+    text = summary(
+        run_of(gates=(gate(PASSED, GONE, SLOWER),), environment={"torch": "2.13"}, documents=documents)
+    )
     assert form_of(text) == SUMMARY
     lines = text.splitlines()
     assert lines[0] == "## dtdispatch: failed, 1 passed, 1 regressed, 1 missing"
@@ -55,29 +67,22 @@ def test_the_verdict_comes_first_and_what_changed_second() -> None:
         "| `t.py::gone` | missing | - | misses 4 +-0 % | expected.csv |",
     ]
     assert lines[7:9] == ["* regressed: find what slowed it", "* missing: restore the test"]
-    titles = ["Signatures and calls", "Environment", "All that the gate said: expected.csv"]
-    assert folded_titles(text) == titles
+    assert folded_titles(text) == [
+        *("Budget of each step", "Signatures and calls", "Counts of each step", "Own", "Environment"),
+        "All that the gate said: expected.csv",
+    ]
 
 
-def test_a_run_that_passed_lists_no_row() -> None:
-    text = summary(run_of(gates=(gate(PASSED),)))
-    assert text.startswith("## dtdispatch: passed, 1 passed\n\n<details>")
-    drifted = RowVerdict("t.py::up", Verdict.PASSED, (("change_percent", 6.5),), "", "hits 100 +-10 %")
-    lines = summary(run_of(gates=(gate(drifted),))).splitlines()
-    assert lines[2] == "drift of 1 passed row: median +6.5 %"
-    assert summary(run_of()).startswith("## dtdispatch: measured, 2 results, held against nothing\n")
-
-
-def test_the_budget_comes_before_the_table_and_counts_after_it() -> None:
-    kinds = ("steps", "budget", "own")
-    text = summary(run_of(documents={kind: Document((one_line(kind),)) for kind in kinds}))
-    titles = ["Budget of each step", "Signatures and calls", "Counts of each step", "Own"]
-    assert folded_titles(text) == titles
-
-
-def test_counts_of_instructions_are_in_the_table_of_rows() -> None:
-    text = summary(run_of(row(ADD, Samples(State.HIT, (66_000,), unit=INSTRUCTIONS))))
-    assert f"| `{ADD}` | - | - | 66,000 |" in text
+@pytest.mark.parametrize(
+    ("gates", "begins"),
+    [
+        ((gate(PASSED),), "## dtdispatch: passed, 1 passed\n\n<details>"),
+        ((gate(DRIFTED),), "## dtdispatch: passed, 1 passed\n\ndrift of 1 passed row: median +6.5 %\n"),
+        ((), "## dtdispatch: measured, 2 results, held against nothing\n"),
+    ],
+)
+def test_a_run_that_passed_lists_no_row(gates: tuple[ReportedGate, ...], begins: str) -> None:
+    assert summary(run_of(gates=gates)).startswith(begins)
 
 
 def test_no_name_breaks_a_table_or_is_markup() -> None:
@@ -92,19 +97,13 @@ def test_no_name_breaks_a_table_or_is_markup() -> None:
     assert all(line.isprintable() for line in text.splitlines())
 
 
-@pytest.mark.parametrize("room", [MOST_BYTES, 300_000, 60_000])
-def test_sections_that_do_not_fit_are_left_out_whole_and_named(room: int) -> None:
-    rows = [row(f"op{n}.default({'f32[8]R, ' * 10}f32[8]S0)@4") for n in range(6_000)]
-    number = (MetricValue("t.py::test_a::train", "misses_per_step", 3),)
-    run = run_of(*rows, numbers=number, environment={"torch": "2.13"}, gates=(gate(GONE),))
-    text = summary(run, room)
-    assert len(text.encode()) <= room
+def test_sections_that_do_not_fit_are_left_out_whole_and_named() -> None:
+    rows = [row(f"op{n}.default({'f32[8]R, ' * 10}f32[8]S0)@4") for n in range(600)]
+    text = summary(run_of(*rows, environment={"torch": "2.13"}, gates=(gate(GONE),)), room=60_000)
+    assert len(text.encode()) <= 60_000 < MOST_BYTES == 2**20
     assert text.startswith("## dtdispatch: failed, 1 missing")
-    assert text.count("<details>") == text.count("</details>")
-    assert "Environment" in folded_titles(text)
-    assert "Signatures and calls" not in folded_titles(text)
-    left_out = f"Left out, as a summary has room for {room / 1024:,.0f} KiB: Signatures and calls."
-    assert text.splitlines()[-1] == left_out
+    assert folded_titles(text) == ["Environment", "All that the gate said: expected.csv"]
+    assert text.endswith("Left out, as a summary has room for 59 KiB: Signatures and calls.\n")
 
 
 def test_what_changed_is_listed_as_far_as_it_is_read() -> None:
@@ -118,3 +117,61 @@ def test_a_run_that_stopped_has_a_summary_too() -> None:
     text = stopped_summary("the run stopped after 1 of 3 tests")
     assert form_of(text) == SUMMARY
     assert text == "## dtdispatch: no results\n\nthe run stopped after 1 of 3 tests\n"
+
+
+# Annotations
+
+COMMAND = re.compile(r"::error ([^:]*)::(.*)")
+UNESCAPED = (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%"))
+
+
+def read(line: str) -> tuple[dict[str, str], str]:
+    """Read a command as ``ActionCommand.TryParseV2`` of actions/runner does."""
+    found = COMMAND.fullmatch(line)
+    assert found, line
+    properties = dict(part.split("=", 1) for part in found[1].split(","))
+    return {name: unescaped(text) for name, text in properties.items()}, unescaped(found[2])
+
+
+def unescaped(text: str) -> str:
+    for escape, letter in UNESCAPED:
+        text = text.replace(escape, letter)
+    return text
+
+
+def regressed(name: str, percent: float) -> RowVerdict:
+    figures = (("expected", 100), ("found", 100 + percent), ("change_percent", percent))
+    return RowVerdict(name, Verdict.REGRESSED, figures, "find why", "misses 100 +-0 %")
+
+
+def errors(*verdicts: RowVerdict, **places: CodeLine) -> list[tuple[dict[str, str], str]]:
+    return [*map(read, error_commands(ReportedRun(gates=(gate(*verdicts),)), places))]
+
+
+def test_a_row_that_failed_is_an_error_in_the_file_of_its_test() -> None:
+    places = {"a, b.py::test_a[1:2]": CodeLine("dir/a, b.py", 12)}
+    one, other = errors(
+        regressed("a, b.py::test_a[1:2]::add", 50), RowVerdict("gone", Verdict.MISSING), **places
+    )
+    at = {"file": "dir/a, b.py", "line": "12", "title": "dtdispatch: regressed"}
+    assert one == (at, "a, b.py::test_a[1:2]::add: misses 100 +-0 %; 100 -> 150 (+50.0 %); find why")
+    assert other == ({"title": "dtdispatch: missing"}, "gone")
+    assert errors()[0][1] == "no row could be judged against expected.csv"
+    assert errors(PASSED) == []
+
+
+def test_the_worst_come_first_and_the_last_line_says_how_many_more() -> None:
+    lines = errors(RowVerdict("gone", Verdict.MISSING), *(regressed(f"t::{n}", n) for n in range(1, 20)))
+    assert len(lines) == MOST_SHOWN == 10
+    assert [message.partition(":")[0] for _, message in lines[:9]] == ["t"] * 9
+    assert lines[0][1].startswith("t::19: ")
+    assert lines[-1][1].startswith("and 11 rows more failed")
+
+
+def test_no_name_begins_a_command_or_a_line_of_its_own() -> None:
+    lines = error_commands(hostile_run(), {name: CodeLine(name, 1) for name in HOSTILE})
+    assert len(lines) == MOST_SHOWN
+    for line in lines:
+        assert set(read(line)[0]) <= {"file", "line", "title"}
+        assert line.isprintable()
+        assert len(line) < 25_000

@@ -1,0 +1,160 @@
+"""What is shown of texts and values that others made, and how names are cut for a reader and in files."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, digest_name, fit_name, shorten
+from pytest_dtdispatch.core.text import escape_controls, shown
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("für Löwen", "für Löwen"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("a\rb\nc\td", r"a\rb\nc\td"),
+        ("\u202eevil\u2066", r"\u202eevil\u2066"),
+        ("no UTF-8: \udcff", r"no UTF-8: \udcff"),
+    ],
+)
+def test_what_moves_a_cursor_or_turns_a_line_round_is_written_by_its_number(text: str, written: str) -> None:
+    assert escape_controls(text) == written
+
+
+class Silent:
+    """An object that cannot show itself."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Wide:
+    """An object that shows itself in two lines."""
+
+    def __repr__(self) -> str:
+        return "one\n  two\x1b"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (5, "5"),
+        (Silent(), "<Silent that cannot be shown>"),
+        ([Silent()], "<list that cannot be shown>"),
+        (Wide(), r"one two\x1b"),
+        ("9" * 5000, f"'{'9' * 116}..."),
+    ],
+)
+def test_a_value_is_shown_in_one_short_line(value: Any, text: str) -> None:
+    assert shown(value) == text
+
+
+# Signatures
+
+SIZES = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (2, 4), "cpu")
+TENSORS = st.sampled_from(["f32[]S0", "bf16[8,4096]R", "i64[0]P", "f32[512,512]S0R"])
+SIGNATURES = st.builds(
+    Signature,
+    st.sampled_from(["add.Tensor", "stack.default", "_foreach_add.List"]),
+    st.lists(st.one_of(TENSORS, st.lists(TENSORS, max_size=12).map(tuple)), max_size=8).map(tuple),
+    st.lists(st.integers(1, 65536), min_size=1, max_size=4).map(tuple),
+    st.sampled_from(["cpu", "cuda"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("signature", "text"),
+    [
+        (Signature("add", ("f32[8,8]S0", "f32[8,8]S0"), (4,), "cpu"), "add(f32[8,8]S0, f32[8,8]S0)@4"),
+        (Signature("detach.default", ("f32[8]R",), (2, 4), "cuda"), "detach.default(f32[8]R)@2x4:cuda"),
+        (Signature("rand.default", (), (1,), "cpu"), "rand.default()@1"),
+        (Signature("cat.default", (("a", "a", "b", "a"),), (4,), "cpu"), "cat.default([a*2, b, a])@4"),
+        (Signature("cat.default", ((),), (4,), "cpu"), "cat.default([])@4"),
+        (
+            SIZES,  # the same in every process and version: saved runs are compared by these names
+            "cat.default([f32[0]S0, f32[1]S0, f32[2]S0, f32[3]S0, f32[4]S0, f32[5]S0, f32[6]S0, "
+            "f32[7]S0, f32[8]S0, f...#d48de3ea@2x4",
+        ),
+    ],
+)
+def test_a_signature_is_written_as_op_arguments_and_place(signature: Signature, text: str) -> None:
+    assert str(signature) == text
+
+
+@unhurried
+@given(SIGNATURES, SIGNATURES, st.integers(60, MAX_LENGTH), st.integers(60, MAX_LENGTH))
+def test_two_signatures_have_two_texts_of_a_bounded_length(
+    one: Signature, other: Signature, limit: int, more: int
+) -> None:
+    assert (one == other) == (one.full == other.full) == (str(one) == str(other))
+    assert len(str(one)) <= MAX_LENGTH
+    assert str(one).startswith(f"{one.op}(")
+    assert str(one).endswith(one.place)
+    assert (str(one) == one.full) == (len(one.full) <= MAX_LENGTH)
+    assert cut_name(str(one), limit) == cut_name(one.full, limit)
+    assert len(re.findall("#[0-9a-f]{8}", cut_name(cut_name(str(one), more), limit))) <= 1, "no name has two"
+
+
+@unhurried
+@given(st.text(max_size=80), st.integers(0, 80), st.integers(12, 60))
+def test_a_shortened_name_is_within_its_limit_and_keeps_both_ends(
+    text: str, keep_end: int, limit: int
+) -> None:
+    shortened = shorten(text, keep_end, limit)
+    assert len(shortened) == min(len(text), limit)
+    if len(text) > limit:
+        end = min(keep_end, limit - 12)
+        assert text.startswith(shortened[: limit - 12 - end])
+        assert text.endswith(shortened[limit - end :])
+
+
+def test_names_that_differ_only_in_the_part_that_is_cut_stay_different() -> None:
+    texts = [f"op({'x' * 70}{number}{'y' * 70})@4" for number in range(1000)]
+    assert len({shorten(text, keep_end=2) for text in texts}) == 1000
+
+
+# Names that are cut for a reader
+
+ADDMM = "addmm.default(f32[512]S0, f32[512,512]R, f32[512,512]R)@2x4"
+FOREACH = "_foreach_add_.List([f32[8,8]S0, f32[8]R*3, f32[64,64]S1], [f32[8,8]S0, f32[8]R])@4:cuda"
+STORED = cut_name(ADDMM.replace("S0", "S0" * 60))
+[DIGEST] = re.findall(r"#\w+", STORED)
+NO_SIGNATURE = "a @ b, then its backward pass, then a step of (all) the optimizer"
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "text"),
+    [
+        (ADDMM, 59, ADDMM),
+        (ADDMM, 58, "addmm.default(f32[512]S0, ..., f32[512,512]R)@2x4"),
+        (ADDMM, 40, "addmm.default(f32[512]S0, ...)@2x4"),
+        (ADDMM, 30, "addmm.default(...)@2x4"),
+        (ADDMM, 21, "addmm...#f1a73300@2x4"),
+        (FOREACH, 84, "_foreach_add_.List([f32[8,8]S0, f32[8]R*3, f32[64,64]S1], ...)@4:cuda"),
+        (FOREACH, 60, "_foreach_add_.List(..., [f32[8,8]S0, f32[8]R])@4:cuda"),
+        (STORED, 50, f"addmm.default(...{DIGEST}@2x4"),
+        (NO_SIGNATURE, 40, cut_name(NO_SIGNATURE, 40)),
+        (NO_SIGNATURE, 41, f"a @ b, then its backward pass...{cut_name(NO_SIGNATURE, 41)[-9:]}"),
+    ],
+)
+def test_a_signature_is_cut_where_arguments_end(name: str, limit: int, text: str) -> None:
+    assert fit_name(name, limit) == text
+
+
+@given(name=SIGNATURES.map(lambda one: one.full) | st.text(max_size=200), limit=st.integers(20, 130))
+def test_no_cut_name_is_longer_than_its_limit_and_whole_arguments_stay(name: str, limit: int) -> None:
+    for cut in (fit_name(name, limit), digest_name(name, limit)):
+        assert len(cut) <= limit
+        assert cut == name or "..." in cut
+    if "#" not in (cut := fit_name(name, limit)):
+        kept = re.split(r"[(,]* \.\.\.,? ?|\(\.\.\.|\.\.\.", cut)
+        assert all(part.strip(" ,()") in name for part in kept)
