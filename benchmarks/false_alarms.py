@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from pytest_dtdispatch.stats.resampling import rate_interval
+from scipy.stats import binomtest
 
 WENT_WRONG = (2, 5, 130)  # exit statuses of a run that has no verdicts
 SHOWN = ("regressed", "improved", "inconclusive", "contaminated")
@@ -39,7 +39,7 @@ def main() -> None:
     print(f"{processes} processes, {options.runs} runs, {confirmed} with a confirmation")
     rows = verdicts.total()
     for name in SHOWN:
-        low, high = rate_interval(verdicts[name], rows)
+        low, high = binomtest(verdicts[name], rows).proportion_ci()
         print(f"{name}: {verdicts[name]} of {rows}, 95 % interval {low:.2%} to {high:.2%}")
 
 

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-
-from pytest_dtdispatch.stats.resampling import rate_interval
+from scipy.stats import binomtest
 
 CLEAN, SLOWER, MISS = "clean", "slower", "miss"
 FAULTS = {CLEAN: "ADDS, MISSES = 10, 0", SLOWER: "ADDS, MISSES = 13, 0", MISS: "ADDS, MISSES = 10, 1"}
@@ -175,7 +174,7 @@ def judge(name: str, gate: Gate, folder: Path, runs: int) -> None:
 def line_of(name: str, commit: str, statuses: Counter[int], seconds: Sequence[float]) -> str:
     """Say how many runs failed, of how many, and between what bounds the rate is with 95 %."""
     runs, failed = statuses.total(), statuses[1]
-    low, high = rate_interval(failed, runs)
+    low, high = binomtest(failed, runs).proportion_ci()
     others = {status: count for status, count in sorted(statuses.items()) if status > 1}
     more = "".join(f"; exit status {status}: {count}" for status, count in others.items())
     return (

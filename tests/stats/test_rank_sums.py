@@ -14,18 +14,15 @@ from scipy import stats
 
 from pytest_dtdispatch.stats.rank_sums import (
     MOST_EXACT,
-    doubled_midranks,
     hochberg,
     hodges_lehmann,
     mann_whitney,
-    mann_whitney_counts,
     shift_interval,
     smallest_detectable,
-    sums_of_choices,
 )
 
 # A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 values = st.integers(-(2**20), 2**20).map(float)
 samples = st.lists(values, min_size=1, max_size=25)
@@ -43,26 +40,6 @@ def two_untied(draw: st.DrawFn, most: int = 12) -> tuple[list[float], list[float
     return drawn[: sizes[0]], drawn[sizes[0] :]
 
 
-@given(samples)
-def test_midranks_are_scipys(some: list[float]) -> None:
-    assert doubled_midranks(some) == [2 * rank for rank in stats.rankdata(some)]
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 8))
-def test_choices_are_counted_as_if_each_were_made(ranks: list[int], size: int) -> None:
-    assume(size <= len(ranks))
-    sums = [sum(chosen) for chosen in itertools.combinations(ranks, size)]
-    assert sums_of_choices(ranks, size) == [sums.count(total) for total in range(sum(ranks) + 1)]
-
-
-@pytest.mark.parametrize(("base", "head"), [(1, 1), (5, 5), (3, 9), (20, 20), (30, 30)])
-def test_counts_of_mann_whitney_are_symmetric_and_complete(base: int, head: int) -> None:
-    counts = mann_whitney_counts(base, head)
-    assert counts == counts[::-1] == mann_whitney_counts(head, base)
-    assert sum(counts) == math.comb(base + head, head)
-    assert len(counts) == base * head + 1
-
-
 @unhurried
 @given(two_untied())
 def test_the_exact_p_is_scipys(pair: tuple[list[float], list[float]]) -> None:
@@ -74,7 +51,7 @@ def test_the_exact_p_is_scipys(pair: tuple[list[float], list[float]]) -> None:
 @unhurried
 @given(tied, tied)
 def test_the_exact_p_with_ties_is_that_of_all_permutations(base: list[float], head: list[float]) -> None:
-    ranks = doubled_midranks([*base, *head])
+    ranks = [float(rank) for rank in stats.rankdata([*base, *head])]
     found = sum(ranks[len(base) :])
     sums = [sum(chosen) for chosen in itertools.combinations(ranks, len(head))]
     expected = sum(total >= found for total in sums) / len(sums)
@@ -107,14 +84,11 @@ def test_p_asks_for_order_alone(base: list[float], head: list[float], scale: flo
     assert mann_whitney(base, [value + 2.0**22 for value in head]) <= p
 
 
-@pytest.mark.parametrize("count", [1, 5, 31, 200])
+@pytest.mark.parametrize("count", [1, 31])
 def test_samples_that_are_all_equal_differ_in_nothing(count: int) -> None:
     assert mann_whitney([7.0] * count, [7.0] * count) == 1.0
     assert hodges_lehmann([7.0] * count, [7.0] * count) == 0.0
-
-
-def test_p_is_never_0_however_many_samples() -> None:
-    assert 0 < mann_whitney([1.0] * 3000, [2.0] * 3000) < 1e-300
+    assert 0 < mann_whitney([1.0] * 3000, [2.0] * 3000) < 1e-300, "p is never 0"
 
 
 @unhurried

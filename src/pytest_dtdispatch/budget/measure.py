@@ -40,7 +40,7 @@ from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.measuring.call import placements_text, tensor_text
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
-from pytest_dtdispatch.stats.medians import median_interval
+from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.profiling import Marks, marking, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.tensors import tensor_traits, wait_for

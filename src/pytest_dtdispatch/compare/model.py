@@ -11,7 +11,7 @@ from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.results import row_key, row_name
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import CompareError, GateError
-from pytest_dtdispatch.stats.medians import paired_ratio
+from pytest_dtdispatch.stats.intervals import paired_ratio
 
 # Two variants are told apart where the whole interval of their ratio is farther from 1 than this. Of equal
 # functions it never was: see benchmarks/compare.py.

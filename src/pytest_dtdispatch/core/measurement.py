@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pytest_dtdispatch.stats.medians import quietest_block, scatter
+from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
 # Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.

@@ -12,8 +12,7 @@ from pytest_dtdispatch.core.measurement import NOISY, Measurement, State, noise_
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import cut_name, shorten
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
-from pytest_dtdispatch.stats.medians import scatter
-from pytest_dtdispatch.stats.resampling import Statistic, quantile, ratio_interval
+from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_interval, scatter
 
 CONFIDENCE = 0.99
 MOST_SAMPLES = 1000  # drawn again; 2000 times as many take a second

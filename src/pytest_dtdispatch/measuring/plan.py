@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from pytest_dtdispatch.core.results import FEW_SAMPLES
 from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
-from pytest_dtdispatch.stats.medians import median_interval
+from pytest_dtdispatch.stats.intervals import median_interval
 
 WITHIN = 0.1  # of the median, on both sides
 ENOUGH_TO_TRY = 8  # samples; gates judge no row of fewer

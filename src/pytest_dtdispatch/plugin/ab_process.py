@@ -23,7 +23,7 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.endings import reason_of
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
-from pytest_dtdispatch.stats.medians import quietest_block
+from pytest_dtdispatch.stats.intervals import quietest_block
 from pytest_dtdispatch.steps.model import Steps
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.page import html_page, require_jinja
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import summary
-from pytest_dtdispatch.stats.medians import bounds
+from pytest_dtdispatch.stats.intervals import bounds
 
 DECIMALS = 3  # of nanoseconds: no clock has more
 COMPLETE = "X"  # what the Trace Event Format calls an event that has a beginning and an end
