@@ -93,14 +93,6 @@ def expected(pytester: pytest.Pytester) -> Path:
     return path
 
 
-def earlier_files(pytester: pytest.Pytester) -> tuple[dict[Path, str], list[str]]:
-    """Write files of an earlier run; return what they hold, and the flags that would replace them."""
-    files = {pytester.path / f"of-{form}": text for form, text in EARLIER.items()}
-    for path, text in files.items():
-        path.write_text(text)
-    return files, [f"--dtdispatch-export={form}:{path}" for form, path in zip(EARLIER, files, strict=True)]
-
-
 # Files
 
 
@@ -120,17 +112,7 @@ def test_results_are_written_as_pytorch_and_its_database_take_them(
     assert records[0]["benchmark"]["extra_info"]["device"] == "cpu"
 
 
-@pytest.mark.parametrize("flags", [(), ("--benchmark-disable",)], ids=["nothing ran", "disabled"])
-def test_files_are_not_replaced_where_nothing_was_measured(
-    pytester: pytest.Pytester, flags: tuple[str, ...]
-) -> None:
-    pytester.makepyfile(test_results="def test_nothing(): pass")
-    files, exports = earlier_files(pytester)
-    told = [f"{path.name} was not written: nothing was measured" for path in files]
-    failed(run(pytester, *MEASURED, *exports, *flags), *told, passed=1)
-    assert {path: path.read_text() for path in files} == files
-
-
+# Raises where no test is under way, once a test has asked for it.
 USAGE_ERROR = """
 import pytest, sys
 
@@ -141,33 +123,37 @@ def pytest_runtest_protocol(item):
     if is_over:
         raise pytest.UsageError("not like this")
 """
+STOPPED = "the run stopped after"
 
 
 @pytest.mark.parametrize(
-    ("stop", "flag", "status"),
+    ("stop", "flag", "status", "says"),
     [
-        ("raise KeyboardInterrupt", "", None),
-        ("pytest.exit('enough', returncode=0)", "", 1),
-        ("assert False", "--exitfirst", 1),
-        ("conftest.is_over = True", "", 4),
+        ("raise KeyboardInterrupt", "-q", None, ""),
+        ("pytest.exit('enough', returncode=0)", "-q", 1, STOPPED),
+        ("assert False", "--exitfirst", 1, STOPPED),
+        ("conftest.is_over = True", "-q", 4, STOPPED),
+        ("pass", "--benchmark-disable", 1, "nothing was measured"),
     ],
 )
-def test_a_run_that_was_stopped_replaces_no_file(
-    pytester: pytest.Pytester, stop: str, flag: str, status: int | None
+def test_a_run_that_was_stopped_or_measured_nothing_replaces_no_file(
+    pytester: pytest.Pytester, stop: str, flag: str, status: int | None, says: str
 ) -> None:
-    kept, exports = earlier_files(pytester)
+    kept = {pytester.path / f"of-{form}": text for form, text in EARLIER.items()}
+    for path, text in kept.items():
+        path.write_text(text)
+    exports = (f"--dtdispatch-export={path.name.removeprefix('of-')}:{path}" for path in kept)
     pytester.makeconftest(USAGE_ERROR)
     stopped = TESTS.replace("    def mul", f"    import conftest\n    {stop}\n\n    def mul")
     pytester.makepyfile(test_results=stopped)
-    args = (*MEASURED, *exports, *filter(None, [flag]))
     if status is None:
         with pytest.raises(KeyboardInterrupt):
-            run(pytester, *args)
+            run(pytester, *MEASURED, *exports, flag)
     else:
-        result = run(pytester, *args)
+        result = run(pytester, *MEASURED, *exports, flag)
         assert result.ret == status
         for path in kept:
-            assert f"failed: {path} was not written: the run stopped after" in text_of(result)
+            assert f"failed: {path} was not written: {says}" in text_of(result)
     assert {path: path.read_text() for path in kept} == kept
 
 
@@ -191,6 +177,10 @@ def test_a_full_disk_is_told_and_fails_the_run(
     ("export", "says"),
     [
         *((f"{form}:kept", "kept holds something else, not ") for form in EARLIER),
+        (
+            "html:mine.html",
+            "mine.html holds something else, not an HTML report: name another file, or remove",
+        ),
         ("csv:test_results.py", "is a name of Python code: name another file"),
         ("csv:read-only", "read-only is read-only"),
         ("csv:nowhere/file", "there is no folder"),
@@ -201,12 +191,14 @@ def test_a_full_disk_is_told_and_fails_the_run(
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     pytester: pytest.Pytester, export: str, says: str
 ) -> None:
-    for name, text in (("kept", "kept"), ("read-only", EARLIER["csv"]), ("expected.csv", "")):
+    page = "<!DOCTYPE html>\n<title>mine</title>"
+    files = {"kept": "kept", "read-only": EARLIER["csv"], "expected.csv": "", "mine.html": page}
+    for name, text in files.items():
         (pytester.path / name).write_text(text)
     (pytester.path / "read-only").chmod(0o444)
     expected = "--dtdispatch-expected=expected.csv"
     assert_refused(run(pytester, *MEASURED, expected, f"--dtdispatch-export={export}"), says)
-    assert (pytester.path / "expected.csv").read_text() == ""
+    assert {name: (pytester.path / name).read_text() for name in files} == files
 
 
 # The gate

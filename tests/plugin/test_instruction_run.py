@@ -41,37 +41,23 @@ def test_left_out():
 """
 
 
-@pytest.fixture
-def no_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without valgrind."""
-    monkeypatch.setattr("shutil.which", lambda name: None)
-
-
 # The choice
 
 
-def test_the_hardware_counter_comes_first(no_valgrind: None) -> None:
-    assert choose("").meter == HARDWARE
-
-
 @needs_callgrind
-def test_callgrind_stands_in_and_the_header_says_why() -> None:
+def test_the_hardware_counter_comes_first_and_callgrind_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = choose(NO_PMU)
     assert choice.meter == CALLGRIND
     assert Path(choice.valgrind).name == "valgrind"
     assert choice.summary.startswith("instructions are counted by callgrind (valgrind-")
     assert choice.summary.endswith(f"; {NO_PMU})")
-
-
-@needs_callgrind
-def test_without_either_one_line_names_what_to_install(no_valgrind: None) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert choose("").meter == HARDWARE
     with pytest.raises(pytest.UsageError) as raised:
         choose(NO_PMU)
-    text = str(raised.value)
-    assert text.startswith("--dtdispatch-metric instructions: nothing here counts them: ")
-    assert NO_PMU in text
-    assert "install valgrind (apt install valgrind" in text
-    assert "\n" not in text
+    says = f"--dtdispatch-metric instructions: nothing here counts them: {NO_PMU}; valgrind is not on PATH: "
+    assert str(raised.value).startswith(f"{says}install valgrind (apt install valgrind")
+    assert "\n" not in str(raised.value)
 
 
 def test_another_processor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,35 +75,22 @@ def test_a_probe_that_cannot_run_is_told_in_its_last_line(monkeypatch: pytest.Mo
 # The run
 
 
-def refused(result: pytest.RunResult, line: str) -> None:
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {line}"])
-    assert "Traceback" not in result.stderr.str()
-
-
-@pytest.mark.parametrize("flag", ["--pdb", "--trace"])
-def test_a_debugger_is_refused_in_one_line(pytester: pytest.Pytester, flag: str) -> None:
-    pytester.makepyfile(TESTS)
-    refused(pytester.runpytest_inprocess(*FAST, *COUNT, flag), f"{flag}: not with --dtdispatch-metric *")
-
-
-def test_what_runs_no_test_needs_no_meter(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_that_counts_cannot_have_and_what_needs_no_meter(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
-    pytester.makepyfile(
-        "def test_detach(dtdispatch, device_mesh): pass\ndef test_fails(): pass\ndef test_left_out(): pass"
-    )
-    result = pytester.runpytest_subprocess(*FAST, *COUNT, "--collect-only", "-q")
-    result.stdout.fnmatch_lines(["3 tests collected*"])
-    result = pytester.runpytest_subprocess(*FAST, *COUNT, "--benchmark-disable", "-k", "left_out")
-    result.assert_outcomes(passed=1, deselected=2)
+    pytester.makepyfile("def test_plain(dtdispatch, device_mesh): pass\ndef test_other(): pass")
+    for flag in ("--pdb", "--trace"):
+        result = pytester.runpytest_inprocess(*FAST, *COUNT, flag)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"ERROR: {flag}: not with --dtdispatch-metric *"])
+        assert "Traceback" not in result.stderr.str()
+    pytester.runpytest_inprocess(*FAST, *COUNT, "--collect-only", "-q").stdout.fnmatch_lines(["2 tests*"])
+    result = pytester.runpytest_inprocess(*FAST, *COUNT, "--benchmark-disable", "-kother")
+    result.assert_outcomes(passed=1, deselected=1)
     result.stdout.fnmatch_lines(["nothing was measured: --benchmark-disable is given"])
-
-
-def test_without_dtdispatch_the_metric_of_an_ini_file_changes_nothing(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\ndtdispatch_metric = instructions")
-    pytester.makepyfile("def test_plain(): pass")
-    result = pytester.runpytest_subprocess(*FAST)
-    result.assert_outcomes(passed=1)
+    ini = "-odtdispatch_metric=instructions"
+    pytester.runpytest_inprocess(*FAST, ini, "-kother").assert_outcomes(passed=1, deselected=1)
 
 
 def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,16 +101,6 @@ def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.
     monkeypatch.setattr(sys, "argv", ["script.py"])
     assert same_command(config)[:3] == [sys.executable, "-m", "pytest"]
     assert "a b" in same_command(config)
-
-
-def test_the_environment_of_a_count_does_not_vary() -> None:
-    given = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "8", "HOME": "/h"}
-    assert relaunch._environment(given, Path("/tmp/x")) == {
-        "HOME": "/h",
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": "1",
-        "DTDISPATCH_INSTRUCTIONS": "/tmp/x",
-    }
 
 
 @needs_callgrind
