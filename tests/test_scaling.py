@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State, merge
-from pytest_dtdispatch.core.verdicts import Verdict
+from pytest_dtdispatch.core.verdicts import Verdict, complaint
 from pytest_dtdispatch.errors import ScalingError
-from pytest_dtdispatch.gates.limits import complaint
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.report.document import Paragraph, Tone, View

@@ -31,23 +31,13 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         (["--python", "x"], "name two interpreters or more: --python PYTHON --python PYTHON ..."),
         (["--python", "x", "--base", "y"], "--python names every side: leave --base, --head and commits out"),
         (["--python", sys.executable, "--python", "/nowhere"], "head /nowhere: this interpreter does not"),
-        (["--base", sys.executable], "name both sides"),
         (["--base-rev", "HEAD"], "--base-rev and --head-rev go together"),
         (["--pairs", "0"], "argument --pairs: '0' is not a whole number of at least 1"),
-        (["--confirm", "x"], "argument --confirm: 'x' is not a whole number"),
         (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not floors: 'abc' is not a percentage"),
-        (["--floor", "hit"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
-        (["--floor", "cold=5%"], "is not floors of hit and miss"),
-        (["--floor", "hit=3_0%"], "'3_0%' is not a percentage above 0%"),
-        (["--floor", "hit=-5%"], "'-5%' is not a percentage above 0%"),
+        (["--floor", "cold=5%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
         (["--floor", "hit=5"], "'5' is not a percentage above 0%, such as 7.5%"),
-        (["--floor", "hit=nan%"], "'nan%' is not a percentage above 0%"),
         (["--control", "much"], "'much' is not a percentage above 0%, such as 7.5%, or off"),
-        (["--time-limit", "0"], "'0' is not a number of seconds above 0"),
-        (
-            ["--base", "/nowhere/python", "--head", sys.executable],
-            "base /nowhere/python: this interpreter does",
-        ),
+        (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: this interpreter does"),
         (["--base", __file__, "--head", sys.executable], "this interpreter is no program"),
         (["--base-rev", "nonsense^^", "--head-rev", "HEAD"], "--base-rev nonsense^^: "),
         (["--metric", "speed"], "'speed' is not one of time, counts, instructions"),
@@ -55,20 +45,14 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
             ["--metric", "counts", "--floor", "hit=5%"],
             "--floor is for --metric time, and this compares counts",
         ),
-        (["--metric", "instructions", "--passes", "3"], "--passes is for --metric time"),
-        (["--threshold", "3%"], "--threshold is for --metric instructions, and this compares time"),
         (["--metric", "counts", "--control", "off"], "counts are exact"),
-        (["--threshold", "3"], "'3' is not a percentage above 0%"),
         (["--judge=--"], "argument --judge: expected one argument, and -- is none"),
-        (["--json=--"], "argument --json: expected one argument, and -- is none"),
-        (["--base", "a" * 300, "--head", "x"], "this interpreter does not exist"),
         (["--base", "a\udcff", "--head", "x"], r"base a\udcff: this interpreter does not exist"),
         (["--base", "\x1b[31m\r", "--head", "x"], r"base \x1b[31m\r: this interpreter does not exist"),
         (["--judge", "a" * 300], "cannot be read: File name too long"),
         (["--time-limit", "1e300"], "'1e300' is not a number of seconds above 0, and at most 1,000,000,000"),
         (["--pairs", "9" * 5000], "9..."),
         (["--\x1b[31mfoo"], r"unrecognized arguments: --\x1b[31mfoo"),
-        (["--resume", "x.json"], "unrecognized arguments: --resume x.json"),
     ],
 )
 def test_a_command_line_that_cannot_be_obeyed(
@@ -85,24 +69,19 @@ def test_a_command_line_that_cannot_be_obeyed(
         ({"plugin": ""}, "has no pytest-dtdispatch; install it there: pip install pytest-dtdispatch=="),
         ({"plugin": "0.0.1"}, "has pytest-dtdispatch 0.0.1, and this is "),
         ({"torch": ""}, "has no torch"),
+        (None, "is no python that runs: I am a teapot"),
     ],
 )
 def test_an_interpreter_that_cannot_measure(
-    tmp_path: Path, probe: dict[str, str], line: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, probe: dict[str, str] | None, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = fake_python(tmp_path, "good"), fake_python(tmp_path, "bad", probe=probe)
+    if probe is None:
+        bad.write_text("#!/bin/sh\necho 'I am a teapot' >&2\nexit 7\n")
     text = said(["ab", "--base", str(good), "--head", str(bad)], 2, capsys)
     assert f"head {bad}: " in text
     assert line in text
     assert not calls(tmp_path)
-
-
-def test_an_interpreter_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = tmp_path / "bad"
-    bad.write_text("#!/bin/sh\necho 'I am a teapot' >&2\nexit 7\n")
-    bad.chmod(0o755)
-    text = said(["ab", "--base", str(bad), "--head", str(bad)], 2, capsys)
-    assert text.endswith("is no python that runs: I am a teapot")
 
 
 @pytest.mark.parametrize(
@@ -173,33 +152,25 @@ def test_a_file_to_judge_that_is_something_else(
 
 
 NAN = float("nan")
-QUIETEST = ("processes", 0, "rows", f"{ROW}::hit", "quietest_ns")
 
 
 @pytest.mark.parametrize(
     ("where", "value", "complaint"),
     [
         (("request", "rule"), {"floor_hit": NAN}, "floor_hit of nan"),
-        (("request", "rule"), {"floor_miss": -0.1}, "floor_miss of -0.1"),
-        (("request", "rule"), {"floor_hit": 0.0}, "floor_hit of 0.0"),
-        (("request", "rule"), {"control": -1.0}, "control of -1.0"),
         (("request", "rule"), {"threshold": 0.0}, "threshold of 0.0"),
         (("request", "rule"), {"metric": "speed"}, "a metric 'speed'"),
         (("request", "rule"), {"pairs": 0}, "pairs, confirm and passes are at least 1"),
-        (("request", "rule"), {"pairs": 4}, "its processes are not those of 4 pairs"),
         (("request", "rule"), {"pairs": 10**12}, "its processes are not those of"),
         (("request", "passes"), 2.7, "no int: 2.7"),
         (("request", "pythons"), ["one"], "versions of base, head, and interpreters of 1"),
         (("sides",), [17], "no dict: [17]"),
         (("processes", 0, "side"), "head", "its processes are not those of 5 pairs"),
-        (("processes", 0, "stage"), "pool", "its processes are not those of 5 pairs"),
         (("processes", 0, "numbers"), {"a::b::c": NAN}, "a::b::c: nan"),
         (("processes", 0, "details"), {"a": 7}, "no list: 7"),
         (("processes", 0, "rows", f"{ROW}::hit", "medians_ns"), [NAN], "latencies of"),
         (("processes", 0, "rows", f"{ROW}::hit", "samples"), 0, "0 samples"),
-        (QUIETEST, NAN, "latencies of"),
-        (QUIETEST, 0.0, "latencies of"),
-        (QUIETEST, -5.0, "latencies of"),
+        (("processes", 0, "rows", f"{ROW}::hit", "quietest_ns"), 0.0, "latencies of"),
     ],
 )
 def test_what_no_run_can_have_is_not_judged(
@@ -221,14 +192,6 @@ def test_a_file_is_judged_with_another_rule_alone(
 ) -> None:
     text = said(["ab", "--judge", str(whole), *words], 2, capsys)
     assert text.endswith(f"ab.json: nothing is measured: leave {words[0]} out")
-
-
-def test_a_file_to_judge_may_begin_with_a_byte_order_mark(
-    whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole.write_text(f"\ufeff{whole.read_text()}", encoding="utf-8")
-    assert main(["ab", "--judge", str(whole)]) == 0
-    capsys.readouterr()
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(

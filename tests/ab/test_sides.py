@@ -46,29 +46,21 @@ SAYS_WHICH = (
 )
 
 
-def test_each_side_imports_its_own_commit(project: Path, tmp_path: Path) -> None:
+def test_each_side_imports_its_own_commit_and_no_worktree_is_left(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(tmp_path, does=SAYS_WHICH) == 0
     assert calls(tmp_path)[1::2] == ["old", "new", "new", "old", "old", "new", "new", "old"]
+    assert "new (" in capsys.readouterr().out
+    assert run(tmp_path, does="sys.exit(3)") == 5
+    assert run(tmp_path, "--head-rev", "never") == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("dtdispatch: --head-rev never: ")
+    assert len(git(project, "worktree", "list").splitlines()) == 1
 
 
 def test_tests_of_the_project_run_in_its_folder_of_the_checkout(project: Path, tmp_path: Path) -> None:
     does = SAYS_WHICH + "assert open('which.txt').read() == which; assert sys.argv[-1] == 'test_it.py'\n"
     assert run(tmp_path, "--", "test_it.py", does=does) == 0
-
-
-def test_no_worktree_is_left(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path) == 0
-    assert "new (" in capsys.readouterr().out
-    assert run(tmp_path, does="sys.exit(3)") == 5
-    assert len(git(project, "worktree", "list").splitlines()) == 1
-
-
-def test_a_commit_that_is_not_there_is_told_in_one_line(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, "--head-rev", "never") == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert len(git(project, "worktree", "list").splitlines()) == 1
 
 
 def test_a_folder_without_a_repository_is_told_in_one_line(

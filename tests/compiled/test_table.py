@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.measurement import (
     State,
 )
 from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.gates.limits import complaint
+from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.report.document import View, plain
 from tests.rendered import line_of, table_of, titles_of
 

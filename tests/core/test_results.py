@@ -18,17 +18,16 @@ from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import (
     FEW_SAMPLES,
-    MOST_LISTED,
     Count,
     Finding,
     NamedCall,
     TestResults,
-    listed,
     plain_name,
     repeated,
     row_key,
 )
 from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.core.text import MOST_LISTED, listed
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps

@@ -21,11 +21,19 @@ VALUES = some.integers(0, 10**15)
 MARGINS = some.floats(0, 1)
 
 
+def row(name: str = "t", expected: int = 5, margin: float = 0.1, metric: str = HIT) -> ExpectedRow:
+    return ExpectedRow(name, metric, expected, margin)
+
+
+def found(value: int = 5, metric: str = HIT, scatter: float = 0.0) -> MetricValue:
+    return MetricValue("t", metric, value, scatter)
+
+
 def verdict(expected: int, margin: float, value: int) -> Verdict:
-    judgement = judge_results([ExpectedRow("t", HIT, expected, margin)], [MetricValue("t", HIT, value)])
-    [row] = judgement.verdicts
-    assert judgement.has_failed == (row.verdict is not Verdict.PASSED)
-    return row.verdict
+    judgement = judge_results([row("t", expected, margin)], [found(value)])
+    [judged] = judgement.verdicts
+    assert judgement.has_failed == (judged.verdict is not Verdict.PASSED)
+    return judged.verdict
 
 
 @pytest.mark.parametrize(
@@ -46,55 +54,44 @@ def test_both_sides_of_a_margin_fail_exactly_even_where_floats_round_whole_numbe
     assert {value: verdict(expected, margin, value) for value in found} == found
 
 
-@given(VALUES, MARGINS)
-def test_what_is_expected_passes(value: int, margin: float) -> None:
-    assert verdict(value, margin, value) is Verdict.PASSED
-
-
-@given(VALUES, MARGINS, VALUES, VALUES)
-def test_more_is_never_judged_better(expected: int, margin: float, one: int, other: int) -> None:
-    order = [Verdict.IMPROVED, Verdict.PASSED, Verdict.REGRESSED]
-    less, more = (order.index(verdict(expected, margin, value)) for value in sorted((one, other)))
-    assert less <= more
-
-
-def test_a_row_without_a_result_is_missing_and_fails() -> None:
-    counts = ("compile_time_instruction_count", "instruction_count_miss")
-    rows = [ExpectedRow(*row, 5, 0.1) for row in (("gone", HIT), ("t", HIT), *(("t", one) for one in counts))]
-    judgement = judge_results(rows, [MetricValue("t", HIT, 5)])
-    gone, found, *others = judgement.verdicts
-    assert [gone.verdict, found.verdict, *(row.verdict for row in others)] == [
-        "missing",
-        "passed",
-        *["missing"] * 2,
-    ]
-    assert "restore the test" in gone.remedy
-    assert all("--dtdispatch-metric instructions" in row.remedy for row in others)
-    assert judgement.has_failed
-
-
-def test_a_result_without_a_row_is_new_and_does_not_fail() -> None:
-    judgement = judge_results(
-        [ExpectedRow("t", HIT, 5, 0.1)], [MetricValue("t", HIT, 5), MetricValue("t", "dispatch_miss_ns", 900)]
-    )
-    assert [row.verdict for row in judgement.verdicts] == ["passed", "new"]
-    assert not judgement.has_failed
-
-
-@pytest.mark.parametrize("results", [[], [MetricValue("t", HIT, 5)]])
-def test_nothing_compared_fails(results: list[MetricValue]) -> None:
-    judgement = judge_results([], results)
-    assert judgement.has_failed
-    assert not judgement.has_compared
-
-
-def test_what_improved_may_be_told_alone() -> None:
-    rows, results = [ExpectedRow("t", HIT, 100, 0.1)], [MetricValue("t", HIT, 50)]
+@pytest.mark.parametrize(
+    ("rows", "results", "verdicts", "has_failed"),
+    [
+        ([row("gone"), row()], [found()], ["missing", "passed"], True),
+        ([row()], [found(), found(900, "dispatch_miss_ns")], ["passed", "new"], False),
+        ([], [], [], True),  # nothing compared
+        ([], [found()], ["new"], True),
+        ([row(), row("u", 1)], [found(2)], ["improved", "missing"], True),
+        ([row(expected=100)], [found(50)], ["improved"], False),
+    ],
+)
+def test_rows_and_results_that_have_no_match_or_improve(
+    rows: list[ExpectedRow], results: list[MetricValue], verdicts: list[str], has_failed: bool
+) -> None:
     judgement = judge_results(rows, results, improved_fails=False)
-    assert [row.verdict for row in judgement.verdicts] == ["improved"]
-    assert not judgement.has_failed
-    assert judgement.to_paste == ("t,dispatch_hit_ns,50,0.1",)
-    assert judge_results([*rows, ExpectedRow("u", HIT, 1, 0)], results, improved_fails=False).has_failed
+    assert [str(each.verdict) for each in judgement.verdicts] == verdicts
+    assert judgement.has_failed == has_failed
+    assert judgement.to_paste == tuple(
+        f"t,{HIT},{one.value},0.1" for one in results if "improved" in verdicts
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "result", "remedy"),
+    [
+        (HIT, None, "restore the test"),
+        ("instruction_count_miss", None, "--dtdispatch-metric instructions"),
+        ("compile_time_instruction_count", None, "--dtdispatch-metric instructions"),
+        (HIT, found(99_000, scatter=math.inf), "few samples: raise --dtdispatch-max-time"),
+        (HIT, found(1000, scatter=1.5), "noisy: its samples scatter by 150%"),
+    ],
+)
+def test_what_is_missing_or_inconclusive_says_what_to_do(
+    metric: str, result: MetricValue | None, remedy: str
+) -> None:
+    [judged] = judge_results([row(metric=metric)], [result] if result else []).verdicts
+    assert judged.verdict is (Verdict.INCONCLUSIVE if result else Verdict.MISSING)
+    assert remedy in judged.remedy
 
 
 # Corrections
@@ -106,9 +103,9 @@ def test_what_improved_may_be_told_alone() -> None:
 def test_only_rows_off_by_more_than_a_third_of_their_margin_are_corrected(
     value: int, written: int | None
 ) -> None:
-    row = ExpectedRow("t", HIT, 1000, 0.103, "earlier", 7)
-    found = list(corrections([row], [MetricValue("t", HIT, value), MetricValue("new", HIT, 3)]))
-    assert [(each.name, each.expected, each.noise_margin, each.line) for each in found] == (
+    before = ExpectedRow("t", HIT, 1000, 0.103, "earlier", 7)
+    after = corrections([before], [found(value), MetricValue("new", HIT, 3)])
+    assert [(each.name, each.expected, each.noise_margin, each.line) for each in after] == (
         [] if written is None else [("t", written, 0.103, 7)]
     )
 
@@ -117,9 +114,8 @@ def test_only_rows_off_by_more_than_a_third_of_their_margin_are_corrected(
 def test_a_correction_makes_the_same_results_pass_and_needs_no_other(
     expected: int, margin: float, value: int
 ) -> None:
-    row, result = ExpectedRow("t", HIT, expected, margin), MetricValue("t", HIT, value)
-    for corrected in corrections([row], [result]):
-        assert not judge_results([corrected], [result]).has_failed
+    for corrected in corrections([row("t", expected, margin)], [found(value)]):
+        assert not judge_results([corrected], [found(value)]).has_failed
 
 
 @given(VALUES, MARGINS)
@@ -207,15 +203,6 @@ def test_a_first_file_is_made_from_results_and_pytorch_reads_it(files: tuple[Pat
     assert len(pytorch_reader.read_expected(files[0])) == 4
 
 
-def test_a_read_only_file_is_refused_and_stays(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    files[0].chmod(0o444)
-    assert update(*files) == 2
-    assert refusal(capsys) == f"dtdispatch: {files[0]} is read-only\n"
-    assert files[0].read_text() == FILE
-
-
 @pytest.mark.parametrize(
     ("spoiled", "arguments", "says"),
     [
@@ -242,11 +229,14 @@ def test_a_mistake_is_told_in_one_line_and_the_file_stays(
     assert files[0].read_text() == before
 
 
-def test_a_file_that_is_not_there_is_not_made_without_a_margin(
+def test_a_file_that_is_read_only_or_not_there_is_refused(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files[0].unlink()
+    files[0].chmod(0o444)
     assert update(*files) == 2
+    assert refusal(capsys) == f"dtdispatch: {files[0]} is read-only\n"
+    files[0].unlink()
+    assert update(*files) == 2  # without a margin none is made
     assert "expected.csv cannot be read: No such file" in refusal(capsys)
     assert not files[0].exists()
 
@@ -257,21 +247,3 @@ def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
 ) -> None:
     assert main(["expected", *words]) == 2
     refusal(capsys)
-
-
-def test_a_result_of_too_few_samples_is_neither_passed_nor_failed() -> None:
-    rows = [ExpectedRow("t", "dispatch_miss_ns", 1000, 0.1), ExpectedRow("u", HIT, 5, 0.1)]
-    found = [MetricValue("t", "dispatch_miss_ns", 99_000, scatter=math.inf), MetricValue("u", HIT, 5)]
-    judgement = judge_results(rows, found)
-    assert [str(row.verdict) for row in judgement.verdicts] == ["inconclusive", "passed"]
-    assert judgement.verdicts[0].remedy == "few samples: raise --dtdispatch-max-time"
-
-
-@pytest.mark.parametrize("value", [1, 1000, 10**9])
-def test_a_result_that_scatters_is_neither_passed_nor_failed(value: int) -> None:
-    rows = [ExpectedRow("t", HIT, 1000, 0.1), ExpectedRow("u", HIT, 5, 0.1)]
-    judgement = judge_results(rows, [MetricValue("t", HIT, value, scatter=1.5), MetricValue("u", HIT, 5)])
-    assert [str(row.verdict) for row in judgement.verdicts] == ["inconclusive", "passed"]
-    assert "scatter by 150%" in judgement.verdicts[0].remedy
-    assert not judgement.has_failed
-    assert judgement.to_paste == ()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict
+from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.verdicts import Judgement, Threshold
 from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
     MIN_SAMPLES,
@@ -19,14 +19,12 @@ from pytest_dtdispatch.gates.saved_run import (
     StateRow,
     environment_differences,
     judge_run,
-    state_rows,
 )
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 
 TEN = Threshold("", "median", 0.1)
-ON_THIS_MESH = "save a new run on this mesh"
 STEADY = tuple(1000 + 7 * n % 20 for n in range(20))
 
 
@@ -50,7 +48,6 @@ def verdicts_of(judgement: Judgement) -> list[str]:
         (1.05, "passed"),
         (1.1, "inconclusive"),
         (1.15, "regressed"),
-        (1.5, "regressed"),
         (0.95, "passed"),
         (0.5, "improved"),
     ],
@@ -59,10 +56,9 @@ def test_a_row_is_judged_by_its_whole_interval(factor: float, verdict: str) -> N
     judgement = judge([row()], [row(factor=factor)])
     assert verdicts_of(judgement) == [verdict]
     figures = dict(judgement.verdicts[0].figures)
-    assert figures["ratio"] == pytest.approx(factor)
-    assert figures["ratio_low"] <= figures["ratio"] <= figures["ratio_high"]
-    for end in ("", "_low", "_high"):
-        assert figures[f"change{end}_percent"] == pytest.approx(100 * (figures[f"ratio{end}"] - 1))
+    change, low, high = (figures[f"change_{part}percent"] for part in ("", "low_", "high_"))
+    assert change == pytest.approx(100 * (factor - 1))
+    assert low <= change <= high
     assert judgement.verdicts[0].criterion == "median:10% of all samples"
     assert bool(judgement.verdicts[0].remedy) == (verdict != "passed")
 
@@ -71,7 +67,8 @@ def test_a_row_is_judged_by_its_whole_interval(factor: float, verdict: str) -> N
 def test_every_field_sees_a_slow_down(field: str) -> None:
     threshold = Threshold("", field, 0.1)
     assert verdicts_of(judge([row()], [row()], threshold)) == ["passed"]
-    assert verdicts_of(judge([row()], [row(factor=1.5)], threshold)) == ["regressed"]
+    both = judge([row()], [row(factor=1.5)], threshold, Threshold("", field, 1.0))
+    assert verdicts_of(both) == ["regressed", "passed"]
 
 
 @unhurried
@@ -79,11 +76,6 @@ def test_every_field_sees_a_slow_down(field: str) -> None:
 def test_a_run_against_itself_never_regresses_nor_improves(ns: list[int]) -> None:
     same = StateRow("t.py::test_a::hit", State.HIT, tuple(ns))
     assert verdicts_of(judge([same], [same]))[0] in ("passed", "inconclusive")
-
-
-def test_each_threshold_of_a_row_is_judged() -> None:
-    judgement = judge([row()], [row(factor=1.5)], TEN, Threshold("", "min", 1.0))
-    assert verdicts_of(judgement) == ["regressed", "passed"]
 
 
 def test_rows_on_one_side_only_are_new_and_missing() -> None:
@@ -100,7 +92,7 @@ def test_rows_without_a_threshold_and_control_rows_are_not_judged() -> None:
     assert verdicts_of(judge([row("local")], [row("local")])) == []
 
 
-@pytest.mark.parametrize("factor", [1.5, 1.04, 0.9])
+@pytest.mark.parametrize("factor", [1.04, 0.9])
 def test_a_row_past_its_threshold_beside_a_shifted_control_is_no_regression(factor: float) -> None:
     base = [row(), row("miss"), row("local"), row("cold")]
     head = [row(), row("miss", factor=1.5), row("local", factor=factor), row("call")]
@@ -118,10 +110,8 @@ def test_a_gain_beside_a_shifted_control_is_doubted() -> None:
 
 
 def test_one_control_row_of_several_does_not_spoil_a_run() -> None:
-    names = ["local a", "local b", "local c"]
-    base = [row(), *(StateRow(f"{name}::local", State.LOCAL, STEADY) for name in names)]
-    head = [row(), *(StateRow(f"{name}::local", State.LOCAL, STEADY) for name in names[:2]), row("local")]
-    head[-1] = StateRow("local c::local", State.LOCAL, tuple(3 * ns for ns in STEADY))
+    base = [row(), *(StateRow(f"{name}::local", State.LOCAL, STEADY) for name in "abc")]
+    head = [*base[:3], replace(base[3], ns=tuple(3 * ns for ns in STEADY))]
     judgement = judge(base, head)
     assert verdicts_of(judgement) == ["passed"]
     assert judgement.remarks == ("the op on plain tensors shifted by +0.0 % (median of 3 rows)",)
@@ -129,13 +119,23 @@ def test_one_control_row_of_several_does_not_spoil_a_run() -> None:
 
 
 @pytest.mark.parametrize(("base", "head"), [(2, 20), (20, 2), (MIN_SAMPLES - 1, 200)])
-def test_too_few_samples_are_inconclusive_and_a_run_of_them_fails(base: int, head: int) -> None:
-    judgement = judge([row(count=base)], [row(count=head, factor=2.0)])
-    assert judgement.verdicts[0].verdict is Verdict.INCONCLUSIVE
-    assert "samples" in judgement.verdicts[0].remedy
+@pytest.mark.parametrize(
+    ("state", "flag"),
+    [
+        ("hit", "--dtdispatch-rounds or --dtdispatch-max-time"),
+        ("compile-cold", "dtdispatch_compile_rounds"),
+    ],
+)
+def test_too_few_samples_are_inconclusive_and_a_run_of_them_fails(
+    base: int, head: int, state: str, flag: str
+) -> None:
+    then, now = row(state, count=base), row(state, count=head, factor=2.0)
+    judgement = judge([then], [now])
+    assert verdicts_of(judgement)[0] == "inconclusive"
+    assert f"raise {flag}, in the saved run too" in judgement.verdicts[0].remedy
     assert judgement.has_failed
-    others = judge([row(count=base), row("miss"), row("call")], [row(count=head), row("miss"), row("call")])
-    assert not others.has_failed
+    others = [row("miss"), row("call")]
+    assert not judge([then, *others], [now, *others]).has_failed
 
 
 def test_a_saved_run_of_which_half_lacks_samples_is_refused() -> None:
@@ -158,12 +158,6 @@ def test_a_saved_run_of_which_most_rows_can_never_be_judged_is_refused(ns: tuple
     assert refused.row == "3 of 4 thresholds can never be judged against this saved run"
 
 
-def test_a_saved_run_is_refused_by_the_rows_that_have_a_threshold_alone() -> None:
-    base, head = [row("miss", count=1), row()], [row("miss"), row()]
-    assert judge(base, head).has_failed
-    assert not judge_run(base, head, lambda of: [TEN] * (of.state is State.HIT)).has_failed
-
-
 def test_a_strict_threshold_fails_where_its_row_is_inconclusive() -> None:
     strict = replace(TEN, is_strict=True)
     rows = [row(), row("miss")], [row(), row("miss", factor=1.1)]
@@ -174,14 +168,12 @@ def test_a_strict_threshold_fails_where_its_row_is_inconclusive() -> None:
     assert not judge([row()], [row(), row("miss")], strict).has_failed, "new, and not inconclusive"
 
 
-@pytest.mark.parametrize(("then", "now"), [("4", "8"), ("4", "2x4"), ("4", "4:cuda"), ("", "4"), ("4", "")])
+@pytest.mark.parametrize(("then", "now"), [("4", "4:cuda"), ("", "4"), ("4", "")])
 def test_a_row_of_another_mesh_is_mismatched(then: str, now: str) -> None:
-    judgement = judge(
-        [replace(row(), mesh=then), replace(row("call"), mesh="4")],
-        [replace(row(), mesh=now), replace(row("call"), mesh="4")],
-    )
+    judgement = judge([replace(row(), mesh=then), row("call")], [replace(row(), mesh=now), row("call")])
     assert verdicts_of(judgement) == ["mismatched", "passed"]
-    assert judgement.failed[0].remedy == f"mesh: {then or 'none'} then, {now or 'none'} now; " + ON_THIS_MESH
+    remedy = f"mesh: {then or 'none'} then, {now or 'none'} now; save a new run on this mesh"
+    assert judgement.failed[0].remedy == remedy
 
 
 def test_a_threshold_under_what_the_run_could_resolve_is_named_the_worst_first() -> None:
@@ -193,28 +185,10 @@ def test_a_threshold_under_what_the_run_could_resolve_is_named_the_worst_first()
 
 
 def test_many_samples_are_judged_in_seconds() -> None:
-    many = StateRow(
-        "t.py::test_a::hit",
-        State.HIT,
-        tuple(round(1e6 + 1e3 * math.sin(n)) for n in range(50 * MOST_SAMPLES)),
-    )
-    slower = StateRow(many.name, many.state, tuple(round(1.5 * ns) for ns in many.ns))
-    judgement = judge([many], [slower])
+    many = replace(row(), ns=tuple(round(1e6 + 1e3 * math.sin(n)) for n in range(50 * MOST_SAMPLES)))
+    judgement = judge([many], [replace(many, ns=tuple(round(1.5 * ns) for ns in many.ns))])
     assert verdicts_of(judgement) == ["regressed"]
     assert dict(judgement.verdicts[0].figures)["head_samples"] == len(many.ns)
-
-
-@pytest.mark.parametrize(
-    ("state", "flag"),
-    [
-        ("hit", "--dtdispatch-rounds or --dtdispatch-max-time"),
-        ("compile-cold", "dtdispatch_compile_rounds"),
-    ],
-)
-def test_a_row_with_too_few_samples_names_the_flag_that_gives_it_more(state: str, flag: str) -> None:
-    judgement = judge([row(state)], [row(state, count=MIN_SAMPLES - 1)])
-    assert verdicts_of(judgement) == ["inconclusive"]
-    assert f"raise {flag}, in the saved run too" in judgement.verdicts[0].remedy
 
 
 SAVED_ON = {"CPU": "AMD EPYC", "Python": "CPython 3.11.8", "torch version": "2.13.0", "threads": "2"}
@@ -223,25 +197,13 @@ SAVED_ON = {"CPU": "AMD EPYC", "Python": "CPython 3.11.8", "torch version": "2.1
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({}, ()),
         ({"pytest-dtdispatch": "9.9", "load": "7"}, ()),
-        ({"CPU": "Xeon"}, ("CPU: AMD EPYC then, Xeon now",)),
         ({"torch build": "def"}, ("torch build: unknown then, def now",)),
-        ({"torch version": "2.14.0", "threads": "4"}, (
-            "torch version: 2.13.0 then, 2.14.0 now", "threads: 2 then, 4 now",
-        )),
+        ({"CPU": "Xeon", "threads": "4"}, ("CPU: AMD EPYC then, Xeon now", "threads: 2 then, 4 now")),
     ],
-)  # fmt: skip
+)
 def test_each_difference_that_matters_is_named(change: dict[str, str], says: tuple[str, ...]) -> None:
     assert environment_differences(SAVED_ON, {**SAVED_ON, **change}) == says
-
-
-def test_rows_have_the_mesh_and_the_thresholds_of_their_test() -> None:
-    hits = Samples(State.HIT, (7, 8))
-    of_test = Measurement("add@4", "add@4", "add", "2x4", Contains.DISPATCH, 1, Figures(2, (hits,)))
-    assert list(state_rows("t.py::test_a", [of_test], [TEN])) == [
-        StateRow("t.py::test_a::add@4::hit", State.HIT, (7, 8), "2x4", (TEN,))
-    ]
 
 
 def test_a_sample_of_no_time_at_all_decides_nothing() -> None:

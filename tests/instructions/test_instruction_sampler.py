@@ -84,19 +84,10 @@ def test_nothing_is_counted_before_the_first_row() -> None:
     assert len(made) == 1
 
 
-def test_rounds_are_counted_without_torch() -> None:
-    import subprocess
-    import sys
-
-    code = "import sys, pytest_dtdispatch.instructions.instruction_sampler; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_many_misses_are_discarded_and_the_rest_is_counted(bench: Bench) -> None:
     script = Script(bench)
     taken = script.take(rounds=3, repeat=2)
     assert {one.unit for one in taken.samples} == {INSTRUCTIONS}
-    assert taken.rounds == 3
     assert script.calls_of(taken, State.MISS) == [FIRST_MISS, FIRST_MISS + 1, FIRST_MISS + 2]
 
 
@@ -108,11 +99,6 @@ def test_each_round_counts_hits_after_methods_were_forgotten_and_called_again(be
     assert script.forgotten_at == [0, *starts[1:]]  # a row begins as every other row does
     expected = [start + WARMUP_CALLS + n for start in starts for n in range(2)]
     assert script.calls_of(taken, State.HIT) == expected
-
-
-def test_time_stops_no_round(bench: Bench) -> None:
-    """The plan of every test here has no time at all."""
-    assert Script(bench).take(rounds=30, repeat=1).rounds == 30
 
 
 @pytest.mark.parametrize(
@@ -129,6 +115,7 @@ def test_what_is_not_counted_is_bound_by_instructions(
 ) -> None:
     script = Script(bench, instructions)
     taken = script.take(rounds=5, repeat=2)
+    assert taken.rounds == 5  # although the plan has no time at all
     assert script.calls_of(taken, State.MISS)[0] == REHEARSAL + misses
     assert len(script.calls_of(taken, State.MISS)) == 5
     assert len(script.forgotten_at) == layouts
@@ -155,14 +142,6 @@ def test_what_a_counter_reads_that_does_not_count_is_never_recorded(bench: Bench
     assert script.calls_of(taken, State.HIT) == [first_hit + n for n in range(1, 5)]
     for counted in by_state.values():
         assert [str(why) for why in counted.refused] == [f"{NOT_COUNTED} (1x)"]
-
-
-@pytest.mark.parametrize("reading", [0, 2**64 - 1])
-def test_a_counter_that_never_counts_gives_no_figure(bench: Bench, reading: int) -> None:
-    script = Script(bench)
-    script.end = lambda: reading  # type: ignore[method-assign]
-    taken = script.take(rounds=2, repeat=2)
-    assert [one.values for one in taken.samples] == [(), ()]
 
 
 def test_a_process_that_can_forget_no_more_says_so(bench: Bench) -> None:
@@ -209,19 +188,12 @@ class Derived(Base):
     pass
 
 
-def test_methods_are_found_as_before() -> None:
+def test_methods_are_found_as_before_and_a_class_that_changes_is_still_noticed() -> None:
     derived = Derived()
     for _ in range(3):
         assert MethodCache().forget()
         assert derived.method() == "base"
-        assert isinstance(derived, Base)
         assert str(1) + repr([2]) == "1[2]"
-
-
-def test_a_class_that_changes_is_still_noticed() -> None:
-    derived = Derived()
-    assert derived.method() == "base"
-    MethodCache().forget()
     Derived.method = lambda self: "derived"  # type: ignore[method-assign]
     try:
         assert derived.method() == "derived"
@@ -242,16 +214,11 @@ def reading(*readings: int) -> Meter:
     return Meter(lambda: 0, lambda: next(script))
 
 
-def test_a_meter_that_counts_is_believed() -> None:
-    check(reading(60_000, 600_000, 45_000, 445_000), "a meter")
-
-
 @pytest.mark.parametrize(
     ("meter", "says"),
     [
         (reading(1, 1, 0, 0), "a meter reads 0"),
         (reading(1, 1, 2**64 - 1, 2**64 - 1), "a meter reads 18446744073709551615"),
-        (reading(1, 1, 45_000, 2**64 - 1), "a meter reads 18446744073709551615"),
         (reading(1, 1, 5, 5), "a meter reads 5 for 1,000 turns of a loop and 5 for 11,000"),
         (reading(1, 1, 445_000, 45_000), "a meter reads 445,000 for 1,000 turns"),
         (reading(1, 1, 1_000, 2**40), "a meter reads 1,000 for 1,000 turns"),
@@ -264,6 +231,6 @@ def test_a_meter_that_does_not_count_is_refused_in_one_line(meter: Meter, says: 
     assert "\n" not in str(raised.value)
 
 
-def test_what_a_meter_begins_with_is_subtracted() -> None:
+def test_a_meter_that_counts_is_believed_and_what_it_begins_with_is_subtracted() -> None:
     counts = iter((60_000, 600_000, 45_000, 445_000))
     check(Meter(lambda: 7, lambda: next(counts) + 7), "a meter")

@@ -163,7 +163,7 @@ KIND = """
     from dataclasses import dataclass
     from typing import ClassVar
 
-    from pytest_dtdispatch.gates.limits import judge_count
+    from pytest_dtdispatch.core.verdicts import judge_count
     from pytest_dtdispatch.plugin.kinds import register
     from pytest_dtdispatch.report.document import Document, one_line
     from pytest_dtdispatch.report.document import Kind

@@ -12,8 +12,7 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict
-from pytest_dtdispatch.gates.limits import judge_count
+from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PASSED,

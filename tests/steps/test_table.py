@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.results import MOST_LISTED
-from pytest_dtdispatch.gates.limits import complaint
+from pytest_dtdispatch.core.text import MOST_LISTED
+from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.report.document import MOST_NOTES, View
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts, Steps

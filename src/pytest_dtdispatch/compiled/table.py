@@ -9,8 +9,7 @@ from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledFun
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.text import MICROSECONDS, Scale
-from pytest_dtdispatch.core.verdicts import RowVerdict
-from pytest_dtdispatch.gates.limits import judge_count, unjudged
+from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count, unjudged
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.report.notes import mark, proved, title_of
 

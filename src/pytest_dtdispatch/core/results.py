@@ -15,7 +15,6 @@ from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import GateError
 
 FEW_SAMPLES = "few samples"  # begins the note of a row whose misses are too few to be judged
-MOST_LISTED = 20
 LONGEST_NAME = 4000  # in files: with it, quoted, a line stays in what readers take
 # Rows that are shown with the results they belong to, and not among signatures and calls.
 OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
@@ -98,12 +97,6 @@ def repeated(items: Iterable[object]) -> list[str]:
     """List equal items once, with how often they came."""
     counted = Counter(str(item) for item in items)
     return [text if count == 1 else f"{text} ({count}x)" for text, count in counted.items()]
-
-
-def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
-    """List items below a line that speaks of them, and say how many are left out."""
-    more = [f"    and {len(items) - most} more"] if len(items) > most else []
-    return [*(f"    {item}" for item in items[:most]), *more]
 
 
 def plain_name(name: str) -> str:

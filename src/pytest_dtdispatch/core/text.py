@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 MOST_SHOWN = 120
 LONGEST_ERROR = 400
+MOST_LISTED = 20
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 MAX_DECIMALS = 3
 MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
@@ -63,6 +64,12 @@ def brief(error: object) -> str:
     """
     text, half = str(error), LONGEST_ERROR // 2
     return text if len(text) <= LONGEST_ERROR else f"{text[: half - 3]}...{text[-half:]}"
+
+
+def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
+    """List items below a line that speaks of them, and say how many are left out."""
+    more = [f"    and {len(items) - most} more"] if len(items) > most else []
+    return [*(f"    {item}" for item in items[:most]), *more]
 
 
 def own_name(fn: Callable[..., Any]) -> str:

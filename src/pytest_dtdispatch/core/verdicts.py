@@ -1,9 +1,12 @@
-"""How much slower a row may become, and what a gate says of it."""
+"""How much more a row may take, and what gates say: of a row, of a number against its limit, and of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from pytest_dtdispatch.core.text import escape_controls, listed
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
 STRICT = ",strict"  # behind a percentage
@@ -52,42 +55,6 @@ class RowVerdict:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What a gate says of a whole run.
-
-    Args:
-        verdicts: of each row.
-        failed: rows that the run must fail by.
-        has_compared: whether any row was held against what it should be; the run fails where none was.
-        remarks: what is said below the rows.
-        warnings: what must be known, although nothing fails by it.
-        to_paste: rows of a file as they must be for what was found to pass.
-        command: that writes these rows.
-        since: when the baseline was set, as ``2026-07-31``; empty where that is not known.
-    """
-
-    verdicts: tuple[RowVerdict, ...]
-    failed: tuple[RowVerdict, ...] = ()
-    has_compared: bool = True
-    remarks: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    to_paste: tuple[str, ...] = ()
-    command: str = ""
-    since: str = ""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the run must fail, because of rows or because nothing was compared."""
-        return bool(self.failed) or not self.has_compared
-
-
-def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
-    """Say of every row at once why it could not be judged."""
-    row = RowVerdict(why, verdict, (), remedy)
-    return Judgement((row,), (row,), has_compared=False)
-
-
-@dataclass(frozen=True)
 class Threshold:
     """The most that one figure of a row may grow.
 
@@ -119,3 +86,108 @@ def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Thresh
         if threshold.state in ("", state):
             chosen[threshold.field] = threshold
     return tuple(chosen.values())
+
+
+FAILING = {
+    *(Verdict.REGRESSED, Verdict.MISSING, Verdict.DISABLED),
+    *(Verdict.MISMATCHED, Verdict.CONTAMINATED),
+}
+# Whoever is told to be this side of its limit or the other was compared.
+COMPARED = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.CONTAMINATED}
+
+
+def over(verdicts: Iterable[RowVerdict], improved_fails: bool = False) -> list[RowVerdict]:
+    """Choose what a test or a run fails by; an inconclusive row only where its threshold is strict."""
+    failing = {*FAILING, Verdict.IMPROVED} if improved_fails else FAILING
+    return [
+        row
+        for row in verdicts
+        if row.verdict in failing or (row.is_strict and row.verdict is Verdict.INCONCLUSIVE)
+    ]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a gate says of a whole run.
+
+    Args:
+        verdicts: of each row.
+        failed: rows that the run must fail by.
+        has_compared: whether any row was held against what it should be; the run fails where none was.
+        remarks: what is said below the rows.
+        warnings: what must be known, although nothing fails by it.
+        to_paste: rows of a file as they must be for what was found to pass.
+        command: that writes these rows.
+        since: when the baseline was set, as ``2026-07-31``; empty where that is not known.
+    """
+
+    verdicts: tuple[RowVerdict, ...]
+    failed: tuple[RowVerdict, ...] = ()
+    has_compared: bool = True
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    to_paste: tuple[str, ...] = ()
+    command: str = ""
+    since: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run must fail, because of rows or because nothing was compared."""
+        return bool(self.failed) or not self.has_compared
+
+
+def judged(
+    verdicts: Sequence[RowVerdict],
+    improved_fails: bool = False,
+    remarks: tuple[str, ...] = (),
+    warnings: tuple[str, ...] = (),
+) -> Judgement:
+    """Say of a run what its rows say; it fails where none was held against what it should be."""
+    has_compared = any(row.verdict in COMPARED for row in verdicts)
+    return Judgement(tuple(verdicts), tuple(over(verdicts, improved_fails)), has_compared, remarks, warnings)
+
+
+def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
+    """Say of every row at once why it could not be judged."""
+    return judged([RowVerdict(why, verdict, (), remedy)])
+
+
+def judge_count(
+    row: str, limit: str, most: int, found: int, what: str, consists_of: Sequence[object] = ()
+) -> RowVerdict:
+    """Hold a number against the most that it may be.
+
+    Args:
+        row: name of the result.
+        limit: name of the limit.
+        most: that is allowed.
+        found: in the result.
+        what: says what was found, in a few words.
+        consists_of: what is counted.
+
+    Example:
+        >>> judge_count("model", "blocks", 11, 12, "there are 12").details
+        ('blocks=11, and there are 12',)
+    """
+    criterion = f"{limit}={most}"
+    figures = (("expected", most), ("found", found))
+    if found <= most:
+        return RowVerdict(row, Verdict.PASSED, figures, "", criterion)
+    details = (f"{criterion}, and {what}", *listed(consists_of))
+    return RowVerdict(row, Verdict.REGRESSED, figures, "", criterion, details)
+
+
+def unjudged(row: str, criterion: str, why: str, verdict: Verdict = Verdict.DISABLED) -> RowVerdict:
+    """Say why a limit judged nothing, which never passes."""
+    return RowVerdict(row, verdict, (), "", criterion, (f"{criterion} judged nothing: {why}",))
+
+
+def complaint(verdicts: Iterable[RowVerdict]) -> str:
+    """Say what a test fails by, result by result; empty where it passes."""
+    by_row: dict[str, list[str]] = {}
+    for verdict in over(verdicts):
+        title = "over its limits" if verdict.verdict is Verdict.REGRESSED else "not judged"
+        by_row.setdefault(f"{escape_controls(verdict.row)}: {title}", []).extend(
+            filter(None, (*verdict.details, verdict.remedy))
+        )
+    return "\n".join("\n".join((title, *details)) for title, details in by_row.items())

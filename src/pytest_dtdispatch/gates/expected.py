@@ -9,10 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
@@ -27,14 +29,17 @@ from pytest_dtdispatch.core.results import (
     row_key,
 )
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, judged
 from pytest_dtdispatch.errors import DtDispatchError
+
+T = TypeVar("T")
 
 MOST_BYTES = 64 * 2**20  # some 300,000 rows
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
 MOST = 2**63  # a count of instructions that is larger is no count
-EXPECTED_FORM = "name,metric,expected,noise_margin"
+EXPECTED_FORM = "name,metric,expected,noise_margin[,reason]"
 RESULTS_FORM = "name,metric,value[,signature]"
 DIGITS = 4
 REGRESSED = "find what made it grow, or update the expected file where the cost is wanted"
@@ -86,15 +91,11 @@ class ExpectedFile:
 
     def with_rows(self, rows: Iterable[ExpectedRow]) -> str:
         """Write the text anew with other rows in some places."""
-        given = tuple(rows)
-        lines = self.text.split("\n")
-        end = "\r" if lines[0].endswith("\r") else ""
-        for row in given:
-            if row.line:
-                lines[row.line - 1] = f"{row}{end}"
-        if lines[-1] == "":
-            lines.pop()
-        lines += [f"{row}{end}" for row in given if not row.line]
+        lines = self.text.removesuffix("\n").split("\n") if self.text else []
+        end = "\r" if lines and lines[0].endswith("\r") else ""
+        for row in rows:
+            line = row.line - 1 if row.line else len(lines)
+            lines[line : line + 1] = [f"{row}{end}"]
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -108,25 +109,23 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
 
     Blank lines, and comment lines that begin with ``#``, are kept and mean nothing.
     """
-    rows = []
-    form = f"{EXPECTED_FORM}[,reason]"
-    for line, (name, metric, value, margin, *reason) in _rows(text, where, form, (4, 5), metrics):
-        expected = _whole(value, "expected", f"{where}:{line}")
-        noise_margin = read_margin(margin, f"{where}:{line}: noise_margin")
-        rows.append(ExpectedRow(name, metric, expected, noise_margin, plain_name("".join(reason)), line))
-    return ExpectedFile(where, text, tuple(rows))
+
+    def read(line: int, name: str, metric: str, value: str, margin: str, reason: str = "") -> ExpectedRow:
+        expected, noise_margin = _whole(value, "expected"), read_margin(margin, "noise_margin")
+        return ExpectedRow(name, metric, expected, noise_margin, plain_name(reason), line)
+
+    return ExpectedFile(where, text, _rows(text, where, EXPECTED_FORM, metrics, read))
 
 
 def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     """Read a file of results."""
-    rows = _rows(_text(path), str(path), RESULTS_FORM, (3, 4), metrics)
-    results = []
-    for line, (name, metric, value, *signature) in rows:
-        if signature and not name.endswith(f"::{cut_name(signature[0])}"):
-            raise ValueError(f"{path}:{line}: 4 fields, and a row is {RESULTS_FORM} of that name")
-        number = _whole(value, "value", f"{path}:{line}")
-        results.append(MetricValue(name, metric, number, signature="".join(signature)))
-    return tuple(results)
+
+    def read(line: int, name: str, metric: str, value: str, signature: str = "") -> MetricValue:
+        if signature and not name.endswith(f"::{cut_name(signature)}"):
+            raise ValueError(f"4 fields, and a row is {RESULTS_FORM} of that name")
+        return MetricValue(name, metric, _whole(value, "value"), signature=signature)
+
+    return _rows(_text(path), str(path), RESULTS_FORM, metrics, read)
 
 
 def results_text(results: Iterable[MetricValue]) -> str:
@@ -134,7 +133,12 @@ def results_text(results: Iterable[MetricValue]) -> str:
 
     A signature that its name has cut is the last field, unless a line with it is too long to be read.
     """
-    return "".join(f"{_result_line(result)}\n" for result in results)
+    lines = []
+    for result in results:
+        fields = [result.name, result.metric, str(result.value)]
+        whole = _csv_line([*fields, result.signature])
+        lines.append(whole if result.signature and len(whole) <= LONGEST_LINE else _csv_line(fields))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def checked_reason(text: str) -> str:
@@ -166,58 +170,58 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}:{line}: this is no text in UTF-8") from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{path}:{line}: this is no text: it has a zero byte")
     return text
 
 
-def _rows(
-    text: str, where: str, form: str, lengths: tuple[int, ...], metrics: MetricNames
-) -> Iterator[tuple[int, list[str]]]:
-    """Split rows into fields, each with the number of its line; no two are of one metric of one name."""
-    seen = set()
+def _rows(text: str, where: str, form: str, metrics: MetricNames, read: Callable[..., T]) -> tuple[T, ...]:
+    """Read each row by its line and its fields; no two are of one metric of one name."""
+    rows: dict[tuple[str, str], T] = {}
     for line, content in enumerate(text.split("\n"), start=1):
-        place = f"{where}:{line}"
-        if len(content) > LONGEST_LINE:
-            raise ValueError(f"{place}: a line of more than {LONGEST_LINE:,} characters")
-        if not content.strip() or content.lstrip().startswith("#"):
-            continue
         try:
-            fields = next(csv.reader([content.removesuffix("\r")], strict=True))
+            if fields := _fields(content, form, metrics):
+                name, metric, *_ = fields
+                if (name, metric) in rows:
+                    raise ValueError(f"a second row of {metric} of {_shown(name)}")
+                rows[name, metric] = read(line, *fields)
         except csv.Error as error:
-            raise ValueError(f"{place}: {error}; a row is one line, quoted as CSV") from None
-        if len(fields) not in lengths:
-            number = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-            raise ValueError(f"{place}: {number}, and a row is {form}; quote a name that has commas")
-        name, metric, *others = row_key(fields[0]), *map(str.strip, fields[1:])
-        if not name:
-            raise ValueError(f"{place}: the name is empty")
-        if len(name) > LONGEST_NAME:
-            raise ValueError(f"{place}: a name of more than {LONGEST_NAME:,} characters")
-        if metric not in metrics:
-            raise ValueError(f"{place}: unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
-        if (name, metric) in seen:
-            raise ValueError(f"{place}: a second row of {metric} of {_shown(name)}")
-        seen.add((name, metric))
-        yield line, [name, metric, *others]
+            raise ValueError(f"{where}:{line}: {error}; a row is one line, quoted as CSV") from None
+        except ValueError as error:
+            raise ValueError(f"{where}:{line}: {error}") from None
+    return tuple(rows.values())
 
 
-def _whole(text: str, column: str, place: str) -> int:
+def _fields(line: str, form: str, metrics: MetricNames) -> list[str]:
+    """Split a line into fields; a blank line and a comment have none."""
+    if "\0" in line:
+        raise ValueError("this is no text: it has a zero byte")
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"a line of more than {LONGEST_LINE:,} characters")
+    if not line.strip() or line.lstrip().startswith("#"):
+        return []
+    fields = next(csv.reader([line.removesuffix("\r")], strict=True))
+    most = form.count(",") + 1  # the last one may be absent
+    if len(fields) not in (most - 1, most):
+        number = plural(len(fields), "field")
+        raise ValueError(f"{number}, and a row is {form}; quote a name that has commas")
+    name, metric, *others = row_key(fields[0]), *map(str.strip, fields[1:])
+    if not name:
+        raise ValueError("the name is empty")
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"a name of more than {LONGEST_NAME:,} characters")
+    if metric not in metrics:
+        raise ValueError(f"unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
+    return [name, metric, *others]
+
+
+def _whole(text: str, column: str) -> int:
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
     if not 0 <= value < MOST:
-        raise ValueError(f"{place}: {column} {_shown(text)} is not a whole number from 0 to 2**63-1")
+        raise ValueError(f"{column} {_shown(text)} is not a whole number from 0 to 2**63-1")
     return value
 
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
-
-
-def _result_line(result: MetricValue) -> str:
-    fields = [result.name, result.metric, str(result.value)]
-    whole = _csv_line([*fields, result.signature])
-    return whole if result.signature and len(whole) <= LONGEST_LINE else _csv_line(fields)
 
 
 def _csv_line(fields: list[str]) -> str:
@@ -226,35 +230,6 @@ def _csv_line(fields: list[str]) -> str:
     csv.writer(buffer, lineterminator="").writerow(fields)
     line = buffer.getvalue()
     return f'"{fields[0]}"{line[len(fields[0]) :]}' if line.startswith("#") else line
-
-
-@dataclass(frozen=True)
-class Update:
-    """What was done to a file of expected results.
-
-    Args:
-        rows: rows that the file has now.
-        changed: rows that have another value.
-        added: rows that it did not have.
-        unmeasured: rows that no result was given for; they stay.
-        unknown: results that it has no row for.
-    """
-
-    rows: int
-    changed: int
-    added: int
-    unmeasured: int
-    unknown: int
-
-    def __str__(self) -> str:
-        """One line for who typed the command."""
-        text = f"{self.changed:,} of {self.rows:,} rows changed"
-        others = (
-            (self.added, "added"),
-            (self.unmeasured, "left alone, as the results do not have them"),
-            (self.unknown, "results have no row: --new-margin adds them"),
-        )
-        return "".join([text, *(f", {count:,} {what}" for count, what in others if count)])
 
 
 def judge_results(
@@ -274,12 +249,7 @@ def judge_results(
         for result in results
         if (result.name, result.metric) not in known
     ]
-    # An inconclusive row may lie on either side of its margin.
-    harmless = {Verdict.PASSED, Verdict.NEW, Verdict.INCONCLUSIVE}
-    if not improved_fails:
-        harmless.add(Verdict.IMPROVED)
-    failed = tuple(row for row in verdicts if row.verdict not in harmless)
-    judgement = Judgement((*verdicts, *new), failed, any(row.figures for row in verdicts))
+    judgement = judged([*verdicts, *new], improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
     quiet = [result for result in results if not result.scatter]
@@ -303,15 +273,17 @@ def shortened(value: int, noise_margin: float) -> int:
 
 
 def update_expected(
-    path: Path,
-    results_path: Path,
-    reason: str,
-    new_margin: str | None,
-    metrics: MetricNames,
-) -> Update:
+    path: Path, results_path: Path, reason: str, new_margin: str | None, metrics: MetricNames
+) -> str:
     """Write values that are off by more than a third of their margin anew, each with the reason.
 
     Order, comments, blank lines and every other row stay as they are.
+
+    Returns:
+        One line for who typed the command.
+
+    Raises:
+        DtDispatchError: a file or a value is not valid.
     """
     checked_target(path)
     try:
@@ -320,29 +292,26 @@ def update_expected(
         is_new = margin is not None and not path.exists()
         file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path, metrics)
         results = read_results(results_path, metrics)
+        known = {(row.name, row.metric) for row in file.rows}
+        found = {(result.name, result.metric): result for result in results}
+        if margin is None and not known & found.keys():
+            raise ValueError(f"{results_path} has no result for any row of {path}")
+        unknown = [result for key, result in found.items() if key not in known]
+        changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
+        added = [] if margin is None else [_new_row(result, margin, reason, metrics) for result in unknown]
+        text = file.with_rows([*changed, *added])
+        parse_expected(text, str(path), metrics)
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
-    known = {(row.name, row.metric) for row in file.rows}
-    found = {(result.name, result.metric) for result in results}
-    unknown = [result for result in results if (result.name, result.metric) not in known]
-    if margin is None and not known & found:
-        raise DtDispatchError(f"{results_path} has no result for any row of {path}")
-    changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
-    added = [] if margin is None else [_new_row(result, margin, reason, metrics) for result in unknown]
     if changed or added:
-        text = file.with_rows([*changed, *added])
-        try:
-            parse_expected(text, str(path), metrics)
-        except ValueError as error:
-            raise DtDispatchError(str(error)) from None
         write_atomic(path, text)
-    return Update(
-        rows=len(file.rows) + len(added),
-        changed=len(changed),
-        added=len(added),
-        unmeasured=len(known - found),
-        unknown=len(unknown) - len(added),
+    others = (
+        (len(added), "added"),
+        (len(known - found.keys()), "left alone, as the results do not have them"),
+        (len(unknown) - len(added), "results have no row: --new-margin adds them"),
     )
+    counts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]
+    return ", ".join(counts + [f"{count:,} {what}" for count, what in others if count])
 
 
 def _new_row(result: MetricValue, margin: float, reason: str, metrics: MetricNames) -> ExpectedRow:
@@ -364,32 +333,22 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
     criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %{figure}"
     if result is not None and result.ranks:
         criterion += f" on {ranks_text(result.ranks)}"
+    verdict_of = partial(RowVerdict, row.name, criterion=criterion)
     if result is None:
-        remedy = NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE
-        return RowVerdict(row.name, Verdict.MISSING, (), remedy, criterion)
+        return verdict_of(Verdict.MISSING, (), NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE)
     value = result.value
     if result.scatter:
         why = f"noisy: {noise_text(result.scatter)}; run again where less else runs"
         if math.isinf(result.scatter):
             why = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
-        return RowVerdict(row.name, Verdict.INCONCLUSIVE, (), why, f"{criterion}: found {value:,}")
-    margin = ("margin_percent", 100 * row.noise_margin)
-    figures = (("expected", row.expected), ("found", value), *_change(row.expected, value), margin)
-    verdict, remedy = _place(row, value)
-    return RowVerdict(row.name, verdict, figures, remedy, criterion)
-
-
-def _change(expected: int, value: int) -> tuple[tuple[str, float], ...]:
-    """Say how far a value is from what is expected; of nothing there is no percentage."""
-    if expected == value:
-        return (("change_percent", 0.0),)
-    return (("change_percent", 100 * (value / expected - 1)),) if expected else ()
-
-
-def _place(row: ExpectedRow, value: int) -> tuple[Verdict, str]:
+        return replace(verdict_of(Verdict.INCONCLUSIVE, (), why), criterion=f"{criterion}: found {value:,}")
+    figures: dict[str, float] = {"expected": row.expected, "found": value}
+    if row.expected or not value:  # of nothing there is no percentage
+        figures["change_percent"] = 100 * (value / row.expected - 1) if row.expected else 0.0
+    figures["margin_percent"] = 100 * row.noise_margin
     room = _room(row.expected, row.noise_margin)
     if value > row.expected + room:
-        return Verdict.REGRESSED, REGRESSED
+        return verdict_of(Verdict.REGRESSED, tuple(figures.items()), REGRESSED)
     if value < row.expected - room:
-        return Verdict.IMPROVED, IMPROVED
-    return Verdict.PASSED, ""
+        return verdict_of(Verdict.IMPROVED, tuple(figures.items()), IMPROVED)
+    return verdict_of(Verdict.PASSED, tuple(figures.items()))

@@ -11,7 +11,7 @@ from statistics import fmean, median
 from pytest_dtdispatch.core.measurement import NOISY, Measurement, State, noise_text
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import cut_name, shorten
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, judged
 from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_interval, scatter
 
 CONFIDENCE = 0.99
@@ -33,9 +33,6 @@ MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median
 LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
 LONGEST_ROW = 300
-# Whoever is told to be this side of its threshold or the other was compared.
-TOLD = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.CONTAMINATED}
-CHANGES = ("change_percent", "change_low_percent", "change_high_percent")
 
 NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
 GONE = "it is in the saved run and was not measured: restore the test, or save a new run"
@@ -60,15 +57,13 @@ CONTAMINATED = (
 def interval_of_ratio(
     base: Sequence[float], head: Sequence[float], statistic: Statistic
 ) -> tuple[float, float]:
-    """Give the interval of the ratio of a figure of two runs, with 99 %, by what scatters within both."""
-    base, head = _thinned(base), _thinned(head)
+    """Return the interval of the ratio of a figure of two runs, with 99 %, by what scatters within both.
+
+    Samples are taken at even distances: fewer of them only widen the interval.
+    """
+    base, head = (values[:: math.ceil(len(values) / MOST_SAMPLES)] for values in (base, head))
     block = max(1, min(len(values) for values in (base, head) if len(values) > 1) // BLOCKS)
     return ratio_interval(base, head, statistic, CONFIDENCE, block=block)
-
-
-def _thinned(values: Sequence[float]) -> Sequence[float]:
-    """Take samples at even distances: fewer of them only widen an interval."""
-    return values[:: math.ceil(len(values) / MOST_SAMPLES)]
 
 
 @dataclass(frozen=True)
@@ -132,19 +127,8 @@ def judge_run(
     verdicts += _refusals(saved)
     if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
         verdicts = [_doubted(verdict) for verdict in verdicts]
-    return Judgement(
-        tuple(verdicts),
-        tuple(row for row in verdicts if _fails(row)),
-        any(row.verdict in TOLD for row in verdicts),
-        () if shift is None else (_shift_text(shift, len(shifts)),),
-        tuple(_unresolved(verdicts)),
-    )
-
-
-def _fails(row: RowVerdict) -> bool:
-    """Say whether the run must fail by a row; by an inconclusive one only where its threshold is strict."""
-    is_decided = row.is_strict or row.verdict is not Verdict.INCONCLUSIVE
-    return is_decided and row.verdict not in (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
+    remarks = () if shift is None else (_shift_text(shift, len(shifts)),)
+    return judged(verdicts, remarks=remarks, warnings=tuple(_unresolved(verdicts)))
 
 
 def _shift_text(shift: float, controls: int) -> str:
@@ -155,12 +139,11 @@ def _shift_text(shift: float, controls: int) -> str:
 
 def _unresolved(verdicts: Sequence[RowVerdict]) -> Iterator[str]:
     """Warn of thresholds that are under what their rows could resolve."""
-    figures = [(dict(row.figures), row) for row in verdicts if row.figures]
-    under = [
-        (found["resolution_percent"], row)
-        for found, row in figures
-        if found["resolution_percent"] > found["threshold_percent"]
-    ]
+    under = []
+    for row in verdicts:
+        figures = dict(row.figures)
+        if figures and figures["resolution_percent"] > figures["threshold_percent"]:
+            under.append((figures["resolution_percent"], row))
     if under:
         resolution, worst = max(under, key=lambda each: each[0])
         yield (
@@ -187,34 +170,33 @@ def _doubted(verdict: RowVerdict) -> RowVerdict:
 
 def _judge_row(name: str, base: StateRow | None, head: StateRow | None, threshold: Threshold) -> RowVerdict:
     criterion = f"{threshold} of all samples"  # tables show the quietest block
-    judged = partial(RowVerdict, name, criterion=criterion, is_strict=threshold.is_strict)
+    verdict_of = partial(RowVerdict, name, criterion=criterion, is_strict=threshold.is_strict)
     if head is None:
-        return judged(Verdict.MISSING, (), GONE)
+        return verdict_of(Verdict.MISSING, (), GONE)
     if base is None:
-        return judged(Verdict.NEW, (), NEVER_SAVED)
+        return verdict_of(Verdict.NEW, (), NEVER_SAVED)
     if base.mesh != head.mesh:
         meshes = OTHER_MESH.format(shorten(base.mesh) or "none", head.mesh or "none")
-        return judged(Verdict.MISMATCHED, (), meshes)
+        return verdict_of(Verdict.MISMATCHED, (), meshes)
     if why_not := _why_not(base, IN_SAVED_RUN) or _why_not(head, IN_THIS_RUN):
-        return judged(Verdict.INCONCLUSIVE, (), why_not)
+        return verdict_of(Verdict.INCONCLUSIVE, (), why_not)
     statistic = STATISTICS[threshold.field]
     then, now = statistic(base.ns), statistic(head.ns)
     low, high = interval_of_ratio(base.ns, head.ns, statistic)
-    figures = (
-        ("base_ns", then),
-        ("head_ns", now),
-        ("ratio", now / then),
-        ("ratio_low", low),
-        ("ratio_high", high),
-        *zip(CHANGES, (100 * (ratio - 1) for ratio in (now / then, low, high)), strict=True),
-        ("threshold_percent", 100 * threshold.fraction),
+    figures = {
+        "base_ns": then,
+        "head_ns": now,
+        "change_percent": 100 * (now / then - 1),
+        "change_low_percent": 100 * (low - 1),
+        "change_high_percent": 100 * (high - 1),
+        "threshold_percent": 100 * threshold.fraction,
         # Slower samples move the ratio and its interval by one factor: here the interval would leave 1.
-        ("resolution_percent", 100 * (now / then / low - 1) if low > 0 else math.inf),
-        ("base_samples", len(base.ns)),
-        ("head_samples", len(head.ns)),
-    )
+        "resolution_percent": 100 * (now / then / low - 1) if low > 0 else math.inf,
+        "base_samples": len(base.ns),
+        "head_samples": len(head.ns),
+    }
     verdict, remedy = _place(low, high, 1 + threshold.fraction)
-    return judged(verdict, figures, remedy)
+    return verdict_of(verdict, tuple(figures.items()), remedy)
 
 
 def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:

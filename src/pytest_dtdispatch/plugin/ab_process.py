@@ -18,7 +18,8 @@ from pytest_dtdispatch.core.ab_answer import GO_ON, KIND, OUTPUT, PASSES, Answer
 from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import encode
-from pytest_dtdispatch.core.results import MOST_LISTED, Count, TestResults, row_key, state_name
+from pytest_dtdispatch.core.results import Count, TestResults, row_key, state_name
+from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.endings import reason_of
 from pytest_dtdispatch.plugin.kinds import KINDS

@@ -17,12 +17,14 @@ from pytest_dtdispatch.core.verdicts import (
     RowVerdict,
     Threshold,
     Verdict,
+    complaint,
     not_judged,
+    over,
     thresholds_of,
+    unjudged,
 )
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_expected
-from pytest_dtdispatch.gates.limits import complaint, over, unjudged
 from pytest_dtdispatch.gates.saved_run import StateRow, environment_differences, judge_run, state_rows
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin import PluginObject, resolve

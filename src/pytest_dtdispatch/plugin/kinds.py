@@ -10,7 +10,7 @@ from pytest_dtdispatch.compare.table import KIND as COMPARED
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults
-from pytest_dtdispatch.gates.limits import over
+from pytest_dtdispatch.core.verdicts import over
 from pytest_dtdispatch.report.document import Document, Kind, View, one_line, paragraph
 from pytest_dtdispatch.report.notes import explained_lines
 from pytest_dtdispatch.report.rows import document as of_rows

@@ -26,9 +26,8 @@ from pytest_dtdispatch.core.results import (
     row_name,
 )
 from pytest_dtdispatch.core.text import own_name
-from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import CaptureError, GateError
-from pytest_dtdispatch.gates.limits import complaint, unjudged
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.steps.model import StepCalls, Steps

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_dtdispatch.core.environment import group_ranks, ranks_text
 from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict
-from pytest_dtdispatch.gates.limits import over
+from pytest_dtdispatch.core.verdicts import RowVerdict, over
 
 PASSED, FAILED = "passed", "failed"
 T = TypeVar("T")

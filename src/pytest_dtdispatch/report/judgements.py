@@ -59,8 +59,7 @@ def judgement_document(judgement: Judgement, where: str) -> Document:
 
 def growth_percent(row: RowVerdict) -> float:
     """Give how far a row has grown from what it was held against, in percent; 0 where that is not known."""
-    figures = dict(row.figures)
-    return figures.get("change_percent", 100 * (figures.get("ratio", 1.0) - 1))
+    return dict(row.figures).get("change_percent", 0.0)
 
 
 def change_text(row: RowVerdict) -> str:
@@ -74,7 +73,7 @@ def change_text(row: RowVerdict) -> str:
     if "base_ns" in figures:
         unit = column_scale([figures["base_ns"], figures["head_ns"]])
         moved = f"{unit.text(figures['base_ns'])} -> {unit.text(figures['head_ns'])} {unit.name}"
-        return f"{moved} ({100 * (figures['ratio'] - 1):+.1f} %)"
+        return f"{moved} ({figures['change_percent']:+.1f} %)"
     if "found" not in figures:
         return ""
     share = f" ({figures['change_percent']:+.1f} %)" if "change_percent" in figures else ""
@@ -126,9 +125,8 @@ def _figures_text(row: RowVerdict) -> str:
     if "base_ns" in figures:
         unit = column_scale([figures["base_ns"], figures["head_ns"]])
         then, now = (f"{unit.text(figures[name])} {unit.name}" for name in ("base_ns", "head_ns"))
-        change, low, high = (
-            f"{100 * (figures[name] - 1):+.1f} %" for name in ("ratio", "ratio_low", "ratio_high")
-        )
+        ends = ("change_percent", "change_low_percent", "change_high_percent")
+        change, low, high = (f"{figures[name]:+.1f} %" for name in ends)
         samples = f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
         return f"{row.criterion}: {then} -> {now}, {change}, 99 % interval {low} to {high} ({samples})"
     change = f", {figures['change_percent']:+.1f} %" if "change_percent" in figures else ""

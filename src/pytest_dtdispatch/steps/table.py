@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from pytest_dtdispatch.core.results import number_name
 from pytest_dtdispatch.core.text import plural
-from pytest_dtdispatch.core.verdicts import RowVerdict
-from pytest_dtdispatch.gates.limits import judge_count
+from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.events import (
     Collective,
