@@ -73,14 +73,3 @@ def test_the_lines_to_paste_are_those_of_a_workflow(page: str) -> None:
     assert any(use.startswith("actions/setup-python@") for use in used)  # pip refuses the system's Python
     assert used[-1].startswith("OWNER/pytest-dtdispatch@")
     assert set(job["steps"][-1]["with"]) <= set(read(ACTION)["inputs"])
-
-
-TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-
-
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_an_issue_template_asks_for_what_is_needed(path: Path) -> None:
-    content = read(path)
-    if path.name != "config.yml":
-        assert {"name", "description", "body"} <= content.keys()
-        assert all(part["type"] in ("markdown", "textarea", "input", "dropdown") for part in content["body"])

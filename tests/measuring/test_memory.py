@@ -16,7 +16,8 @@ from pytest_dtdispatch.measuring.sampler import WallClock
 from tests.scripted_bench import Bench
 
 MILLION = 1_000_000
-MOST_BYTES = 64_000_000
+# As numbers of Python that many samples would take 8.8 MB more.
+TAKEN, MOST_BYTES = 200_000, 17_000_000
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_one_row_of_a_million_samples_holds_eight_bytes_of_each(held: Callable[[
 
 @pytest.mark.long
 @pytest.mark.parametrize("propagates", [True, False])
-def test_a_million_samples_are_taken_in_little_memory(
+def test_many_samples_are_taken_in_little_memory(
     held: Callable[[], tuple[int, int]], propagates: bool
 ) -> None:
     bench = Bench()
@@ -58,7 +59,7 @@ def test_a_million_samples_are_taken_in_little_memory(
         bench.op_that(lambda number: None)
     count: Any = iter(range(10**12))
     sampler = WallClock(lambda: next(count) * 1000)  # other numbers than those that Python keeps anyway
-    plan = Plan(rounds=5, repeat=MILLION // 5, max_time_s=1e9, sampler=sampler)
+    plan = Plan(rounds=5, repeat=TAKEN // 5, max_time_s=1e9, sampler=sampler)
     taken = Rounds(Subject(bench.op, tuple), bench.caches, plan).take()
-    assert MILLION in [len(one.values) for one in taken.samples]
+    assert TAKEN in [len(one.values) for one in taken.samples]
     assert held()[1] < MOST_BYTES

@@ -150,11 +150,11 @@ CASES = {
 }
 
 
-SLOW = {*CASES} - {"Llama trained", "Llama decoding"}
+QUICK = ["Llama trained", "Llama decoding"]
 
 
 def marks(name: str) -> Iterator[pytest.MarkDecorator]:
-    if name in SLOW:
+    if name not in QUICK:
         yield from (pytest.mark.slow, pytest.mark.long)
     if "FSDP2" in name:
         yield needs(FSDP_WITHOUT_CUDA)
@@ -219,6 +219,7 @@ def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(
     assert calls_by_op(captured[1]) == counted.calls
 
 
+@pytest.mark.parametrize("program", QUICK, indirect=True)
 @pytest.mark.parametrize(
     "capturing",
     [
