@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,34 +22,25 @@ from pytest_dtdispatch.measuring.capture import DispatchCapture
 from pytest_dtdispatch.torchapi.ops import op_name
 from pytest_dtdispatch.torchapi.tensors import local_of, random_tracker_states, shards_of_simulated_ranks
 
-Facts = tuple[Any, ...]
-KINDS_SHOWN = 4
-
 
 @dataclass
 class Watch:
-    """What was seen of one run.
+    """What was seen of one run, by name.
 
-    It holds no tensor of the program: a tensor that is held changes what autograd does with it.
-
-    Args:
-        facts: by name, dtype, shape, strides, placements and a digest of every rank's bits.
-        alive: by name, tensors that the run made and that were alive then, by type and shape.
-        warned: what was warned, and how often.
+    It holds no tensor of the program: a tensor that is held changes what autograd does with it. Of a tensor
+    it has dtype, shape, strides, placements and a digest of every rank's bits; it counts the tensors that the
+    run made and that are alive, by type and shape, and what was warned.
     """
 
-    facts: dict[str, Facts] = field(default_factory=dict)
-    alive: dict[str, Counter[str]] = field(default_factory=dict)
-    warned: Counter[str] = field(default_factory=Counter)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def see(self, name: str, tensor: Any) -> None:
         """Note a tensor; one that is not there is noted as that."""
-        self.facts[name] = ("none",) if tensor is None else facts_of(tensor)
+        self.facts[name] = None if tensor is None else facts_of(tensor)
 
     def see_random_state(self, name: str) -> None:
         """Note the state of the CPU's generator, and of DTensor's own."""
-        self.see(f"{name}: random state", torch.get_rng_state())
-        for key, state in random_tracker_states().items():
+        for key, state in {"the CPU": torch.get_rng_state(), **random_tracker_states()}.items():
             self.see(f"{name}: random state of {key}", state)
 
     def see_gradients(self, name: str, model: nn.Module) -> None:
@@ -67,8 +57,12 @@ class Watch:
                     self.see(f"{name}: {key} of {parameter_name}", value)
 
     def count_alive(self, name: str) -> None:
-        """Count the tensors of this run that are alive."""
-        self.alive[name] = new_tensors_alive()
+        """Count every tensor that Python knows and that was not frozen."""
+        self.facts[f"{name}: alive"] = Counter(
+            f"{type(thing).__name__}{tuple(thing.shape)}"
+            for thing in gc.get_objects()
+            if issubclass(type(thing), torch.Tensor)
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -82,7 +76,7 @@ class Watch:
                 warnings.simplefilter("always")
                 yield
             self.count_alive("afterwards")
-            self.warned.update(f"{w.category.__name__}: {w.message}" for w in caught)
+            self.facts["warned"] = Counter(f"{w.category.__name__}: {w.message}" for w in caught)
         finally:
             gc.unfreeze()
             if was_enabled:
@@ -121,65 +115,22 @@ def watched(program: Callable[[Watch], None]) -> Watch:
 
 
 def differences(ones: Watch, others: Watch) -> list[str]:
-    """Say what is not equal in two runs; nothing where they are equal bit for bit."""
+    """Describe what is not equal in two runs; empty where they are equal bit for bit."""
     return [
-        *_of_facts(ones.facts, others.facts),
-        *(
-            f"{name}: alive {differences_of_counts(counts, others.alive[name])}"
-            for name, counts in ones.alive.items()
-            if counts != others.alive[name]
-        ),
-        *(
-            [f"warnings {differences_of_counts(ones.warned, others.warned)}"]
-            if ones.warned != others.warned
-            else []
-        ),
+        f"{name}: {ones.facts.get(name, 'not seen')} became {others.facts.get(name, 'not seen')}"
+        for name in ones.facts.keys() | others.facts.keys()
+        if ones.facts.get(name, "not seen") != others.facts.get(name, "not seen")
     ]
 
 
-def _of_facts(ones: dict[str, Facts], others: dict[str, Facts]) -> Iterator[str]:
-    for name in ones.keys() | others.keys():
-        one, other = ones.get(name, ("not seen",)), others.get(name, ("not seen",))
-        if one != other:
-            pairs = itertools.zip_longest(one, other)
-            yield f"{name}: " + ", ".join(f"{a} became {b}" for a, b in pairs if a != b)
-
-
-def differences_of_counts(ones: Counter[str], others: Counter[str]) -> str:
-    """Say what was counted more often and less often; nothing where the counts are equal."""
-    parts = []
-    for more, word in ((others - ones, "more"), (ones - others, "fewer")):
-        if more:
-            kinds = ", ".join(f"{count} {what}" for what, count in more.most_common(KINDS_SHOWN))
-            others_too = f" and {len(more) - KINDS_SHOWN} other kinds" if len(more) > KINDS_SHOWN else ""
-            parts.append(f"{more.total()} {word} ({kinds}{others_too})")
-    return ", ".join(parts)
-
-
-def facts_of(tensor: torch.Tensor) -> Facts:
+def facts_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Describe a tensor so that two descriptions are equal only where every bit and every stride is."""
     placements = tensor.placements if isinstance(tensor, DTensor) else ()
-    local = local_of(tensor)
-    ranks = shards_of_simulated_ranks(local)
-    return (
-        str(tensor.dtype),
-        f"shape {tuple(tensor.shape)}",
-        f"strides {tensor.stride()}",
-        f"placements {placements}",
-        *(f"local strides {shard.stride()}" for shard in ranks),
-        *(f"bits {_digest(shard)}" for shard in ranks),
-    )
+    shards = shards_of_simulated_ranks(local_of(tensor))
+    locals_ = [(shard.stride(), _digest(shard)) for shard in shards]
+    return (tensor.dtype, tuple(tensor.shape), tensor.stride(), placements, *locals_)
 
 
 def _digest(tensor: torch.Tensor) -> str:
     flat = tensor.detach().contiguous().flatten().view(torch.uint8)
     return hashlib.blake2b(flat.numpy().tobytes(), digest_size=8).hexdigest()
-
-
-def new_tensors_alive() -> Counter[str]:
-    """Count every tensor that Python knows and that was not frozen, by type and shape."""
-    return Counter(
-        f"{type(thing).__name__}{tuple(thing.shape)}"
-        for thing in gc.get_objects()
-        if issubclass(type(thing), torch.Tensor)
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -56,16 +56,6 @@ def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (*outer, type(local), local.dtype, _plain(local.shape), strides, lazy)
 
 
-def versions(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the version counters of a tensor and of its local."""
-    return () if tensor.is_inference() else (tensor._version, local_of(tensor)._version)
-
-
-def autograd(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what autograd knows of a tensor."""
-    return tensor.requires_grad, tensor.is_leaf, type(tensor.grad_fn).__name__, tensor._is_view()
-
-
 def gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the gradient of a leaf; torch warns of those of others."""
     return tensor.grad if tensor.is_leaf else None
@@ -80,8 +70,8 @@ def seen(value: Any) -> Any:
     return {
         "contents": contents(value),
         "layout": layout(value),
-        "versions": versions(value),
-        "autograd": autograd(value),
+        "versions": () if value.is_inference() else (value._version, local_of(value)._version),
+        "autograd": (value.requires_grad, value.is_leaf, type(value.grad_fn).__name__, value._is_view()),
         "grad": seen(gradient(value)),
     }
 
@@ -118,25 +108,13 @@ def living() -> Counter[str]:
 
     Those that the propagator computes shapes with are left out: torch leaves them in cycles of its own.
     """
-    return Counter(map(_kind, _tensors(gc.get_objects())))
-
-
-def _tensors(objects: list[Any]) -> Iterator[torch.Tensor]:
-    for value in objects:
-        if issubclass(type(value), torch.Tensor) and not _is_fake(value):
-            yield value
+    tensors = (value for value in gc.get_objects() if issubclass(type(value), torch.Tensor))
+    return Counter(type(tensor).__name__ for tensor in tensors if not _is_fake(tensor))
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:
-    return "Fake" in type(tensor).__name__ or tensor.device.type == "meta" or _is_fake_inside(tensor)
-
-
-def _is_fake_inside(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, DTensor) and _is_fake(local_of(tensor))
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return type(tensor).__name__
+    is_fake = "Fake" in type(tensor).__name__ or tensor.device.type == "meta"
+    return is_fake or (isinstance(tensor, DTensor) and _is_fake(local_of(tensor)))
 
 
 def _address(value: Any) -> int:

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -22,9 +21,6 @@ from tests.sweep.compare import Compared, compare
 
 SLICES = 32
 ENOUGH = 400  # cases between two full collections: what is frozen is out of reach of the small ones
-
-# Ops whose difference has a reason that docs/limitations.md gives, by their names in torch's database.
-KNOWN: dict[str, str] = {}
 
 
 @contextmanager
@@ -90,33 +86,22 @@ def slices() -> range:
     return range(int(shard) - 1, SLICES, int(shards or 1))
 
 
-def unexplained(compared: Compared) -> list[str]:
-    """Describe the differences that have no reason yet, one a line."""
+def described(compared: Compared) -> list[str]:
+    """Describe the differences, one a line."""
     return [
         f"{one.way}: {one.kind}: {one.case.name}: {_shortened(one.plain)} became {_shortened(one.measured)}"
         for one in compared.differences
-        if one.case.op not in KNOWN
     ]
 
 
-def summary(compared: Compared) -> list[str]:
-    """Say how many cases there were, by way, form and placement, and how many differ in what."""
-    lines = []
-    for title, at in (("way", 0), ("form", 1), ("placed", 2), ("raises", 3)):
-        counts: Counter[str] = Counter()
-        for key, count in compared.cases.items():
-            if title == "way" or key[0] == "capture":
-                counts[str(key[at])] += count
-        lines.append(f"{title}: " + ", ".join(f"{name} {counts[name]}" for name in sorted(counts)))
+def summary(compared: Compared) -> str:
+    """Say how many cases were compared, without what, and how many measured runs differ."""
     different = {(one.way, one.case.name) for one in compared.differences}
-    kinds = Counter(f"{one.way}: {one.kind}" for one in compared.differences)
-    lines.append(f"compared without what two plain runs differ in: {_listed(compared.without)}")
-    lines.append(f"measured runs that differ: {len(different)} ({_listed(kinds)})")
-    return lines
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+    without = ", ".join(f"{name} {count}" for name, count in sorted(compared.without.items()))
+    return (
+        f"{compared.cases} measured runs over torch's op database, {len(different)} of which differ; "
+        f"not compared is what two plain runs differ in: {without}"
+    )
 
 
 def _shortened(value: object) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from tests.sweep import compare
 from tests.sweep.cases import OPS, Case, cases, sample_of
 from tests.sweep.compare import Compared, EmptyMode
 from tests.sweep.programs import Program
-from tests.sweep.sweeping import KNOWN, quiet, summary
+from tests.sweep.sweeping import quiet
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -32,8 +30,8 @@ def naive(program: Program, ops: list[str]) -> Any:
 
 def hoarding(program: Program, ops: list[str]) -> Any:
     """Keep the result."""
-    KEPT.append(compare.run_plainly(program, ops))
-    return KEPT[-1]
+    KEPT[:] = [compare.run_plainly(program, ops)]
+    return KEPT[0]
 
 
 def swallowing(program: Program, ops: list[str]) -> Any:
@@ -49,12 +47,6 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError("no strategy")
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
-    yield
-    KEPT.clear()
-
-
 def kinds(case: Case, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, way: compare.Way) -> set[str]:
     """Compare one case with a way to measure it; return the kinds of what differs."""
     monkeypatch.setattr(compare, "MEASURED", {"capture": way})
@@ -63,7 +55,7 @@ def kinds(case: Case, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, way: co
     assert sample is not None
     with quiet():
         compare.compare(case, sample, mesh, compared)
-    assert compared.cases.total() == 1
+    assert compared.cases == 1
     return {one.kind for one in compared.differences}
 
 
@@ -77,24 +69,20 @@ def test_a_plain_run_differs_in_nothing_from_another(
 
 
 @pytest.mark.parametrize(
-    ("op", "form", "found"),
+    ("op", "form", "way", "found"),
     [
-        ("exp", "in place", {"values", "versions"}),
-        ("add", "out", {"versions"}),
-        ("add", "backward", {"gradients"}),
-        ("uniform", "forward", {"random", "warnings"}),
+        ("exp", "in place", naive, {"values", "versions"}),
+        ("add", "out", naive, {"versions"}),
+        ("add", "backward", naive, {"gradients"}),
+        ("uniform", "forward", naive, {"random", "warnings"}),
+        ("add", "forward", hoarding, {"alive after"}),
     ],
 )
-def test_a_naive_repetition_is_found(
-    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, op: str, form: str, found: set[str]
+def test_a_careless_measurement_is_found(
+    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, op: str, form: str, way: compare.Way, found: set[str]
 ) -> None:
-    case = Case(op, torch.float32, 0, form, "replicated")
-    assert found <= kinds(case, mesh, monkeypatch, naive)
-
-
-def test_tensors_that_stay_alive_are_found(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case("add", torch.float32, 0, "forward", "replicated")
-    assert kinds(case, mesh, monkeypatch, hoarding) == {"alive after"}
+    assert found <= kinds(Case(op, torch.float32, 0, form, "replicated"), mesh, monkeypatch, way)
+    KEPT.clear()
 
 
 def test_an_exception_that_gets_lost_is_found(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,16 +96,3 @@ def test_cases_are_many_each_has_one_name_and_the_order_is_fixed() -> None:
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) > 18_000
     assert names == [case.name for case in cases()]
-
-
-def test_the_docs_give_the_reason_of_each_op_that_may_differ() -> None:
-    limitations = (Path(__file__).parents[2] / "docs" / "limitations.md").read_text()
-    for op, reason in KNOWN.items():
-        assert f"`{op}`" in limitations, (op, reason)
-
-
-def test_the_figures_of_a_sweep_name_ways_forms_and_placements() -> None:
-    compared = Compared()
-    compared.cases["capture", "out", "sharded", False] += 2
-    compared.cases["call", "out", "sharded", False] += 2
-    assert summary(compared)[:3] == ["way: call 2, capture 2", "form: out 2", "placed: sharded 2"]
