@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from itertools import chain
 from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
@@ -188,25 +189,17 @@ class Compared:
     is_gate: bool = False
 
     def __getitem__(self, label: str) -> VariantResult:
-        return VariantResult(self, self.known(label))
+        __tracebackhide__ = True
+        if label not in self.labels:
+            valid = ", ".join(map(escape_controls, self.labels))
+            raise CompareError(f"compare {self.name!r} has no variant {shown(label)}; valid: {valid}")
+        return VariantResult(self, label)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.labels)
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def known(self, label: str) -> str:
-        """Give a label back; one that no variant has is an error."""
-        __tracebackhide__ = True
-        if label not in self.labels:
-            valid = ", ".join(map(escape_controls, self.labels))
-            raise CompareError(f"compare {self.name!r} has no variant {shown(label)}; valid: {valid}")
-        return label
-
-    def of(self, label: str) -> ComparedVariant | None:
-        """Give what was measured of a variant; None where nothing was."""
-        return next((variant for variant in self.variants if variant.label == label), None)
 
     def __str__(self) -> str:
         told = [f"{one.label}: {one.to_first or '1'}" for one in self.variants]
@@ -226,16 +219,19 @@ class VariantResult:
     label: str
 
     @property
+    def measured(self) -> ComparedVariant | None:
+        """What was measured of it; None where nothing was."""
+        return next((one for one in self.compared.variants if one.label == self.label), None)
+
+    @property
     def counts(self) -> CallCounts:
         """What one call makes the dispatcher do; all 0 where nothing was counted."""
-        variant = self.compared.of(self.label)
-        return (variant and variant.counts) or CallCounts()
+        return (self.measured and self.measured.counts) or CallCounts()
 
     @property
     def median_ns(self) -> float | None:
         """Median of its rounds in nanoseconds; None where nothing was measured."""
-        variant = self.compared.of(self.label)
-        return variant.measurement.median_ns(State.CALL) if variant else None
+        return self.measured.measurement.median_ns(State.CALL) if self.measured else None
 
     def ratio_to(self, other: str) -> Ratio | None:
         """Give how many times as long it takes as another variant; None where that is not known.
@@ -250,9 +246,9 @@ class VariantResult:
             CompareError: there is no such variant, or it is this one.
         """
         __tracebackhide__ = True
-        if self.compared.known(other) == self.label:
+        one, against = self.measured, self.compared[other].measured
+        if other == self.label:
             raise CompareError(f"{self.label!r} is held against itself: name another variant")
-        one, against = self.compared.of(self.label), self.compared.of(other)
         return ratio_of(one, against) if one and against else None
 
     def faster_than(self, other: str, by: float = 0.0) -> Claim:
@@ -311,9 +307,9 @@ class VariantResult:
         return Claim(holds, f"{pair}: {found}; {claimed} asks for all of it {wanted}")
 
     def _why_not_measured(self, other: str) -> str:
-        either = [self.compared.of(label) for label in (self.label, other)]
-        silent = [one.measurement for one in either if one and not one.samples]
-        notes = dict.fromkeys(note for measurement in silent for note in measurement.notes)
+        either = (self.measured, self.compared[other].measured)
+        silent = (one.measurement.notes for one in either if one and not one.samples)
+        notes = dict.fromkeys(chain.from_iterable(silent))
         return self.compared.why_not or "; ".join(notes) or "there are too few rounds"
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_dtdispatch.core.environment import World
-from pytest_dtdispatch.core.parsing import read_choice, read_mesh, read_names
+from pytest_dtdispatch.core.parsing import read_choice, read_given, read_mesh, read_names
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import MeshError, RanksError, first_said
 from pytest_dtdispatch.meshes.place import REAL, Place, choose_place, group_backend
 from pytest_dtdispatch.ranks.exchange import Exchange, join
@@ -201,9 +200,12 @@ def fake_mesh(
         8
     """
     __tracebackhide__ = True
-    shape = _read("mesh", mesh, read_mesh)
-    names = None if dim_names is None else _read("dim_names", dim_names, read_names)
-    place = choose_place(shape, _read("device", device, lambda value: read_choice(value, DEVICES)), "fake")
+    shape = read_given("fake_mesh: mesh", mesh, read_mesh, MeshError)
+    names = None
+    if dim_names is not None:
+        names = read_given("fake_mesh: dim_names", dim_names, read_names, MeshError)
+    on = read_given("fake_mesh: device", device, lambda value: read_choice(value, DEVICES), MeshError)
+    place = choose_place(shape, on, "fake")
     if dist.is_initialized():
         raise MeshError(
             f"fake_mesh: a process group is open ({dist.get_backend()}, {dist.get_world_size()} ranks): "
@@ -214,10 +216,3 @@ def fake_mesh(
         yield owner.mesh(place, names)
     finally:
         owner.close()
-
-
-def _read(name: str, value: Any, read: Callable[[Any], Any]) -> Any:
-    try:
-        return read(value)
-    except ValueError as error:
-        raise MeshError(f"fake_mesh: {name}={shown(value)} is not {error}") from None
