@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.report.run import read_run
-from tests.plugin_runs import IMPORTS, assert_says_once, benchmarks_of, measure, run, text_of
+from tests.plugin_runs import IMPORTS, assert_passed, assert_says_once, benchmarks_of, measure, run, text_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -62,8 +62,10 @@ def nothing_stays_registered(pytester: pytest.Pytester) -> Iterator[None]:
     KINDS.update(kinds)
 
 
-def test_a_sampler_goes_to_the_table_the_files_and_the_expected_results(pytester: pytest.Pytester) -> None:
-    result = measure(pytester, METRIC, "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json")
+def test_a_sampler_goes_to_the_table_the_files_and_the_gates(pytester: pytest.Pytester) -> None:
+    rounds = ("--dtdispatch-rounds=10", "--dtdispatch-repeat=1", "--dtdispatch-max-time=9")
+    files = ("--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json", "--benchmark-save=base")
+    result = measure(pytester, METRIC, *rounds, *files)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
@@ -73,37 +75,28 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_expected_results(pytester
             "  1 of 1 rows are proved *",
         ]
     )
-    saved = json.loads((pytester.path / "rows.json").read_text())
+    saved = json.loads(Path("rows.json").read_text())
     assert saved["machine_info"]["dtdispatch"]["metric"] == "thread-cpu"
     rows = {row["fullname"]: row for row in saved["benchmarks"]}
     assert rows.keys() == {f"{MUL}::miss", f"{MUL}::hit"}
     assert 0 < rows[f"{MUL}::hit"]["stats"]["median"] < SLEEP_S
     assert rows[f"{MUL}::hit"]["options"]["timer"] == "thread-cpu"
-    results = (pytester.path / "results.csv").read_text().splitlines()
-    assert [line.rpartition(",")[0] for line in results] == [
-        f"{MUL},thread_cpu_hit_ns",
-        f"{MUL},thread_cpu_miss_ns",
-    ]
-    expected = pytester.path / "expected.csv"
-    expected.write_text(f"{MUL},thread_cpu_hit_ns,1,0.1\n")
+    names = [line.rpartition(",")[0] for line in Path("results.csv").read_text().splitlines()]
+    assert names == [f"{MUL},thread_cpu_hit_ns", f"{MUL},thread_cpu_miss_ns"]
+    Path("expected.csv").write_text(f"{MUL},thread_cpu_hit_ns,1,0.1\n")
     result = measure(pytester, METRIC, "--dtdispatch-expected=expected.csv")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"regressed {MUL}" in text_of(result)
     assert "thread_cpu_hit_ns 1 +-10 %, quietest block: found" in text_of(result)
-    expected.write_text(f"{MUL},thread_cpu_hit_ns,{10**7},0.999\n")
-    assert measure(pytester, METRIC, "--dtdispatch-expected=expected.csv").ret == pytest.ExitCode.OK
-
-
-def test_a_sampler_is_judged_against_a_saved_run_of_its_own_alone(pytester: pytest.Pytester) -> None:
-    rounds = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=1", "--dtdispatch-max-time=9")
-    saving = "--benchmark-save=base"
-    gate = ("--benchmark-compare=0001", "--dtdispatch-fail=median:10000%")
-    assert run(pytester, *rounds, METRIC, saving).ret == pytest.ExitCode.OK
-    result = run(pytester, *rounds, METRIC, *gate)
-    assert result.ret == pytest.ExitCode.OK, text_of(result)
-    assert "gate: passed against " in text_of(result)
-    for flags in ((), ("--dtdispatch-any-machine",)):
-        result = run(pytester, *rounds, *gate, *flags)
+    Path("expected.csv").write_text(f"{MUL},thread_cpu_hit_ns,{10**7},0.999\n")
+    gates = (
+        "--dtdispatch-expected=expected.csv",
+        "--benchmark-compare=0001",
+        "--dtdispatch-fail=median:10000%",
+    )
+    assert_passed(measure(pytester, METRIC, *rounds, *gates), "gate: passed against ")
+    for flags in ((), ("--dtdispatch-any-machine",)):  # it is judged against a run of its own alone
+        result = measure(pytester, *rounds, *gates[1:], *flags)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert "mismatched metric: thread-cpu then, time now" in text_of(result)
 
@@ -143,18 +136,14 @@ COUNTS = """
 
 def test_a_sampler_of_counts_has_whole_numbers_and_no_rows_of_times(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(COUNTS)
-    flags = (
-        "--dtdispatch-metric=readings",
-        "--dtdispatch-export=csv:results.csv",
-        "--benchmark-json=rows.json",
-    )
-    result = measure(pytester, *flags)
+    metric = "--dtdispatch-metric=readings"
+    result = measure(pytester, metric, "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["  mul * 1 *", "  1 of 1 rows are proved *"])
     assert "Readings: the least of the calls that were counted." in text_of(result)
     assert Path("results.csv").read_text() == f"{MUL},readings,1\n"
     assert benchmarks_of(Path("rows.json")) == []
-    result = run(pytester, "--dtdispatch", *flags[:1], "--dtdispatch-nproc=2")
+    result = measure(pytester, metric, "--dtdispatch-nproc=2")
     assert "readings are taken in one process, as only times are merged over ranks" in text_of(result)
 
 

@@ -56,22 +56,30 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_table_has_a_line_a_signature_below_its_test(pytester: pytest.Pytester) -> None:
+def test_the_table_has_a_line_a_signature_below_its_test_in_colour_or_plain(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(test_ten=TEN_LINES)
-    title, head, test, line, proved, *legend = measured_section(pytester)
+    plain = measured_section(pytester, "--color=no")
+    title, head, test, line, proved, *legend = plain
     assert title.strip("= ") == "dtdispatch"
-    assert re.fullmatch(
-        r"  signature +miss [mu]s +\+-% +hit [mun]s +\+-% +local [mun]s +overhead [mun]s +miss/hit +samples"
-        r"(  mark)?",
-        head,
-    )
+    units = r"miss [mu]s +\+-% +hit [mun]s +\+-% +local [mun]s +overhead [mun]s"
+    assert re.fullmatch(rf"  signature +{units} +miss/hit +samples(  mark)?", head)
     assert test == "test_ten.py::test_add (dispatch from below autograd)"
     assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{7}} +2\+6( +noisy)?", line)
     assert proved == "  1 of 1 rows are proved by the cache counters"
     assert "overhead: hit - local" in " ".join(legend)
+    assert not any(COLOR.search(line) for line in plain)
+    coloured = measured_section(pytester, "--color=yes")
+    assert f"\x1b[32m{proved}\x1b[0m" in "\n".join(coloured)
+    to_proof = slice(5)  # what comes after depends on how busy the machine is
+    first_words = [COLOR.sub("", line).split()[0] for line in coloured[to_proof]]
+    assert first_words == [line.split()[0] for line in plain[to_proof]]
 
 
-def test_verbose_adds_rounds_calls_and_why_there_is_no_local_row(pytester: pytest.Pytester) -> None:
+def test_verbosity_adds_rounds_and_reasons_and_takes_the_legend_and_the_table(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(SEVERAL)
     brief = "\n".join(measured_section(pytester))
     assert "no local row" not in brief
@@ -80,27 +88,12 @@ def test_verbose_adds_rounds_calls_and_why_there_is_no_local_row(pytester: pytes
     assert re.search(r"calls +share % .* samples\b|    samples 2\+6", verbose)
     assert re.search(r"samples +rounds|    (samples 2\+6, )?rounds 2\b", verbose)
     assert "no local row: " in verbose
-
-
-def test_quiet_leaves_out_the_legend_and_very_quiet_the_table(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
     quiet = measure(pytester, "--benchmark-quiet", "-q").outlines
-    assert "  1 of 1 rows are proved by the cache counters" in quiet
+    assert any(" are proved by the cache counters" in line for line in quiet)
     assert not any("Quietest blocks:" in line for line in quiet)
     silent = measure(pytester, "--benchmark-quiet", "-qq").outlines
-    assert "signatures and calls measured: 1" in silent
+    assert any(line.startswith("signatures and calls measured: ") for line in silent)
     assert not any("proved" in line for line in silent)
-
-
-def test_colour_marks_what_is_proved_and_nothing_without_colour(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
-    plain = measured_section(pytester, "--color=no")
-    assert not any(COLOR.search(line) for line in plain)
-    coloured = measured_section(pytester, "--color=yes")
-    assert any("\x1b[32m  1 of 1 rows are proved by the cache counters\x1b[0m" in line for line in coloured)
-    to_proof = slice(5)  # what comes after depends on how busy the machine is
-    first_words = [COLOR.sub("", line).split()[0] for line in coloured[to_proof]]
-    assert first_words == [line.split()[0] for line in plain[to_proof]]
 
 
 @pytest.mark.parametrize(
