@@ -68,12 +68,19 @@ class ThreadState(threading.local):
     def __init__(self, keys: Iterator[int], caches: ShardingCaches) -> None:
         self.key = next(keys)  # the system gives the number of a dead thread to a new one
         self._caches = caches
-        self._lap = self._told = self._hits_before = self._hits = 0
+        self._lap = self._told = 0
+        # Hits and misses of the native cache: before the step, and when they were last read.
+        self._before = self._stats = (0, 0)
 
     def begin(self, lap: int) -> None:
         """Begin a step in the thread that runs it."""
-        self._hits = self._caches.native_stats()[0]
+        self._stats = self._caches.native_stats()
         self._enter(lap)
+
+    def native(self) -> tuple[int, int]:
+        """Hits and misses of the native cache in this step, those before it was cleared among them."""
+        hits, misses = self._caches.native_stats()
+        return hits - self._before[0], misses - self._before[1]
 
     def tell(self, lap: int) -> CallPlace:
         """Tell of a call that was no hit of the native cache; return where it was made."""
@@ -84,18 +91,18 @@ class ThreadState(threading.local):
     def last_call(self, lap: int) -> CallPlace:
         """Return where the latest call was made."""
         self._enter(lap)
-        self._hits = self._caches.native_stats()[0]
-        return CallPlace(self.key, self._hits - self._hits_before + self._told - 1, self.clears)
+        self._stats = self._caches.native_stats()
+        return CallPlace(self.key, self._stats[0] - self._before[0] + self._told - 1, self.clears)
 
     def cleared(self) -> None:
         """Note that the native cache is about to be cleared, and what it counts with it."""
-        self._hits_before -= self._caches.native_stats()[0]
-        self._hits = 0
+        hits, misses = self.native()
+        self._before, self._stats = (-hits, -misses), (0, 0)
         self.clears += 1
 
     def _enter(self, lap: int) -> None:
         if lap != self._lap:
-            self._lap, self._told, self._hits_before = lap, 0, self._hits
+            self._lap, self._told, self._before = lap, 0, self._stats
 
 
 STATM = Path("/proc/self/statm")
@@ -325,7 +332,7 @@ class StepCounter:
 
     def _counted(self) -> StepCounts:
         """Return what was counted in this lap, less growth; what it was read from is not held any more."""
-        native_hits, native_misses = self._native_since()
+        native_hits, native_misses = self._thread.native()
         propagated = [entry for entry in self._log if isinstance(entry, _Propagated)]
         self._check(native_misses, propagated)
         native_entries = sum(one.asked is QueriedCache.NATIVE and not one.error for one in propagated)
@@ -346,8 +353,6 @@ class StepCounter:
         self._places.begin_step()
         self._log.clear()
         self._python_hits = self._python_misses = self._unpropagated = 0
-        self._native_before_clear = (0, 0)
-        self._native = self._caches.native_stats()
 
     # What a watcher is told of: each method is given a function of torch, and calls it.
 
@@ -388,9 +393,6 @@ class StepCounter:
 
     def on_native_clear(self, clear: Function) -> None:
         """Keep what the counters show, which go with the cache."""
-        if self._thread.key == self._home:
-            self._native_before_clear = self._native_since()
-            self._native = (0, 0)
         self._thread.cleared()
         clear()
 
@@ -427,12 +429,6 @@ class StepCounter:
         nested, thread.nested = thread.nested, 0
         at, place = thread.tell(self._lap), self._places.here()
         self._log.append(_Propagated(schema, asked, nested, error, at, place))
-
-    def _native_since(self) -> tuple[int, int]:
-        """Hits and misses of the native cache in this lap, those before it was cleared among them."""
-        hits, misses = self._caches.native_stats()
-        hits_before_clear, misses_before_clear = self._native_before_clear
-        return hits - self._native[0] + hits_before_clear, misses - self._native[1] + misses_before_clear
 
     def _check(self, native_misses: int, propagated: Sequence[_Propagated]) -> None:
         """Compare what was seen with torch's own counter, which belongs to this thread."""

@@ -40,17 +40,11 @@ class LoopCounter(StepCounter):
 
         It is what most steps are: a watch must not cost what they take.
         """
-        stats, before = self._caches.native_stats(), self._native
-        if self._log or self.is_looking or stats[1] != before[1] or stats[0] < before[0]:
+        hits, misses = self._thread.native()
+        if self._log or self.is_looking or misses or hits < 0 or self._caches.entries() != self._entries:
             return None
-        if any(self._native_before_clear) or self._caches.entries() != self._entries:
-            return None
-        calls = stats[0] - before[0] + self._python_hits + self._unpropagated
-        self._lap += 1
-        self._thread.begin(self._lap)
-        self._places.begin_step()
-        self._native = stats
-        self._python_hits = self._unpropagated = 0
+        calls = hits + self._python_hits + self._unpropagated
+        self._begin()
         return calls
 
     def look(self) -> None:
