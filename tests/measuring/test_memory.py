@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import Figures, Samples, State
-from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import WallClock
@@ -33,20 +31,6 @@ def held() -> Iterator[Callable[[], tuple[int, int]]]:
 
     yield gained
     tracemalloc.stop()
-
-
-def figures(values: tuple[int, ...]) -> Figures:
-    return Figures(1, (Samples(State.HIT, values),))
-
-
-def test_one_row_of_a_million_samples_holds_eight_bytes_of_each(held: Callable[[], tuple[int, int]]) -> None:
-    results = TestResults("test")
-    results.enter_call("row", "4", figures(tuple(range(5_000, 5_000 + MILLION))))
-    assert held()[0] < 9 * MILLION
-    [row] = results.measurements()
-    [hits] = row.samples
-    assert hits.values[:2] == (5_000, 5_001)
-    assert len(hits.ns) == MILLION
 
 
 @pytest.mark.long

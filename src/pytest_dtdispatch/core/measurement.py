@@ -190,7 +190,7 @@ class Samples:
     stat: str = "median"
 
     def __post_init__(self) -> None:
-        for value in self.values:
+        for value in vars(self)["_packed_values"]:  # without a tuple of all of them
             if not self.unit.holds(value):
                 what = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
                 raise ValueError(what.format(value, self.unit.name))
