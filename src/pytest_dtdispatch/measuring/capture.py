@@ -47,91 +47,75 @@ if TYPE_CHECKING:
 MOST_NAMES = 3
 
 
-class OtherThreads:
-    """Notice ops that a capture does not see because they run in a thread of the program's own.
+class UnseenOps:
+    """Notice DTensor ops that an open capture does not see.
 
-    Noticed are propagations, so that a hit costs what it costs: a new thread begins with empty caches, and
-    its first ops propagate. Threads that torch runs for the thread with the capture, as autograd does, have
-    its modes, and are not meant.
+    Of a thread of the program's own propagations are noticed, so that a hit costs what it costs: a new thread
+    begins with empty caches, and its first ops propagate. Threads that torch runs for the thread with the
+    capture, as autograd does, have its modes, and are not meant.
+
+    A mode that was opened inside the capture may decline DTensor ops and let their plain-tensor ops through:
+    a debug mode does. The proof is that a plain-tensor op comes through it after a propagation that no op of
+    the capture made.
     """
 
-    def __init__(self, capture: object) -> None:
+    def __init__(self, capture: object, caches: ShardingCaches) -> None:
         self._capture = capture
+        self._caches = caches
         self._home = threading.get_ident()
-        self._noted: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
+        self._propagated: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
+        self._counted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
+        self._hiding: set[str] = set()
 
     def watched(self) -> AbstractContextManager[None]:
         """Notice them for a while, from the thread that the capture is opened in."""
         self._home = threading.get_ident()
-        self._noted.clear()
-        return noticing_propagations(self._note)
-
-    def found(self) -> tuple[int, int]:
-        """Return how many threads ran ops, and at least how many ops."""
-        return len(self._noted), sum(max(noted.values()) for noted in self._noted.values())
-
-    def warn(self) -> None:
-        """Warn of what was noticed."""
-        if not self._noted:
-            return
-        _, ops = self.found()
-        names = [name for _, name in self._noted]
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        listed = ", ".join(map(repr, names[:MOST_NAMES])) + more
-        warnings.warn(
-            f"DTensor ops ran in {'thread' if len(names) == 1 else 'threads'} {listed} (at least {ops}), "
-            "where no capture was open: they were not measured; "
-            "open the capture in the thread that runs them",
-            DtDispatchWarning,
-            stacklevel=4,
-        )
-
-    def _note(self, looked_up: str) -> None:
-        ident = threading.get_ident()
-        # In this thread too the capture may be open, or be handling an op of it right now.
-        if ident != self._home and all(one is not self._capture for one in (*open_modes(), *_dispatching())):
-            self._noted[ident, threading.current_thread().name][looked_up] += 1
-
-
-class HidingModes:
-    """Notice a mode that was opened inside a capture and hides DTensor ops from it.
-
-    Such a mode declines DTensor ops and lets their plain-tensor ops through: a debug mode does. The
-    proof is that a plain-tensor op comes through it after a propagation that no op of the capture made.
-    """
-
-    def __init__(self, caches: ShardingCaches) -> None:
-        self._caches = caches
-        self._noted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
-        self._hiding: set[str] = set()
+        self._propagated.clear()
+        return noticing_propagations(self._note_propagation)
 
     def note(self) -> None:
         """Note the counters of this thread: an op that the capture saw has ended."""
-        self._noted[threading.get_ident()] = self._counters()
+        self._counted[threading.get_ident()] = self._counters()
 
     def look(self) -> None:
         """Look for a mode that hides the DTensor op to which the plain-tensor op at hand belongs."""
-        if self._noted.get(threading.get_ident(), now := self._counters()) == now:
+        if self._counted.get(threading.get_ident(), now := self._counters()) == now:
             return
         if (mode := next(filter(is_mode_of_program, _dispatching()), None)) is not None:
             self._hiding.add(type(mode).__name__)
 
+    def found(self) -> Unseen:
+        """Return how many threads ran ops, at least how many ops, and which modes hid some."""
+        ops = sum(max(propagated.values()) for propagated in self._propagated.values())
+        return Unseen(len(self._propagated), ops, modes=tuple(sorted(self._hiding)))
+
+    def warn(self) -> None:
+        """Warn of what was noticed."""
+        found, names = self.found(), [name for _, name in self._propagated]
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        listed = (
+            f"{'thread' if len(names) == 1 else 'threads'} {', '.join(map(repr, names[:MOST_NAMES]))}{more}"
+        )
+        threads = (
+            f"DTensor ops ran in {listed} (at least {found.ops}), where no capture was open: "
+            "they were not measured; open the capture in the thread that runs them"
+        )
+        modes = (
+            f"{mode} was opened inside the capture and hides DTensor ops from it: "
+            f"open a capture inside {mode}, by TimeCaptureMode or dtdispatch.capture()"
+            for mode in found.modes
+        )
+        for message in (*[threads] * bool(names), *modes):
+            warnings.warn(message, DtDispatchWarning, stacklevel=4)
+
     def _counters(self) -> list[tuple[int, int]]:
         return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
 
-    def found(self) -> tuple[str, ...]:
-        """Return the names of modes that hid ops."""
-        return tuple(sorted(self._hiding))
-
-    def warn(self) -> None:
-        """Warn of the modes that were found."""
-        for mode in self.found():
-            warnings.warn(
-                f"{mode} was opened inside the capture and hides DTensor ops from it: "
-                f"open a capture inside {mode}, by TimeCaptureMode or dtdispatch.capture()",
-                DtDispatchWarning,
-                stacklevel=4,
-            )
+    def _note_propagation(self, looked_up: str) -> None:
+        ident = threading.get_ident()
+        # In this thread too the capture may be open, or be handling an op of it right now.
+        if ident != self._home and all(one is not self._capture for one in (*open_modes(), *_dispatching())):
+            self._propagated[ident, threading.current_thread().name][looked_up] += 1
 
 
 @contextmanager
@@ -165,8 +149,7 @@ class DispatchCapture(UnnoticedMode):
         self._ops = tuple(ops)
         self._passed_over: set[str] = set()
         self._caches = ShardingCaches()
-        self._hiding = HidingModes(self._caches)
-        self._others = OtherThreads(self)
+        self._unseen = UnseenOps(self, self._caches)
         self._measuring = Measuring("a capture is open")
 
     def __enter__(self) -> Self:
@@ -181,11 +164,11 @@ class DispatchCapture(UnnoticedMode):
 
     def _open(self) -> None:
         self._measuring.__enter__()
-        self._measuring.held.enter_context(self._others.watched())
+        self._measuring.held.enter_context(self._unseen.watched())
         self._measuring.held.enter_context(innermost_in_local_mode(self))
         self._measuring.held.enter_context(self.watching_more())
         super()._open()
-        self._hiding.note()
+        self._unseen.note()
 
     def _close(self) -> list[str]:
         try:
@@ -195,15 +178,14 @@ class DispatchCapture(UnnoticedMode):
 
     def _closed(self, left_open: list[str], has_raised: bool) -> None:
         __tracebackhide__ = True
-        self.on_unseen(Unseen(*self._others.found(), modes=self._hiding.found()))
+        self.on_unseen(self._unseen.found())
         if has_raised:
             return
         if not self._measuring.is_of_this_thread():
             raise CaptureError(
                 f"the capture was opened in thread {self._measuring.thread.name!r}: close it there"
             )
-        self._others.warn()
-        self._hiding.warn()
+        self._unseen.warn()
         if left_open:
             raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
 
@@ -215,13 +197,13 @@ class DispatchCapture(UnnoticedMode):
             return NotImplemented  # its own dispatch comes down to ops on the DTensors inside, seen here
         on_dtensors = has_dtensor(leaves)
         if not on_dtensors:
-            self._hiding.look()
+            self._unseen.look()
         try:
             if on_dtensors and (not self._ops or self._is_asked_for(op_name(func))):
                 return self.on_op(call)
             return self.on_passed_over(call) if on_dtensors else call.run()
         finally:
-            self._hiding.note()
+            self._unseen.note()
 
     def _is_asked_for(self, name: str) -> bool:
         if any(fnmatchcase(name, op) for op in self._ops):
@@ -397,7 +379,7 @@ class SignatureCapture(DispatchCapture):
         """Make a conversion, and measure it where its signature is new."""
         __tracebackhide__ = True
         result, ran = run_conversion(call)
-        self._hiding.note()
+        self._unseen.note()
         if self._ops and not self._is_asked_for(call.name):
             self._results.calls_passed_over += 1
             return result
@@ -409,7 +391,7 @@ class SignatureCapture(DispatchCapture):
         self._begin(signature)
         ran.settle()
         self._enter(signature, ran.measure(self._plans, self._plan), ran.took_ns)
-        self._hiding.note()
+        self._unseen.note()
         return result
 
     def _begin(self, signature: Signature) -> None:

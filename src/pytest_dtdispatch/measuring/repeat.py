@@ -46,6 +46,7 @@ from pytest_dtdispatch.torchapi.ops import (
 )
 from pytest_dtdispatch.torchapi.tensors import (
     local_of,
+    mesh_among,
     release_of,
     tensor_traits,
     unwaited,
@@ -416,7 +417,17 @@ def _in_terms_of_plans(ran: str, figures: Figures) -> Figures:
 
 
 class WriteWatch(UnnoticedMode):
-    """Tell of every tensor that a callable is about to write to, less those that it makes itself."""
+    """See what a callable is about to write to, less what it makes itself, and what else is to be put back.
+
+    Args:
+        replay: notes random states and gradients of what takes part.
+        save: is given each tensor right before it is written to.
+        collectives: is given the outputs of those that run.
+
+    Attributes:
+        why_not_repeatable: of the first op that cannot be.
+        mesh: of the first DTensor.
+    """
 
     def __init__(
         self,
@@ -426,10 +437,10 @@ class WriteWatch(UnnoticedMode):
     ) -> None:
         super().__init__()
         self.why_not_repeatable = ""
-        self._replay = replay
-        self._save = save
-        self._collectives = collectives  # is given the outputs of those that run
+        self.mesh: Any = None
+        self._replay, self._save, self._collectives = replay, save, collectives
         self._created: set[Any] = set()
+        self._visited: dict[int, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
@@ -454,28 +465,15 @@ class WriteWatch(UnnoticedMode):
 
     def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
         """Look at an op that is about to run."""
+        if self.mesh is None:
+            self.mesh = mesh_among(tensors)
+        self._replay.random.watch(call.leaves())
+        for leaf in (leaf for tensor in tensors for leaf in leaves_behind(tensor, self._visited)):
+            self._replay.gradients.note(leaf)
         for tensor in call.written():
             if not keys_of(tensor) <= self._created:
                 self.why_not_repeatable = self.why_not_repeatable or call.why_not_repeatable()
                 self._save(tensor)
-
-
-class CallWatch(WriteWatch):
-    """Save what the program's own call is about to change, as it comes by; see which mesh it runs on."""
-
-    def __init__(self, replay: Replay) -> None:
-        super().__init__(replay, replay.save)
-        self.mesh: Any = None
-        self._visited: dict[int, Any] = {}
-
-    def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
-        if self.mesh is None:
-            self.mesh = next((t.device_mesh for t in tensors if isinstance(t, DTensor)), None)
-        self._replay.random.watch(call.leaves())
-        for tensor in tensors:
-            for leaf in leaves_behind(tensor, self._visited):
-                self._replay.gradients.note(leaf)
-        super()._before(call, tensors)
 
 
 def threads_note(threads: int) -> str:
@@ -505,7 +503,7 @@ def run_call(
     with without_outer_modes():
         replay = Replay(tree_leaves(args), Storages())
     first_args = given_arguments(args, setup)
-    with CallWatch(replay) as watch:
+    with WriteWatch(replay, replay.save) as watch:
         result, _ = _made(replay, fn, first_args, {})
 
     def prepare() -> tuple[Any, ...]:
@@ -529,7 +527,7 @@ def run_call(
     return result, ran
 
 
-def _settled(ran: RanCall, watch: CallWatch) -> bool:
+def _settled(ran: RanCall, watch: WriteWatch) -> bool:
     """Save what the program's call left behind, then what it kept and a first repetition writes to.
 
     Tells whether a repetition leaves collectives that its result does not show.

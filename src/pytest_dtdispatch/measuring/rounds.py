@@ -37,21 +37,11 @@ class ProvedCall(NamedTuple):
     hits: int
     misses: int
 
-    def why_no_miss(self, was_clear: bool, not_propagated: str) -> str:
-        """Return why it is no miss of cleared caches; empty where it is one."""
-        if not was_clear:
-            return NOT_COLD
-        return "" if self.misses else not_propagated
-
     def why_no_hit(self, others_missed: bool) -> str:
         """Return why it is no hit; empty where it is one."""
         if others_missed or self.misses:
             return PROPAGATED_AGAIN
         return "" if self.hits else NO_COUNTER_MOVED
-
-    def why_not_unpropagated(self) -> str:
-        """Return why it is no call that asks no propagator; empty where it is one."""
-        return A_COUNTER_MOVED if self.hits or self.misses else ""
 
 
 def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
@@ -392,7 +382,8 @@ class Rounds:
                 warmup = 0 if taken else schedule.warmup_misses(more)
                 calls = proved((yield subject, self._meter, prepare, self._read_all, warmup + more))
                 for call, was_clear in zip(calls[warmup:], is_clear[warmup:], strict=True):
-                    self._recorder.record(state, call.sample, call.why_no_miss(was_clear, self._why_no_miss))
+                    why_not = "" if call.misses else self._why_no_miss
+                    self._recorder.record(state, call.sample, why_not if was_clear else NOT_COLD)
                 is_clear.clear()
                 taken += more
         return taken
@@ -409,8 +400,10 @@ class Rounds:
             misses = moved(before, self._read_all())[1]
             others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
             for call in calls:
-                is_hit = state is State.HIT
-                why_not = call.why_no_hit(others_missed) if is_hit else call.why_not_unpropagated()
+                if state is State.HIT:
+                    why_not = call.why_no_hit(others_missed)
+                else:
+                    why_not = A_COUNTER_MOVED if call.hits or call.misses else ""
                 self._recorder.record(state, call.sample, why_not)
 
     def _calls(self, subject: Subject, meter: Meter, count: int) -> Blocks[list[ProvedCall]]:
