@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.measuring.call import dtype_text, placement_text
-from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
 from tests.probes import needs_rule
 
 pytestmark = pytest.mark.torch
@@ -118,14 +116,6 @@ def test_two_calls_that_differ_in_a_plain_number_share_a_row(shard: Make, captur
     a = shard(8, 8)
     [add] = capture(lambda: (a + 1.5, a + 2.5)).values()
     assert add.calls == 2
-
-
-def test_placements_of_each_mesh_dimension_stand_side_by_side(
-    group_owner: ProcessGroupOwner, capture: Capture
-) -> None:
-    mesh = group_owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
-    a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(1), Replicate()])
-    assert labels(capture, lambda: a * 2) == ["mul.Tensor(f32[8,8]S1R)@2x4"]
 
 
 class Odd(Shard):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 from torch.distributed.tensor import Replicate
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.guard import Setup
@@ -22,7 +23,6 @@ from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes,
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.measuring.runs import Make, NamingMode, measured_call
-from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = pytest.mark.torch
 
@@ -163,34 +163,6 @@ def a_retained_gradient_is_accumulated_once(shard: Make, call: Call) -> Any:
     return a.grad, doubled.grad
 
 
-def test_a_graph_that_can_be_walked_once_is_walked_by_the_program(shard: Make) -> None:
-    a = shard(8, 8, requires_grad=True)
-    loss = (a * a).sum()
-    _, figures = measure(loss.backward)
-    assert torch.equal(a.grad.to_local(), 2 * a.detach().to_local())
-    assert len(figures.notes) == 1
-    assert figures.notes[0].startswith(
-        "repeating it raised RuntimeError: Trying to backward through the graph"
-    )
-    assert counts(figures) == {}
-
-
-@program
-def parameters_and_their_optimizer_take_one_step(shard: Make, call: Call) -> Any:
-    weight = torch.nn.Parameter(shard(8, 8))
-    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
-    for _ in range(2):  # the first step makes the momentum buffers, which then exist
-        (weight * weight).sum().backward()
-        optimizer.step()
-
-    def step() -> None:
-        (weight * weight).sum().backward()
-        optimizer.step()
-
-    call(step)
-    return weight.detach(), weight.grad, optimizer.state[weight]["momentum_buffer"]
-
-
 @program
 def running_statistics_are_updated_once(shard: Make, call: Call) -> Any:
     a, layer, batch = shard(8, 8), torch.nn.BatchNorm1d(8), torch.rand(4, 8)
@@ -212,23 +184,6 @@ def views_that_ops_of_the_callable_make_are_followed_to_what_they_show(shard: Ma
 
     call(fn)
     return a, plain
-
-
-@needs_that(compiles_once_under_a_mode)
-def test_compiled_code_is_measured_compiled(shard: Make) -> None:
-    graphs = CompileCounter()
-    torch._dynamo.reset()
-    a = shard(8, 8)
-    before = a.to_local().clone()
-
-    def add(x: Any) -> Any:
-        return x.add_(1.0)
-
-    _, figures = measure(torch.compile(add, backend=graphs), a)
-    torch._dynamo.reset()
-    assert graphs.frame_count == 1
-    assert counts(figures) == PROVED
-    assert torch.equal(a.to_local(), before + 1.0)
 
 
 @program
@@ -257,24 +212,166 @@ def a_draw_that_only_a_repetition_makes_leaves_the_random_state_alone(shard: Mak
     return call(fn)
 
 
-def plain_result(fn: Callable[[], Any]) -> Any:
-    return fn()
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "AdamW": lambda parameters: AdamW(parameters, foreach=True),
+    "AdamW one by one": lambda parameters: AdamW(parameters, foreach=False),
+    "AdamW amsgrad": lambda parameters: Adam(parameters, amsgrad=True),
+    "Adagrad": Adagrad,
+    "SGD with momentum": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9),
+    "SparseAdam": SparseAdam,
+}
 
 
-def measured_result(fn: Callable[[], Any]) -> Any:
-    return measure(fn)[0]
+def first_and_second_step(make: Callable[[Any], Optimizer], shard: Make, call: Call) -> Any:
+    """Make the state of an optimizer, of sparse gradients where it is for them, then step again."""
+    table = torch.nn.Embedding(10, 4, sparse=True)
+    is_sparse = make is SparseAdam
+    weight = table.weight if is_sparse else torch.nn.Parameter(shard(8, 8))
+    optimizer = make([weight])
+    ids = torch.tensor([1, 2])
+    (table(ids).sum() if is_sparse else (weight * weight).sum()).backward()
+    for _ in range(2):
+        call(optimizer.step)
+    return weight.detach(), [list(state.values()) for state in optimizer.state.values()]
 
 
-@pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
-def test_a_measured_program_is_left_as_after_one_call(shard: Make, body: Program) -> None:
+PROGRAMS |= {name: partial(first_and_second_step, make) for name, make in OPTIMIZERS.items()}
+
+
+@program
+def a_tensor_that_the_first_call_made_is_as_that_call_left_it(shard: Make, call: Call) -> Any:
+    sums: list[Any] = []
+    source = shard(8, 8)
+
+    def fn() -> None:
+        if not sums:
+            sums.append(torch.zeros_like(source))
+        sums[0].add_(1)
+
+    call(fn)
+    return sums
+
+
+@program
+def versions_are_those_of_one_call(shard: Make, call: Call) -> Any:
+    norm, x = torch.nn.BatchNorm1d(4), torch.rand(8, 4, requires_grad=True)
+    buffer, base = torch.zeros(4), torch.zeros(4)
+
+    def forward() -> torch.Tensor:
+        buffer.add_(1)
+        base[:2].add_(1)
+        loss: torch.Tensor = (x * buffer).sum() + norm(x).sum()
+        return loss
+
+    call(forward).backward()
+    return buffer, base, buffer._version, base._version, x.grad
+
+
+@program
+def a_backward_that_runs_before_a_write_can_be_repeated(shard: Make, call: Call) -> Any:
+    weight = torch.ones(4, requires_grad=True)
+    loss = (weight * weight).sum()
+
+    def fn() -> None:
+        loss.backward(retain_graph=True)
+        with torch.no_grad():
+            weight.add_(1)
+
+    call(fn)
+    return weight.detach(), weight.grad
+
+
+@program
+def a_write_to_overlapping_memory_loses_no_other_write(shard: Make, call: Call) -> Any:
+    expanded, other = torch.zeros(1, 4).expand(3, 4), torch.zeros(3)
+
+    def fn() -> None:
+        expanded.index_put_((torch.tensor([0]),), torch.tensor(1.0))
+        other.add_(1)
+        scratch = torch.rand(3, 1)
+        scratch.squeeze_(1)  # what a call made itself it may reshape
+
+    call(fn)
+    return expanded, other
+
+
+ONCE: dict[str, Program] = {}
+
+
+def runs_once(why: str) -> Callable[[Program], Program]:
+    """List a program whose call runs once, with the reason."""
+
+    def listed(body: Program) -> Program:
+        ONCE[why] = body
+        return body
+
+    return listed
+
+
+SPARSE = "runs once: it writes to a sparse_coo tensor, whose contents cannot be put back"
+
+
+@runs_once(SPARSE)
+def a_sparse_gradient(shard: Make, call: Call) -> Any:
+    table, other = torch.nn.Embedding(10, 4, sparse=True), torch.zeros(3)
+
+    def fn() -> None:
+        other.add_(1)
+        table(torch.tensor([1, 2])).sum().backward()
+
+    fn()
+    call(fn)
+    assert table.weight.grad is not None
+    return table.weight.grad.to_dense(), other
+
+
+@runs_once(f"{SPARSE} ")
+def a_sparse_tensor_that_the_first_call_made(shard: Make, call: Call) -> Any:
+    made: list[torch.Tensor] = []
+
+    def fn() -> None:
+        if not made:
+            made.append(torch.eye(3).to_sparse())
+        made[0].mul_(2)
+
+    call(fn)
+    return made[0].to_dense(), made[0].shape
+
+
+@runs_once("runs once: it changed the layout of a tensor that it wrote to")
+def a_shape_that_changes_in_place(shard: Make, call: Call) -> Any:
+    a = torch.rand(8, 1)
+    return call(lambda: a.squeeze_(1)), a.shape
+
+
+@runs_once("repeating it raised RuntimeError: Trying to backward through the graph")
+def a_graph_that_can_be_walked_once(shard: Make, call: Call) -> Any:
+    a = shard(8, 8, requires_grad=True)
+    call((a * a).sum().backward)
+    return a.grad, a.shape
+
+
+@pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors:UserWarning")
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [*((body, "") for body in PROGRAMS.values()), *((body, why.strip()) for why, body in ONCE.items())],
+    ids=[*PROGRAMS, *(body.__name__ for body in ONCE.values())],
+)
+def test_a_measured_program_is_left_as_after_one_call(shard: Make, body: Program, why: str) -> None:
+    def measured(fn: Callable[[], Any]) -> Any:
+        result, figures = measure(fn)
+        assert [note.startswith(why) for note in figures.notes] == [True] * bool(why), figures.notes
+        assert bool(counts(figures)) is not bool(why)
+        return result
+
     seen = []
-    for call in (plain_result, measured_result):
+    for call in (lambda fn: fn(), measured):
         torch.manual_seed(11)
         leaves = [*tree_leaves(body(shard, call)), torch.get_rng_state()]
         seen.append([local_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
-    plain, measured = seen
-    assert len(plain) == len(measured) > 1
-    for before, after in zip(plain, measured, strict=True):
+    plain, left = seen
+    assert len(plain) == len(left) > 1
+    for before, after in zip(plain, left, strict=True):
         assert torch.equal(before, after) if isinstance(before, torch.Tensor) else before == after
 
 
@@ -326,33 +423,6 @@ def test_a_miss_finds_nothing_that_setup_left_in_the_caches(shard: Make, cold: b
     assert counts(figures) == PROVED | ({State.COLD: ROUNDS} if cold else {})
     misses, hits = (s.median_ns for s in figures.samples if s.state in (State.MISS, State.HIT))
     assert misses > 10 * hits
-
-
-def test_a_callable_that_changes_a_shape_in_place_runs_once(shard: Make) -> None:
-    calls: list[Any] = []
-    a = torch.rand(8, 1)
-
-    def fn() -> Any:
-        calls.append(shard(8, 8) + 1)
-        return a.squeeze_(1)
-
-    result, figures = measure(fn)
-    assert len(calls) == 1
-    assert result is a
-    assert result.shape == (8,)
-    assert figures.notes == ("runs once: it changed the layout of a tensor that it wrote to",)
-
-
-def test_a_callable_may_reshape_what_it_made_itself(shard: Make) -> None:
-    a = shard(8, 8)
-
-    def fn() -> Any:
-        scratch = torch.rand(3, 1)
-        scratch.squeeze_(1)
-        return a + a
-
-    _, figures = measure(fn)
-    assert counts(figures) == PROVED
 
 
 def test_the_device_is_waited_for_where_the_process_uses_one(

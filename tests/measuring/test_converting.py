@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch._dynamo.testing import CompileCounter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -132,39 +131,6 @@ def test_what_an_op_redistributes_is_part_of_its_row_which_names_it(shard: Make)
     found = rows(lambda: a @ b)
     assert list(found) == ["mm.default(f32[8,8]S0, f32[8,8]S0)@4"]
     assert found["mm.default(f32[8,8]S0, f32[8,8]S0)@4"].notes == ("redistributes f32[8,8]S0 -> R",)
-
-
-def training_step(mesh: DeviceMesh) -> Callable[[], list[torch.Tensor]]:
-    """Two steps with every conversion, whose numbers and versions a repetition could change."""
-    torch.manual_seed(5)
-    leaf, weight = torch.rand(4, 8, requires_grad=True), torch.rand(8, 8)
-    ids = torch.arange(4)
-
-    def work() -> list[torch.Tensor]:
-        w = distribute_tensor(weight, mesh, [R]).requires_grad_()
-        table = distribute_tensor(torch.rand(8, 8), mesh, [S(0)])
-        x: Any = DTensor.from_local(leaf, mesh, [S(0)])
-        out: Any = x.redistribute(placements=[R]) @ w
-        looked_up: Any = F.embedding(distribute_tensor(ids, mesh, [R]), table)
-        full = looked_up.redistribute(placements=[R]).to_local()
-        loss = (out * out).full_tensor().sum() + DTensor.from_local(
-            leaf, mesh, [R], run_check=True
-        ).to_local().sum()
-        loss.backward()
-        assert leaf.grad is not None
-        return [loss.detach(), leaf.grad.clone(), full, torch.tensor([weight._version, leaf._version])]
-
-    return lambda: [*work(), *work()]
-
-
-def test_the_program_does_not_notice(computing_mesh: DeviceMesh) -> None:
-    plain = training_step(computing_mesh)()
-    work, book = training_step(computing_mesh), TestResults()
-    with SignatureCapture(book, Plan(2, 3)):
-        found = work()
-    for one, other in zip(plain, found, strict=True):
-        assert torch.equal(one, other)
-    assert not [row.label for row in book.measurements() if row.proof == "not measured"]
 
 
 def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMesh) -> None:

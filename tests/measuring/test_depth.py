@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable
 
-from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import Reader, Rounds, Subject
+from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import WallClock
-
-
-class NoCaches:
-    """Caches that nothing asks: every call is an unpropagated one."""
-
-    def clear(self) -> None:
-        pass
-
-    def clear_cold(self) -> None:
-        pass
-
-    def cold_entries(self) -> int:
-        return 0
-
-    def readers(self) -> tuple[Reader, ...]:
-        return (read_nothing,)
-
-    def counting_uncached(self) -> AbstractContextManager[list[int]]:
-        return nullcontext([0])
-
-
-def read_nothing() -> Sequence[int]:
-    return (0, 0)
+from tests.scripted_bench import Bench
 
 
 def page_faults() -> int:
@@ -45,10 +20,8 @@ def nest(depth: int) -> int:
 
 
 def median_faults_of_a_call() -> float:
-    caches: Any = NoCaches()
     plan = Plan(rounds=1, repeat=20, sampler=WallClock(page_faults))
-    taken = Rounds(Subject(nest, lambda: (10,)), caches, plan).take()
-    [samples] = [samples for samples in taken.samples if samples.state is State.CALL]
+    [samples] = Rounds(Subject(nest, lambda: (10,)), Bench().caches, plan).take().samples
     return samples.median_ns
 
 

@@ -12,7 +12,6 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode, Timing
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi.ops import open_modes
 
 pytestmark = pytest.mark.torch
 
@@ -82,11 +81,3 @@ def test_an_op_that_never_propagates_has_no_miss_and_its_latency_for_a_hit(shard
 def test_a_repeat_count_below_one_is_refused(count: int) -> None:
     with pytest.raises(CaptureError, match=f"repeat_count={count}: at least 1"):
         TimeCaptureMode(repeat_count=count)
-
-
-def test_time_captures_cannot_be_nested() -> None:
-    with TimeCaptureMode():
-        with pytest.raises(CaptureError), TimeCaptureMode():
-            pytest.fail("the inner capture was entered")
-        assert len(open_modes()) == 1
-    assert open_modes() == []

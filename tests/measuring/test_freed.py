@@ -18,7 +18,7 @@ from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import FEW, measured_call
 from tests.plugin_runs import ALONE, MEASURED
-from tests.probes import FSDP_WITHOUT_CUDA, needs
+from tests.probes import FSDP_WITHOUT_CUDA, has
 
 pytestmark = pytest.mark.torch
 
@@ -81,16 +81,6 @@ FRESH_MODELS = """
             assert torch.equal(ours.to_local(), theirs.to_local())
         assert torch.equal(one(made[0][2]), two(made[1][2]))
 """
-
-
-@pytest.mark.slow
-@needs(FSDP_WITHOUT_CUDA)
-def test_fsdp2_models_that_never_ran_end_no_process_and_compute_the_same(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(FRESH_MODELS)
-    result = pytester.runpytest_subprocess(*ALONE, *MEASURED, "--dtdispatch-max-time=0.01")
-    assert result.ret == 0, result.stdout.str()[-2000:]
-    result.assert_outcomes(passed=5)
-    assert "runs once" not in result.stdout.str()
 
 
 READS_WHAT_IS_FREE = """
@@ -156,14 +146,19 @@ READS_WHAT_IS_FREE = """
 
 
 @pytest.mark.slow
-def test_nothing_that_is_free_is_read_or_written(
+def test_nothing_that_is_free_is_read_or_written_and_no_model_of_fsdp2_ends_the_process(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    pytester.makepyfile(READS_WHAT_IS_FREE)
-    result = pytester.runpytest_subprocess(*ALONE, *MEASURED)
-    assert result.ret == 0, result.stdout.str()[-2000:]
+    files = {"test_free": READS_WHAT_IS_FREE}
+    if has(FSDP_WITHOUT_CUDA):
+        files["test_fresh"] = FRESH_MODELS
+    pytester.makepyfile(**files)
+    result = pytester.runpytest_subprocess(*ALONE, *MEASURED, "--dtdispatch-max-time=0.01")
     text = result.stdout.str()
+    assert result.ret == 0, text[-2000:]
+    result.assert_outcomes(passed=5 * len(files))
+    assert text.count("runs once: ") == 4, "of models that never ran none does"
     assert FREED in text
     assert "runs once: its repetition freed the storage of a tensor" in text
     assert "reads: runs once: a later call freed the storage of a tensor" in text

@@ -6,7 +6,6 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -17,7 +16,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
-from tests.measuring.runs import Make, NamingMode, captured
+from tests.measuring.runs import Make
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -45,22 +44,6 @@ def test_of_a_chain_the_last_result_alone_is_alive(mode: Callable[[], Any], shar
             x = getattr(x, name)()
             results.append(weakref.ref(x))
     assert [each() is not None for each in results] == [False] * (len(UNARY) - 1) + [True]
-
-
-def test_backward_runs_no_op_that_it_does_not_run_uncaptured(shard: Make) -> None:
-    def leaves() -> Any:
-        return shard(8, 8, requires_grad=True), shard(8, 8, requires_grad=True)
-
-    def run(w: Any, v: Any) -> None:
-        ((w - v) * 2).sum().backward()
-
-    one, other = leaves(), leaves()
-    with NamingMode() as plain:
-        run(*one)
-    calls: Counter[str] = Counter()
-    for each in captured(lambda: run(*other)).measurements():
-        calls[each.op] += each.calls
-    assert calls == Counter(plain.names)
 
 
 # One process for both: torch is imported once, and their memory is not that of the tests.

@@ -138,37 +138,29 @@ def noted(finder: PlaceFinder, step: Callable[[], None]) -> Places:
     return seen
 
 
-def test_ops_of_forward_are_in_the_innermost_module_that_runs(noted: Places) -> None:
-    assert found(noted, "mm")[:2] == [
-        at("block", "layers.0.inner", "forward"),
-        at("block", "layers.1.inner", "forward"),
-    ]
-    assert found(noted, "exp") == [at("net", "Net", "forward")]
-    assert found(noted, "mse_loss.") == [at("loss", "", "forward")]
-
-
-def test_ops_of_backward_are_where_their_node_was_made(noted: Places) -> None:
-    assert found(noted, "mse_loss_backward") == [at("loss", "", "backward")]
-    assert at("block", "layers.0.inner", "backward") in found(noted, "mm")
-    # The sine's gradient takes a cosine, where the program takes the sine.
-    assert at("block", "layers.0", "backward") in found(noted, "cos")
-    # What prepares backward is in backward, and code of the user's that the engine calls its own place.
-    assert found(noted, "ones_like") == [at("backward call", "", "backward")]
-    assert found(noted, "tanh") == [at("own backward", "Net", "backward")]
-
-
-def test_a_checkpoint_that_is_recomputed_is_in_backward_under_the_names_of_the_whole_model(
-    noted: Places,
-) -> None:
-    assert at("block", "layers.1.inner", "backward") in found(noted, "mm")
-    assert at("block", "layers.1", "backward") in found(noted, "sin")
-
-
-def test_clipping_and_optimizers_are_phases_of_their_own(noted: Places) -> None:
-    assert found(noted, "zero_") == [at("zero_grad", "", "optimizer")]
+def test_each_op_of_a_step_has_its_line_its_module_and_its_phase(noted: Places) -> None:
+    only = {
+        "exp": at("net", "Net", "forward"),
+        "mse_loss.": at("loss", "", "forward"),
+        "mse_loss_backward": at("loss", "", "backward"),
+        # What prepares backward is in backward, and code of the user's that the engine calls its own place.
+        "ones_like": at("backward call", "", "backward"),
+        "tanh": at("own backward", "Net", "backward"),
+        "zero_": at("zero_grad", "", "optimizer"),
+        "log": at("logging", "", "other"),
+    }
+    assert {op: found(noted, op) for op in only} == {op: [place] for op, place in only.items()}
+    for op, module, phase in (
+        ("mm", "layers.0.inner", "forward"),
+        ("mm", "layers.1.inner", "forward"),
+        ("mm", "layers.0.inner", "backward"),
+        ("cos", "layers.0", "backward"),  # the sine's gradient takes one, where the program takes the sine
+        ("mm", "layers.1.inner", "backward"),  # of a checkpoint, which is recomputed in backward
+        ("sin", "layers.1", "backward"),
+    ):
+        assert at("block", module, phase) in found(noted, op)
     assert {phase for *_, phase in found(noted, "linalg_vector_norm")} == {"clipping"}
     assert found(noted, "add_")[-1] == at("optimizer", "", "optimizer")
-    assert found(noted, "log") == [at("logging", "", "other")]
 
 
 def test_without_notes_a_place_in_backward_is_the_call_of_backward(
@@ -190,18 +182,6 @@ def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: Pl
     places_of(lambda: step(1), finder.note)
     finder.begin_step()
     assert found(places_of(lambda: step(3), finder.here), "cos") == [at("times", "", "backward")]
-
-
-def test_a_second_forward_follows_a_backward(finder: PlaceFinder) -> None:
-    block = Block()
-
-    def step() -> None:
-        for _ in range(2):
-            block(torch.rand(4, 4)).sum().backward()
-
-    phases = {phase for *_, phase in found(places_of(step, finder.here), "mm")}
-    assert phases == {"forward", "backward"}
-    assert {phase for *_, phase in found(places_of(step, finder.here), "sum")} == {"forward"}
 
 
 def test_what_an_optimizer_calls_back_is_no_optimizer(finder: PlaceFinder) -> None:
@@ -293,29 +273,18 @@ def test_a_compiled_module_has_the_names_that_the_program_gave(finder: PlaceFind
 # Names of modules
 
 
-def test_a_module_has_its_full_name_and_the_outermost_that_of_its_class() -> None:
-    net, names = Sequential(Linear(2, 2), Sequential(Linear(2, 2))), ModuleNames()
-    assert [names.name([module, net]) for module in net.modules()] == ["Sequential", "0", "1", "1.0"]
-
-
-def test_a_module_that_is_held_twice_has_the_first_name() -> None:
-    shared = Linear(2, 2)
-    assert ModuleNames().name([shared, Sequential(shared, shared)]) == "0"
-
-
-def test_wrappers_are_no_part_of_a_name() -> None:
+def test_a_module_has_its_first_full_name_without_wrappers_and_the_outermost_that_of_its_class() -> None:
     inner = Linear(2, 2)
-    net = torch.compile(Sequential(checkpoint_wrapper(Sequential(inner))), backend="eager")
-    names = ModuleNames()
-    assert names.name([inner, net]) == "0.0"
-    assert names.name([net]) == "Sequential"
-
-
-def test_a_module_that_was_added_since_is_found() -> None:
-    net, names, added = Sequential(Linear(2, 2)), ModuleNames(), Linear(2, 2)
-    names.name([net])
-    net.append(added)
-    assert names.name([added, net]) == "1"
+    net = Sequential(Linear(2, 2), checkpoint_wrapper(Sequential(inner, inner)))
+    compiled, names = torch.compile(net, backend="eager"), ModuleNames()
+    assert [names.name([module, compiled]) for module in (net, net[0], inner)] == ["Sequential", "0", "1.0"]
+    assert names.name([compiled]) == "Sequential"
+    net.append(added := Linear(2, 2))
+    assert names.name([added, compiled]) == "2"
+    gone = weakref.ref(net)
+    del net, compiled, added, inner
+    gc.collect()
+    assert gone() is None, "nothing is kept alive"
 
 
 def test_a_module_that_the_outermost_does_not_hold_is_part_of_the_next_one() -> None:
@@ -337,14 +306,4 @@ def test_a_parameter_belongs_to_the_module_that_holds_it() -> None:
     net, names = Sequential(Linear(2, 2), Linear(2, 2)), ModuleNames()
     names.name([net])
     assert names.name_of_owner(net[1].bias) == "1"
-    assert names.name_of_owner(torch.rand(2)) == ""
-
-
-def test_nothing_is_kept_alive() -> None:
-    net, names = Sequential(Linear(2, 2)), ModuleNames()
-    names.name([net[0], net])
-    gone = weakref.ref(net)
-    del net
-    gc.collect()
-    assert gone() is None
     assert names.name_of_owner(torch.rand(2)) == ""

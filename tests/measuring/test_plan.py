@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,34 +16,24 @@ def fit(miss_ns: int, hit_ns: int, asked: Effort = ASKED, seconds: float = 1.0) 
     return fitted(asked, miss_ns, hit_ns, seconds * SECOND, seconds * SECOND)
 
 
-def test_an_ordinary_op_is_measured_as_it_was_asked() -> None:
-    assert fit(miss_ns=MS, hit_ns=10_000) == ASKED
-    assert fit(miss_ns=MS, hit_ns=10_000, seconds=2e-3) == ASKED, "its hits are not what takes time"
-
-
-def test_where_five_of_each_do_not_fit_just_these_are_taken() -> None:
-    assert fit(140 * MS, 140 * MS) == Effort(5, 5, 1, 0, is_paced=True)
-    assert fit(100 * SECOND, 100 * SECOND) == Effort(5, 5, 1, 0, is_paced=True)
+@pytest.mark.parametrize(
+    ("miss_ns", "hit_ns", "seconds", "asked", "taken"),
+    [
+        (MS, 10_000, 2e-3, ASKED, ASKED),  # its hits are not what takes time
+        (100 * SECOND, 100 * SECOND, 1.0, ASKED, Effort(5, 5, 1, 0, is_paced=True)),
+        (15 * MS, 15 * MS, 1.0, ASKED, Effort(5, 5, 10, 3, is_paced=True)),  # hits are cut before rounds are
+        (SECOND, SECOND, 1.0, Effort(3, 20, 10, 10), Effort(3, 3, 1, 0, is_paced=True)),
+        # Hits keep a tenth of the time where misses take all of it.
+        (370 * MS, 5 * MS, 1.0, ASKED, Effort(5, 5, 4, 10, is_paced=True)),
+    ],
+)
+def test_what_is_cut(miss_ns: int, hit_ns: int, seconds: float, asked: Effort, taken: Effort) -> None:
+    assert fit(miss_ns, hit_ns, asked, seconds) == taken
 
 
 def test_a_miss_that_takes_longer_than_all_of_the_time_is_taken_once() -> None:
     assert ASKED.where(SECOND, SECOND) == ASKED
     assert ASKED.where(SECOND + 1, SECOND) == Effort(1, 1, 10, 10)
-
-
-def test_hits_are_cut_before_rounds_are() -> None:
-    cut = fit(15 * MS, 15 * MS)
-    assert cut == Effort(5, 5, 10, 3, is_paced=True)
-    assert fit(30 * MS, 30 * MS) == Effort(5, 5, 5, 1, is_paced=True)
-
-
-def test_fewer_rounds_are_asked_for_than_five() -> None:
-    assert fit(SECOND, SECOND, Effort(3, 20, 10, 10)) == Effort(3, 3, 1, 0, is_paced=True)
-
-
-def test_hits_keep_a_tenth_of_the_time_where_misses_take_all_of_it() -> None:
-    assert fit(370 * MS, 1 * MS).repeat == 10
-    assert fit(370 * MS, 5 * MS).repeat == 4
 
 
 @given(

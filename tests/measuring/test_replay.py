@@ -93,6 +93,7 @@ OUT: dict[str, Body] = {
 }
 RANDOM: dict[str, Body] = {
     "uniform_": lambda a, b: a.uniform_(),
+    "of a generator": lambda a, b: a.uniform_(generator=torch.Generator().manual_seed(5)),
     "dropout in place": lambda a, b: F.dropout(a, 0.5, inplace=True),
     "rand_like": lambda a, b: torch.rand_like(a),
     "twice": lambda a, b: (torch.rand_like(a), torch.rand_like(a)),
@@ -184,13 +185,6 @@ def test_running_statistics_of_batch_normalisation_are_updated_once(shard: Make)
     skip_what_torch_refuses(captured.error)
     assert captured.error is None
     assert any(measurement.of(State.MISS) for measurement in captured.measurements)
-
-
-def test_a_generator_that_an_op_is_given_advances_once(shard: Make) -> None:
-    def make() -> tuple[Any, Any]:
-        return shard(8, 8), torch.Generator().manual_seed(5)
-
-    compared(lambda a, generator: a.uniform_(generator=generator), make)
 
 
 class LocalCalls:
@@ -335,15 +329,6 @@ def test_later_calls_with_other_ids_give_what_they_give_unmeasured(
     plain = [program(number) for number in range(3)]
     for one, other in zip(measured(program), plain, strict=True):
         assert torch.equal(one, other)
-
-
-def test_a_callable_that_drops_its_result_leaves_no_mask_behind(shard: Make, mesh: Any) -> None:
-    table = shard(16, 4)
-    ids, others = (distribute_tensor(torch.arange(5) * n, mesh, [Replicate()]) for n in (1, 3))
-    result, figures = measured_call(lambda: F.embedding(ids, table))
-    assert {samples.state for samples in figures.samples if samples.ns} == {State.MISS, State.HIT}
-    unmasked(F.embedding(others, table))
-    unmasked(result)
 
 
 def test_an_op_on_a_masked_partial_sum_is_measured(shard: Make, mesh: Any) -> None:

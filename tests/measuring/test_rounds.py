@@ -126,21 +126,6 @@ def test_rows_are_five_long_where_a_miss_takes_long() -> None:
 # What the counters refuse
 
 
-@pytest.mark.parametrize("moves_hits", [True, False])
-def test_a_miss_that_did_not_propagate_is_refused(bench: Bench, moves_hits: bool) -> None:
-    def effect(number: int) -> None:
-        if moves_hits or number != FIRST_MISS:
-            bench.caches.native.ask()
-
-    bench.caches.native.clear_works = False
-    bench.op_that(effect)
-    taken = bench.take(plan(rounds=1, repeat=2))
-    assert calls_of(taken, State.MISS) == []
-    assert refused(taken, State.MISS) == {NOT_PROPAGATED: 1}
-    assert NOT_PROPAGATED == "propagation did not run"
-    assert calls_of(taken, State.HIT) == [15, 16]
-
-
 @pytest.mark.parametrize(
     ("number", "happens", "recorded", "why_not"),
     [
@@ -372,41 +357,29 @@ def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench
 # The time budget: here each round takes a second
 
 
-def rounds_done(bench: Bench, plan: Plan) -> int:
-    taken = bench.take(plan, synchronize=lambda: bench.clock.passes(10**9))
-    assert len(calls_of(taken, State.MISS)) == taken.rounds
-    return taken.rounds
-
-
 @pytest.mark.parametrize(
-    ("planned", "budget_s", "done"),
+    ("planned", "budget_s", "first_s", "done"),
     [
-        (20, 7.0, 7),
-        (20, 6.5, 7),
-        (20, 4e-6, 5),
-        (20, 1e-9, 1),
-        (20, 4.9, 5),
-        (20, 5.1, 6),
-        (3, 4e-6, 3),
-        (5, 4e-6, 5),
-        (6, 4e-6, 5),
-        (20, 1000.0, 20),
-        (7, 1e300, 7),
+        (20, 9.0, 10, 5),  # the rehearsal is part of it
+        (20, 7.0, 0, 7),
+        (20, 4e-6, 0, 5),
+        (20, 1e-9, 0, 1),
+        (20, 5.1, 0, 6),
+        (3, 4e-6, 0, 3),
+        (7, 1e300, 0, 7),
     ],
 )
 def test_rounds_stop_at_the_time_budget_but_not_before_five_that_each_fit_in_it(
-    bench: Bench, planned: int, budget_s: float, done: int
+    bench: Bench, planned: int, budget_s: float, first_s: int, done: int
 ) -> None:
-    assert rounds_done(bench, plan(rounds=planned, repeat=1, max_time_s=budget_s)) == done
-
-
-def test_the_rehearsal_is_part_of_the_time_budget(bench: Bench) -> None:
     def effect(number: int) -> None:
-        bench.clock.passes(10**10 if number == 0 else 0)
+        bench.clock.passes(0 if number else first_s * 10**9)
         bench.caches.native.ask()
 
     bench.op_that(effect)
-    assert rounds_done(bench, plan(rounds=20, repeat=1, max_time_s=9.0)) == 5
+    rounds = plan(rounds=planned, repeat=1, max_time_s=budget_s)
+    taken = bench.take(rounds, synchronize=lambda: bench.clock.passes(10**9))
+    assert len(calls_of(taken, State.MISS)) == taken.rounds == done
 
 
 def test_a_miss_that_takes_longer_than_the_time_is_taken_once_and_its_row_says_so() -> None:
@@ -453,23 +426,10 @@ def counts_of(taken: Figures) -> dict[State, int]:
     ("miss_ms", "hit_ms", "asked", "misses", "hits", "with_others"),
     [
         (145, 140, {}, 5, 5, False),
-        (
-            200,
-            200,
-            {"rounds": 1, "max_time_s": math.inf},
-            1,
-            10,
-            False,
-        ),  # without a limit
-        (370, 0.02, {}, 5, 50, False),  # slow misses leave fast hits as they are
-        (
-            370,
-            0.02,
-            {"within": 0.05},
-            5,
-            50,
-            False,
-        ),  # and rounds that are to be enough keep to the time
+        (200, 200, {"rounds": 1, "max_time_s": math.inf}, 1, 10, False),
+        # Slow misses leave fast hits as they are, and rounds that are to be enough keep to the time too.
+        (370, 0.02, {}, 5, 50, False),
+        (370, 0.02, {"within": 0.05}, 5, 50, False),
         (10, 0.02, {"within": 0.05, "max_time_s": 0.5}, 8, 80, False),
         (0.1, 0.1, {"within": 0.05}, 8, 80, True),  # short rows end at eight rounds
     ],
@@ -506,23 +466,6 @@ def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_m
     assert bench.clock.now <= 1.05e9
     assert bench.clock.now >= 0.6e9 or counts_of(taken) == {State.MISS: 20, State.HIT: 200}
     assert taken.rounds >= 5
-
-
-def test_slow_local_calls_are_cut_with_the_hits() -> None:
-    bench = slow_bench(30, 30)
-    local = FakeOp(bench.clock, lambda number: bench.clock.passes(29 * 10**6))
-    taken = bench.take(scripted(), local=Subject(local, tuple))
-    assert counts_of(taken) == {State.MISS: 5, State.HIT: 10, State.LOCAL: 10}
-    assert bench.clock.now <= 1.1e9
-
-
-def test_ranks_rehearse_alike_and_settle_hits_and_warm_up_too() -> None:
-    bench = slow_bench(145, 140)
-    settled = Settled((6, 3, 2, 1))
-    taken = bench.take(scripted(agreement=settled))
-    assert settled.proposed == [((5, 5, 1, 0), "cached")]
-    assert counts_of(taken) == {State.MISS: 6, State.HIT: 12}
-    assert bench.op.calls == REHEARSAL + 6 * (1 + 2) + 2 * 1
 
 
 # Rounds that are enough
@@ -710,22 +653,6 @@ def test_what_is_taken_is_recorded_once_and_proved_or_refused(script: list[Delta
     assert count == expected
     assert taken.rounds == plan.rounds
     assert bench.op.calls == REHEARSAL + plan.rounds * calls
-
-
-@unhurried
-@given(plan=PLANS, noise=st.lists(st.booleans(), min_size=1, max_size=30))
-def test_a_proved_hit_is_always_recorded(plan: Plan, noise: list[bool]) -> None:
-    """Only native counters move: each hit stands for itself, whatever its neighbours did."""
-    hit, miss = Delta(native_hits=1), Delta(native_misses=1)
-    script = [miss, hit, hit, hit, *([hit if is_hit else miss for is_hit in noise] * 100)]
-    _, taken = take_script(script, plan)
-    in_round = 1 + WARMUP + plan.repeat + plan.cold
-    blocks = [
-        REHEARSAL + number * in_round + 1 + plan.cold + WARMUP + offset
-        for number in range(plan.rounds)
-        for offset in range(plan.repeat)
-    ]
-    assert calls_of(taken, State.HIT) == [number for number in blocks if script[number] == hit]
 
 
 # Rounds that ranks settle

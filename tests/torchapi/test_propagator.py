@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.errors import UnsupportedTorchError
 from pytest_dtdispatch.torchapi.hooks import SLOW_PATH
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, cold_caches
-from tests.probes import NATIVE_CACHE, has, has_rule, needs, needs_rule
+from tests.probes import NATIVE_CACHE, SLOW_PATH_NAME, has, has_rule, needs, needs_rule
 
 pytestmark = pytest.mark.torch
 
@@ -26,12 +26,10 @@ def counters(caches: ShardingCaches) -> list[tuple[int, int]]:
     return [(read[0], read[1]) for read in (reader() for reader in caches.readers())]
 
 
-def misses(caches: ShardingCaches) -> int:
-    return sum(missed for _, missed in counters(caches))
-
-
-def hits(caches: ShardingCaches) -> int:
-    return sum(hit for hit, _ in counters(caches))
+def counted(caches: ShardingCaches) -> tuple[int, int]:
+    """Hits and misses of all caches."""
+    each = counters(caches)
+    return sum(hits for hits, _ in each), sum(misses for _, misses in each)
 
 
 # An op of the native cache and one of the Python cache: clearing one of the two caches does not do.
@@ -47,28 +45,16 @@ def test_after_a_clear_the_next_call_propagates_and_the_one_after_does_not(
 ) -> None:
     caches, a = ShardingCaches(), shard(8, 8)
     op(a)
+    fed = caches.cold_entries()
     caches.clear()
     assert set(counters(caches)) == {(0, 0)}
+    assert caches.cold_entries() == fed > 0, "what feeds propagation is left in place"
     op(a)
-    propagated = misses(caches)
+    hits, propagated = counted(caches)
     assert propagated > 0
-    hits_before = hits(caches)
     op(a)
-    assert misses(caches) == propagated
-    assert hits(caches) > hits_before
-
-
-def test_the_cache_that_answers_most_ops_is_read_first(shard: Shard) -> None:
-    caches, a = ShardingCaches(), shard(8, 8)
-    caches.clear()
-    a + a
-    a + a
-    if has(NATIVE_CACHE):
-        assert caches.interface == "native+python"
-        assert counters(caches) == [(1, 1), (0, 0)]
-    else:
-        assert caches.interface == "python"
-        assert counters(caches) == [(1, 1)]
+    assert counted(caches)[1] == propagated
+    assert counted(caches)[0] > hits
 
 
 def test_a_thread_counts_and_clears_its_own_calls(shard: Shard) -> None:
@@ -77,25 +63,18 @@ def test_a_thread_counts_and_clears_its_own_calls(shard: Shard) -> None:
     a + a
 
     def in_a_thread() -> tuple[int, int]:
-        assert misses(caches) == 0
+        assert counted(caches)[1] == 0
         a + a
-        propagated = misses(caches)
+        propagated = counted(caches)[1]
         caches.clear()
-        return propagated, misses(caches)
+        return propagated, counted(caches)[1]
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(in_a_thread).result() == (1, 0)
-    assert (hits(caches), misses(caches)) == (0, 1)
+    assert counted(caches) == (0, 1)
     a + a
-    assert (hits(caches), misses(caches)) == (1, 1)
-
-
-def test_a_miss_leaves_what_feeds_propagation_in_place(shard: Shard) -> None:
-    caches, a = ShardingCaches(), shard(8, 8)
-    a + a
-    fed = caches.cold_entries()
-    caches.clear()
-    assert caches.cold_entries() == fed > 0
+    assert counters(caches) == [(1, 1), (0, 0)][: len(counters(caches))], "what answers most is read first"
+    assert caches.interface == ("native+python" if has(NATIVE_CACHE) else "python")
 
 
 def test_clear_all_empties_everything(shard: Shard) -> None:
@@ -134,48 +113,6 @@ def test_a_torch_without_a_native_cache_is_measured_on_its_python_cache(
     assert counters(caches) == [(0, 0)]
 
 
-def unsupported() -> str:
-    """Ask for the caches; return the one line that is said where they are not there."""
-    with pytest.raises(UnsupportedTorchError) as raised:
-        ShardingCaches()
-    text = str(raised.value)
-    assert "\n" not in text
-    assert torch.__version__ in text
-    return text
-
-
-def test_a_torch_without_the_dispatcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(DTensor, "_op_dispatcher")
-    assert "propagate_op_sharding" in unsupported()
-
-
-def test_a_torch_whose_propagator_has_no_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    monkeypatch.setattr(propagator, "propagate_op_sharding", object())
-    assert "propagate_op_sharding.cache.cache_clear" in unsupported()
-
-
-@needs(NATIVE_CACHE)
-@pytest.mark.parametrize(
-    ("gone", "lacks"),
-    [(CLEAR, "clear function beside its stats"), (STATS, "stats function beside its clear")],
-)
-def test_a_native_cache_with_one_of_its_two_functions_is_refused(
-    monkeypatch: pytest.MonkeyPatch, gone: str, lacks: str
-) -> None:
-    monkeypatch.delattr(torch._C, gone)
-    assert lacks in unsupported()
-
-
-@pytest.mark.skipif(not hasattr(DTensor._op_dispatcher, SLOW_PATH), reason=f"this torch lacks {SLOW_PATH}")
-def test_a_native_cache_that_is_neither_cleared_nor_counted_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr(torch._C, CLEAR)
-    monkeypatch.delattr(torch._C, STATS)
-    assert "what clears and counts the native cache" in unsupported()
-
-
 def test_a_cold_cache_that_torch_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.tensor import _redistribute
 
@@ -185,3 +122,30 @@ def test_a_cold_cache_that_torch_does_not_have_is_left_out(monkeypatch: pytest.M
     gone = {"transform plans", "redistribution planners"} & every
     assert "transform plans" in gone
     assert every - {cache.name for cache in cold_caches()} == gone
+
+
+NATIVE, SLOW = needs(NATIVE_CACHE), needs(SLOW_PATH_NAME)
+
+
+@pytest.mark.parametrize(
+    ("gone", "lacks"),
+    [
+        (["torch.distributed.tensor.DTensor._op_dispatcher"], "propagate_op_sharding"),
+        pytest.param([f"torch._C.{CLEAR}"], "clear function beside its stats", marks=NATIVE),
+        pytest.param([f"torch._C.{STATS}"], "stats function beside its clear", marks=NATIVE),
+        pytest.param(
+            [f"torch._C.{CLEAR}", f"torch._C.{STATS}"], "what clears and counts the native cache", marks=SLOW
+        ),
+    ],
+)
+def test_a_torch_that_lacks_what_is_needed_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, gone: list[str], lacks: str
+) -> None:
+    for name in gone:
+        monkeypatch.delattr(name)
+    with pytest.raises(UnsupportedTorchError) as raised:
+        ShardingCaches()
+    text = str(raised.value)
+    assert lacks in text
+    assert "\n" not in text
+    assert torch.__version__ in text
