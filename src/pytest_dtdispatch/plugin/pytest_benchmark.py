@@ -31,17 +31,6 @@ CONTAINS = {
     State.COMPILE_WARM: "torch.compile and the first call: tracing, look-ups in filled caches, one run",
     State.EAGER: "the same call uncompiled, end to end from Python",
 }
-PROOFS = {
-    State.MISS: "each sample: cache counters show that propagation ran",
-    State.COLD: "each sample: caches were empty, and cache counters show that propagation ran",
-    State.HIT: "each sample: cache counters show a hit and no propagation",
-    State.CALL: "each sample: no cache counter moved",
-    State.LOCAL: "the one op that a hit runs on the local shards",
-    State.COMPILE_COLD: "each sample: caches were empty, a graph was compiled, "
-    "no cache of compiled code answered",
-    State.COMPILE_WARM: "each sample: a graph was compiled, or found in a cache of compiled code",
-    State.EAGER: "each sample: nothing was compiled",
-}
 # Flags that say how tables look, or what stands in them: who gives one wants to see them.
 OF_TABLES = tuple(
     f"--benchmark-{name}"
@@ -196,7 +185,7 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
         extra_info={
             "signature": measurement.full_label,
             "contains": CONTAINS.get(samples.state) or str(measurement.contains),
-            "proof": _proof(measurement, samples),
+            "proof": measurement.proof,
             "calls": measurement.calls,
             "figure": samples.figure_name,
             "figure_ns": samples.figure,
@@ -213,14 +202,6 @@ def _of_ranks(samples: Samples) -> dict[str, Any]:
         "slowest_rank": samples.slowest[0],
         "rank_spread": samples.spread,
     }
-
-
-def _proof(measurement: Measurement, samples: Samples) -> str:
-    if measurement.contains is Contains.COMPILED and samples.state is State.CALL:
-        return "each sample: torch's counters show that nothing was compiled"
-    if measurement.contains is Contains.COMPARED:
-        return "each sample: the median of a block of calls, no cache cleared, variants in turn"
-    return PROOFS[samples.state]
 
 
 def _plain(value: Any) -> Any:

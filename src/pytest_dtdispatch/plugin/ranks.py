@@ -47,7 +47,6 @@ WRITES = (  # flags of other plugins that write files, or judge by files
     *("benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile_dump"),
     *("xmlpath", "log_file", "report_log"),
 )
-REMEMBER = ("lfplugin", "nfplugin")  # of pytest, which write its cache
 NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
 GRACE = 0.25  # of the timeout: for ranks whose own wait began later
 FAREWELL_S = 10.0  # for what takes milliseconds
@@ -198,13 +197,6 @@ class Rank:
         """Note what this rank cannot collect."""
         if report.failed:
             self._collect_errors[report.nodeid] = reason_of(report)
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Let the first rank alone remember what failed."""
-        manager = session.config.pluginmanager
-        for name in () if self.world.is_first else REMEMBER:
-            if plugin := manager.get_plugin(name):
-                manager.unregister(plugin)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:

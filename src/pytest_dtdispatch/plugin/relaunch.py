@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.config.findpaths import determine_setup
@@ -32,6 +32,7 @@ FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it 
 HARDWARE, CALLGRIND = "hardware counter", "callgrind"
 HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
 PROBE_TIMEOUT_S = 120
+METER = pytest.StashKey[str]()  # what counts instructions, for a reader of figures
 NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not tell"
 INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
 
@@ -92,18 +93,10 @@ def same_command(config: pytest.Config) -> list[str]:
     return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args)]
 
 
-@contextmanager
-def uncaptured(config: pytest.Config) -> Iterator[None]:
+def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
     """Give other processes the terminal, or whatever stands in for it."""
-    manager = config.pluginmanager.getplugin("capturemanager")
-    if manager is None:
-        yield
-        return
-    manager.suspend_global_capture(in_=True)
-    try:
-        yield
-    finally:
-        manager.resume_global_capture()
+    manager: Any = config.pluginmanager.get_plugin("capturemanager")
+    return manager.global_and_fixture_disabled() if manager else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -120,11 +113,6 @@ class Choice:
     why: str
     valgrind: str = ""
 
-    @property
-    def summary(self) -> str:
-        """One line for a reader of figures."""
-        return f"instructions are counted by {self.meter} ({self.why})"
-
 
 def rerun(config: pytest.Config) -> int | None:
     """Run the command line again in a process whose instructions can be counted, and wait for it."""
@@ -135,7 +123,7 @@ def rerun(config: pytest.Config) -> int | None:
     settings = measuring_settings(config)
     if folder := os.environ.pop(FOLDER, ""):
         choice = Choice(**json.loads(Path(folder, "choice.json").read_text()))
-        config.pluginmanager.register(choice, "dtdispatch-meter")
+        config.stash[METER] = f"instructions are counted by {choice.meter} ({choice.why})"
         profile = settings is not None and settings.profile
         register(InstructionSampler(lambda: _meter(config, choice, Path(folder), profile)))
         return None

@@ -30,6 +30,7 @@ from pytest_dtdispatch.plugin.endings import (
 from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents, legends, numbers
 from pytest_dtdispatch.plugin.recorder import told_of
+from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
 from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
 from pytest_dtdispatch.report.run import ReportedRun
@@ -71,6 +72,7 @@ class Session(PluginObject):
         self.results: dict[str, TestResults] = {}
         self.gates = Gates(config, settings, self.results, self._thresholds, self.why_not)
         self.outputs: Outputs | None = None
+        self._meter = [config.stash[METER]] if METER in config.stash else []
 
     def pytest_report_header(self) -> list[str]:
         """Say how measuring is set, with what is known without torch."""
@@ -87,17 +89,13 @@ class Session(PluginObject):
             f" repeat={settings.repeat}{limit}{' cold' * settings.cold}{ops}{metric})"
         )
         load = [load_text()] if settings.metric != "instructions" else []
-        return [how, *(f"dtdispatch: {summary}" for summary in (*load, *self._meter_summary()))]
+        return [how, *(f"dtdispatch: {summary}" for summary in (*load, *self._meter))]
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
         if not isinstance(left, Count) or not left.details:
             return None
         return [f"{left!r} {op} {right!r}", *left.details]
-
-    def _meter_summary(self) -> Iterator[str]:
-        if choice := self._config.pluginmanager.get_plugin("dtdispatch-meter"):
-            yield choice.summary
 
     @functools.cached_property
     def _sampler(self) -> Sampler:
@@ -265,7 +263,7 @@ class Session(PluginObject):
             yield from (shown := documents(self.results, view).values())
             if verbosity >= 0:
                 ranks = [self._ranks.summary] if self._ranks else []
-                summaries = [self._settings.environment().summary, *self._meter_summary(), *ranks]
+                summaries = [self._settings.environment().summary, *self._meter, *ranks]
                 yield legends(shown, summaries, width, view)
             if unmatched:
                 yield Document((one_line(Span(unmatched, Tone.NOTICE)),))
