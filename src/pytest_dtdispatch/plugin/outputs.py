@@ -177,14 +177,11 @@ def _checked_target(export: Export) -> tuple[Export, Write] | None:
 
 def _check_that_files_differ(settings: Settings) -> None:
     """Refuse to write one file twice, or over one that the run reads."""
-    read = (("--dtdispatch-expected", path) for path in settings.expected)
-    written = (
-        (f"--dtdispatch-export {export.format}", export.path)
-        for export in settings.export
-        if not export.is_auto
-    )
+    files = [("--dtdispatch-expected", path) for path in settings.expected]
+    for export in settings.export:
+        files += [] if export.is_auto else [(f"--dtdispatch-export {export.format}", export.path)]
     seen: dict[str, str] = {}
-    for asked, path in (*read, *written):
+    for flag, path in files:
         if other := seen.get(os.path.realpath(path)):
-            raise DtDispatchError(f"{asked}: {path} is the file of {other} too: name another")
-        seen[os.path.realpath(path)] = asked
+            raise DtDispatchError(f"{flag}: {path} is the file of {other} too: name another")
+        seen[os.path.realpath(path)] = flag
