@@ -49,8 +49,8 @@ def test_the_hardware_counter_comes_first_and_callgrind_stands_in(monkeypatch: p
     choice = choose(NO_PMU)
     assert choice.meter == CALLGRIND
     assert Path(choice.valgrind).name == "valgrind"
-    assert choice.summary.startswith("instructions are counted by callgrind (valgrind-")
-    assert choice.summary.endswith(f"; {NO_PMU})")
+    assert choice.why.startswith("valgrind-")
+    assert choice.why.endswith(f"; {NO_PMU}")
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert choose("").meter == HARDWARE
     with pytest.raises(pytest.UsageError) as raised:
