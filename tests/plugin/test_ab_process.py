@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,23 +109,6 @@ def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert {len(row["medians_ns"]) for row in process["rows"].values()} == {2}
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_real_process_that_collects_nothing(tmp_path: Path) -> None:
-    words = ["ab", "--base", sys.executable, "--head", sys.executable, "--", "-k", "nothing_of_that_name"]
-    (tmp_path / "test_it.py").write_text("def test_it(): pass")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_dtdispatch", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 5
-    assert "no test was collected" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.fixture
 def counted(answer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ask for counts, of one pass."""
@@ -149,22 +131,11 @@ def test_steps(dtdispatch, device_mesh):
 def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, counted: Path) -> None:
     assert measure_source(pytester, STEPS, PLUGIN, "--dtdispatch-metric=counts").ret == 0
     numbers = read(counted)["numbers"]
-    of_step = {
-        name.rpartition("::")[2]: value
-        for name, value in numbers.items()
-        if name.startswith("test_it.py::test_steps::step::")
-    }
-    assert of_step == {
-        "calls_per_step": 1.0,
-        "misses_per_step": 0.0,
-        "redistributes_per_step": 1.0,
-        "collectives_per_step": 1.0,
-        "wraps_per_step": of_step["wraps_per_step"],
-        "unwraps_per_step": 0.0,
-        "cache_growth_per_step": 0.0,
-        "spec_growth_per_step": 0.0,
-        "dtensor_growth_per_step": 0.0,
-    }
+    step = "test_it.py::test_steps::step::"
+    of_step = {name.removeprefix(step): value for name, value in numbers.items() if name.startswith(step)}
+    assert len(of_step) == 9
+    once = ("calls_per_step", "redistributes_per_step", "collectives_per_step")
+    assert {name: value for name, value in of_step.items() if value} == dict.fromkeys(once, 1.0)
     [moved] = read(counted)["details"]["test_it.py::test_steps::step::redistributes_per_step"]
     assert moved.startswith("redistribute: f32[8,8] S0 -> R")
     # A capture is counted from empty caches: what fills them is no growth.
