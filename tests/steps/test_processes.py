@@ -11,7 +11,6 @@ import pytest
 from torch.distributed.tensor import Replicate
 
 from pytest_dtdispatch.core.events import Phase
-from pytest_dtdispatch.measuring.capture import watching_processes
 from pytest_dtdispatch.steps.events import QueriedCache
 from pytest_dtdispatch.steps.measure import ProcessCounts, counting_in_processes
 
@@ -78,7 +77,7 @@ def test_processes_that_cannot_count_tell_nothing_and_run(tmp_path: Path) -> Non
 
 def test_a_process_is_left_as_it_was_and_so_is_what_starts_it() -> None:
     before = multiprocessing.process.BaseProcess.start
-    with counting_in_processes(watching_processes) as counts:
+    with counting_in_processes() as counts:
         process = multiprocessing.get_context("fork").Process(target=int)
         process.start()
         process.join()

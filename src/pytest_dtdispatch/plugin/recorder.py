@@ -220,10 +220,9 @@ class Recorder(api.DtDispatch):
     @contextmanager
     def _counting_processes(self) -> Iterator[None]:
         """Count what processes do that the test starts anew; equal ones once."""
-        from pytest_dtdispatch.measuring.capture import watching_processes
         from pytest_dtdispatch.steps.measure import counting_in_processes
 
-        with counting_in_processes(watching_processes) as processes:
+        with counting_in_processes() as processes:
             yield
             told = dict(processes.found())
         self.results.unseen += Unseen(processes=processes.started - len(told))

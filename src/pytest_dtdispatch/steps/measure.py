@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from multiprocessing.context import SpawnProcess
@@ -17,6 +17,7 @@ from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import place_text, shorten
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.measuring.call import shape_text, tensor_text
+from pytest_dtdispatch.measuring.capture import watching_processes
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
@@ -143,11 +144,9 @@ class ProcessCounts:
 
 
 @contextmanager
-def counting_in_processes(
-    watching: Callable[[Callable[..., Any]], AbstractContextManager[None]],
-) -> Iterator[ProcessCounts]:
-    """Count in every process that the program starts, of which this is told by what watches them."""
+def counting_in_processes() -> Iterator[ProcessCounts]:
+    """Count in every process that the program starts."""
     with tempfile.TemporaryDirectory(prefix="dtdispatch-processes-") as folder:
         counts = ProcessCounts(folder)
-        with watching(counts.start):
+        with watching_processes(counts.start):
             yield counts

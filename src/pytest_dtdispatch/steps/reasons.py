@@ -152,8 +152,10 @@ class Seen:
         # Of those equally near, the last is what a reader remembers.
         latest_first = islice(reversed(placed or known), MOST_PLACED)
         differences = (_differences(traits, dict(other)) for other in latest_first)
-        nearest = min(differences, key=lambda each: tuple(map(len, each))).reason
-        return nearest if placed else Reason(*(f"{text} in another place" for text in nearest))
+        kinds, strong, weak = min(differences, key=lambda each: tuple(map(len, each)))
+        changes = [*kinds, *strong] or weak or [Reason("")]
+        nearest = [_joined(texts, ", ") for texts in zip(*changes, strict=True)]
+        return Reason(*(text if placed else f"{text} in another place" for text in nearest))
 
 
 def _put_last(calls: dict[_Call, T], call: _Call, value: T, most: int) -> None:
@@ -164,31 +166,10 @@ def _put_last(calls: dict[_Call, T], call: _Call, value: T, most: int) -> None:
         del calls[next(iter(calls))]
 
 
-class _Change(NamedTuple):
-    """One thing that tells two calls apart: what it is, and what it was and is."""
-
-    what: str
-    values: str = ""
-
-
-class _Differences(NamedTuple):
-    """What tells two calls apart, what weighs most first."""
-
-    kinds: Sequence[_Change]
-    strong: Sequence[_Change]
-    weak: Sequence[_Change]
-
-    @property
-    def reason(self) -> Reason:
-        changes = [*self.kinds, *self.strong] or self.weak
-        full = [f"{change.what} {change.values}".strip() for change in changes]
-        return Reason(_joined(full, ", "), _joined([change.what for change in changes], ", "))
-
-
-def _differences(traits: Traits, other: Traits) -> _Differences:
-    """Compare two calls; equal differences of several arguments are told once."""
-    strong: list[_Change] = []
-    weak: list[_Change] = []
+def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reason], list[Reason]]:
+    """Compare two calls, what weighs most first; equal differences of several arguments are told once."""
+    strong: list[Reason] = []
+    weak: list[Reason] = []
     kinds = _kinds(traits, other)
     changed: dict[tuple[str, str, str], list[str]] = {}
     for trait, new in traits.items():
@@ -197,8 +178,8 @@ def _differences(traits: Traits, other: Traits) -> _Differences:
     for (what, new, old), of in changed.items():
         values = f"{new}, {'were' if what.endswith('s') else 'was'} {old}"
         subject = f"another mesh: {what}" if of == ["mesh"] else f"{what} of {_joined(of, ' and ')}"
-        (weak if what in WEAK else strong).append(_Change(subject, values))
-    return _Differences([_Change(f"{of} {text}") for of, text in kinds.items()], strong, weak)
+        (weak if what in WEAK else strong).append(Reason(f"{subject} {values}", subject))
+    return [Reason(*[f"{of} {text}"] * 2) for of, text in kinds.items()], strong, weak
 
 
 def _kinds(traits: Traits, other: Traits) -> dict[str, str]:
