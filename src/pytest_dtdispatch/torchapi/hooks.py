@@ -302,13 +302,11 @@ _PLAIN = (
 
 
 def _converters() -> Iterator[tuple[Point, Converter]]:
-    for owner, name, forward, backward in _FUNCTIONS:
-        modules = (API, REDISTRIBUTE)  # every known torch has each of them, in one of the two
-        yield Point(modules, owner, ("forward",), is_required=True), Converter(forward, name)
-        yield (
-            Point(modules, owner, ("backward",), is_required=True),
-            Converter(backward, name, is_backward=True),
-        )
+    for owner, name, *kinds in _FUNCTIONS:
+        for method, what in zip(("forward", "backward"), kinds, strict=True):
+            # Every known torch has each of them, in one of the two modules.
+            point = Point((API, REDISTRIBUTE), owner, (method,), is_required=True)
+            yield point, Converter(what, name, is_backward=method == "backward")
     for module, function, name in _PLAIN:
         yield Point((module,), "", (function,)), Converter(Conversion.WRAP, name)
 
