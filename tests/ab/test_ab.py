@@ -175,10 +175,9 @@ def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
 def is_gone(pid: int) -> bool:
     """Say whether a process is over; one that nobody has waited for yet is."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
-    return state == "Z"
 
 
 # Counts and instructions

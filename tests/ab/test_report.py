@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_dtdispatch.ab.process import Versions
-from pytest_dtdispatch.ab.report import run_document, summary
+from pytest_dtdispatch.ab.report import run_document
 from pytest_dtdispatch.ab.rule import Values
 from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_run
 from pytest_dtdispatch.core.ab_answer import RowSample
-from pytest_dtdispatch.report.document import plain
 from tests.rendered import lines_of
 
 ADD = "t.py::test_add[4]::add.Tensor(f32[8]S0)@4"
@@ -70,11 +69,11 @@ def test_what_contaminated_a_stage_is_said_once() -> None:
     assert any(line.startswith(told) for line in lines)
 
 
+def test_nothing_compared_is_said() -> None:
+    assert shown([{LOCAL: 9.0}], [{LOCAL: 9.0}])[-1] == "no rows: nothing was compared"
+
+
 def test_an_interval_without_ends_is_no_number() -> None:
     lines = shown(processes()[:1], processes()[:1])
     assert "- to -" in lines[4]
     assert lines[4].endswith("inconclusive")
-
-
-def test_nothing_compared_is_said() -> None:
-    assert plain(summary([], "number").spans) == "no numbers: nothing was compared"

@@ -53,13 +53,11 @@ def test_step(dtdispatch, device_mesh):
     dtdispatch.steps(lambda: layers.step(x), name="step")
 """
 PULL_REQUESTS = {
-    "clean": {"# plan": "# what may be sharded stays sharded"},
-    "slow-rule": {"# plan": "for _ in range(30_000):\n        pass"},
-    "moves-and-very-slow-rule": {
-        "# move": "x = x.redistribute(placements=[Replicate()])",
-        # A clock finds this one on a machine that is busy too.
-        "# plan": "for _ in range(500_000):\n        pass",
-    },
+    "clean": ("# plan", "# what may be sharded stays sharded"),
+    "slow-rule": ("# plan", "for _ in range(30_000):\n        pass"),
+    # A clock finds this one on a machine that is busy too.
+    "very-slow-rule": ("# plan", "for _ in range(500_000):\n        pass"),
+    "moves": ("# move", "x = x.redistribute(placements=[Replicate()])"),
 }
 
 
@@ -76,12 +74,9 @@ def make_project(folder: Path) -> Path:
     (folder / "layers.py").write_text(LAYERS)
     (folder / "test_layers.py").write_text(TESTS)
     commit(folder, "Add a gate")
-    for branch, changes in PULL_REQUESTS.items():
+    for branch, (before, after) in PULL_REQUESTS.items():
         git(folder, "switch", "--quiet", "--create", branch, "main")
-        text = LAYERS
-        for before, after in changes.items():
-            text = text.replace(before, after)
-        (folder / "layers.py").write_text(text)
+        (folder / "layers.py").write_text(LAYERS.replace(before, after))
         commit(folder, branch)
     return folder
 

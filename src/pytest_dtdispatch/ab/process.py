@@ -36,7 +36,7 @@ if importlib.util.find_spec("torch"):
     found.update(torch=torch.__version__, build=getattr(torch.version, "git_version", None) or "")
 print("dtdispatch-probe", json.dumps(found))
 """
-PROBED, PROBED_FIELDS = "dtdispatch-probe ", ("python", "plugin", "torch", "build")
+PROBED = "dtdispatch-probe "
 MOST_READ, MOST_SHOWN, MOST_BYTES = 64 * 1024, 200, 64 * 2**20
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
 NO_TESTS = 5
@@ -95,8 +95,8 @@ def probe(arm: Arm, workspace: Path) -> Versions:
     try:
         answer = "" if status else next(line for line in reversed(lines) if line.startswith(PROBED))
         found = json.loads(answer.removeprefix(PROBED))
-        versions = Versions(cpu=cpu_model(), **{name: str(found[name]) for name in PROBED_FIELDS})
-    except (StopIteration, ValueError, TypeError, KeyError):
+        versions = Versions(cpu=cpu_model(), **found)
+    except (StopIteration, ValueError, TypeError):
         how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status}, and not a word"
         raise DtDispatchError(f"{arm}: is no python that runs: {how}") from None
     if why_not := _why_not(versions):
