@@ -110,11 +110,6 @@ def test_a_slower_head_is_confirmed_on_fresh_processes_and_judged_again_from_its
         ({"miss": 0.5}, 0, "1 passed, 1 improved"),
         ({"local": 1.2}, 4, "contaminated; run again, or --control off where the builds differ"),
         ({"row": "t.py::test_sum::sum@4"}, 1, "4 rows: 2 new, 2 missing"),
-        (
-            {"does": "told['factors'] = {'hit': (0.8, 1.3)[open(told['calls']).read().count('new') % 2]}"},
-            3,
-            "1 inconclusive",
-        ),
     ],
 )
 def test_another_head(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
@@ -172,26 +172,19 @@ def test_a_row_is_added_on_a_line_of_its_own(text: str) -> None:
     assert longer.rows[-1] == replace(added, line=len(text.splitlines()) + 1)
 
 
-@given(RESULTS)
-def test_written_results_read_back_as_they_were_here_and_by_pytorch(
-    tmp_path_factory: pytest.TempPathFactory, results: list[MetricValue]
+@settings(max_examples=40)
+@given(RESULTS, ROWS)
+def test_what_is_written_reads_back_as_it_was_here_and_by_pytorch(
+    tmp_path_factory: pytest.TempPathFactory, results: list[MetricValue], rows: list[ExpectedRow]
 ) -> None:
-    path = tmp_path_factory.mktemp("results") / "results.csv"
-    path.write_text(results_text(results), encoding="utf-8")
+    path = written(tmp_path_factory.getbasetemp(), results_text(results))
     assert read_results(path, METRICS) == tuple(results)
     assert pytorch_reader.read_results(path) == {(r.name, r.metric): r.value for r in results}
-
-
-@given(ROWS)
-def test_written_rows_read_back_as_they_were_here_and_by_pytorch(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[ExpectedRow]
-) -> None:
     text = parse_expected("\n\n", "f", METRICS).with_rows(rows)
-    read = parse_expected(text, "f", METRICS).rows
-    assert [replace(row, line=0) for row in read] == rows
-    assert [row.line for row in read] == [*range(3, 3 + len(rows))]
-    path = written(tmp_path_factory.mktemp("expected"), text)
-    assert pytorch_reader.read_expected(path) == {
+    assert parse_expected(text, "f", METRICS).rows == tuple(
+        replace(row, line=line) for line, row in enumerate(rows, 3)
+    )
+    assert pytorch_reader.read_expected(written(path.parent, text)) == {
         (row.name, row.metric): (row.expected, row.noise_margin) for row in rows
     }
 

@@ -178,9 +178,9 @@ def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     """Say what a stage took, and how far plain tensors shifted in it."""
     rule = run.request.rule
     is_time = rule.metric == TIME
-    stages = {name}
-    if not is_time and any(one.side == pair[1] for one in run.of(CONFIRM)):
-        stages.add(CONFIRM)  # numbers are judged on all processes
+    ran = {(one.side, one.stage) for one in run.processes}
+    # Numbers are judged on all processes.
+    stages = {name, CONFIRM} if not is_time and (pair[1], CONFIRM) in ran else {name}
     processes = [one for one in run.processes if one.side in pair and one.stage in stages]
     took = f"in {sum(one.seconds for one in processes):.0f} s"
     if rule.metric == COUNTS:

@@ -133,10 +133,6 @@ class Run:
     sides: Mapping[str, Versions]
     processes: tuple[ProcessSample, ...] = ()
 
-    def of(self, stage: str) -> tuple[ProcessSample, ...]:
-        """Return the processes of a stage, in the order they ran."""
-        return tuple(process for process in self.processes if process.stage == stage)
-
     def values(self, pair: Pair, *stages: str) -> Sides:
         """Return the values of two sides in some stages."""
         metric = self.request.rule.metric
@@ -354,7 +350,7 @@ def _check_whole(run: Run) -> None:
             raise ValueError(f"{name} of {share!r}")
     if len(sides) < 2 or tuple(run.sides) != sides:
         raise ValueError(f"versions of {', '.join(run.sides) or 'no side'}, and interpreters of {len(sides)}")
-    fresh = [process.side for process in run.of(CONFIRM)]
+    fresh = {process.side for process in run.processes if process.stage == CONFIRM}
     suspects = [side for side in sides if side in fresh]
     stages = [(SCREEN, sides, rule.pairs), *([(CONFIRM, suspects, rule.confirm)] if suspects else ())]
     # What is not as many may be a number that fills the memory.
