@@ -158,18 +158,19 @@ def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: flo
     Exact numbers, which have no threshold, cannot be told apart where they differ and overlap. Instructions
     are compared by the least of each side: accidents only ever add.
     """
-    least, most = (min(base), min(head)), (max(base), max(head))
-    figures = [
-        *(("base_least", least[0]), ("base_most", most[0])),
-        *(("head_least", least[1]), ("head_most", most[1])),
-    ]
+    figures = {
+        "base_least": min(base),
+        "base_most": max(base),
+        "head_least": min(head),
+        "head_most": max(head),
+    }
     if threshold is not None:
-        growth = least[1] / least[0] - 1
-        figures.append(("shift_percent", percent(math.log(least[1] / least[0]))))
-        return Difference(tuple(figures), _direction(growth, threshold))
-    growth = max(least[1] - most[0], 0.0) - max(least[0] - most[1], 0.0)
+        ratio = min(head) / min(base)
+        figures["shift_percent"] = percent(math.log(ratio))
+        return Difference(tuple(figures.items()), _direction(ratio - 1, threshold))
+    growth = max(min(head) - max(base), 0.0) - max(min(base) - max(head), 0.0)
     is_undecided = not growth and len({*base, *head}) > 1
-    return Difference(tuple(figures), _direction(growth, 0.0), is_undecided=is_undecided)
+    return Difference(tuple(figures.items()), _direction(growth, 0.0), is_undecided=is_undecided)
 
 
 def _direction(growth: float, least: float) -> Verdict:
