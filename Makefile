@@ -23,7 +23,7 @@ test: $(VENV)/ready
 
 # What needs no torch, which is not even imported: an answer within seconds while code is written.
 test-unit: $(VENV)/ready
-	$(BIN)/python -m pytest -m "not torch and not long and not sweep" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not torch and not long and not sweep" $(ARGS)
 
 # Faults of many ranks, runs under callgrind, whole A/B runs, all of what `test` samples: .ci/run runs them too.
 # Two files at a time, as many of them wait for other processes; none judges the times that it reads by the clock.

@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     os.environ["COLUMNS"] = "80"
     if leaves_torch_out(config):
-        settings.register_profile("few", max_examples=20)
+        settings.register_profile("few", max_examples=10)
         settings.load_profile("few")
         sys.meta_path.insert(0, NoTorch())
     if hasattr(config, "workerinput"):

@@ -61,7 +61,7 @@ def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
     )
 
 
-@pytest.mark.parametrize("args", [(), ("--dtdispatch",), ("--dtdispatch-all", "--benchmark-only")])
+@pytest.mark.parametrize("args", [(), ("--dtdispatch-all", "--benchmark-only")])
 def test_collecting_does_not_import_torch_and_only_measuring_has_a_header(
     pytester: pytest.Pytester, args: tuple[str, ...]
 ) -> None:
