@@ -173,7 +173,7 @@ Make = Callable[..., Any]
 def measure(
     make: Callable[[int], Any], *sizes: int, rounds: int = 1, run: Any = run_call
 ) -> dict[int, list[Figures]]:
-    plan = Plan(rounds, repeat=2, quick_warmup=0)
+    plan = Plan(rounds, repeat=2, quick_warmup=0, max_time_s=60.0)
     measured, places = run_and_measure_sizes(run, make, sizes, ShardingCaches(), plan)
     assert list(measured) == list(places) == sorted(sizes)
     return measured

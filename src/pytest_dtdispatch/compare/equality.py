@@ -143,11 +143,11 @@ def _leaf_difference(first: Any, other: Any) -> str:
         )
     except Exception as error:  # what the users' own classes raise
         return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): give equal="
-    texts = [
-        f"a tensor {shape_text(leaf.shape)}" if isinstance(leaf, KnownPart) else shown(leaf)
-        for leaf in (other, first)
-    ]
-    return "" if is_equal else " is not ".join(texts)
+    return "" if is_equal else f"{_leaf_text(other)} is not {_leaf_text(first)}"
+
+
+def _leaf_text(leaf: Any) -> str:
+    return f"a tensor {shape_text(leaf.shape)}" if isinstance(leaf, KnownPart) else shown(leaf)
 
 
 def _tensor_difference(first: KnownPart, other: KnownPart) -> str:
