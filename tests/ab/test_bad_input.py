@@ -35,6 +35,7 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         (["--pairs", "0"], "argument --pairs: '0' is not a whole number of at least 1"),
         (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not floors: 'abc' is not a percentage"),
         (["--floor", "cold=5%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
+        (["--floor", "hit=3_0%"], "'3_0%' is not a percentage above 0%"),
         (["--floor", "hit=5"], "'5' is not a percentage above 0%, such as 7.5%"),
         (["--control", "much"], "'much' is not a percentage above 0%, such as 7.5%, or off"),
         (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: this interpreter does"),

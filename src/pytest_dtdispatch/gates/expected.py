@@ -242,14 +242,12 @@ def judge_results(
     too far is inconclusive.
     """
     found = {(result.name, result.metric): result for result in results}
-    known = {(row.name, row.metric) for row in expected}
-    verdicts = [_judge_row(row, found.get((row.name, row.metric))) for row in expected]
-    new = [
+    verdicts = [_judge_row(row, found.pop((row.name, row.metric), None)) for row in expected]
+    verdicts += [
         RowVerdict(result.name, Verdict.NEW, (), UNEXPECTED, f"{result.metric} {result.value:,}")
-        for result in results
-        if (result.name, result.metric) not in known
+        for result in found.values()
     ]
-    judgement = judged([*verdicts, *new], improved_fails)
+    judgement = judged(verdicts, improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
     quiet = [result for result in results if not result.scatter]
