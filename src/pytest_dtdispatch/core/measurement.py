@@ -40,11 +40,11 @@ class Packed:
         return tuple(vars(instance)[self._kept])
 
     def __set__(self, instance: Any, values: Iterable[int]) -> None:
-        given = tuple(values)
+        given = values if isinstance(values, (tuple, list, array)) else tuple(values)
         try:
             vars(instance)[self._kept] = array("q", given)
         except (OverflowError, TypeError):
-            vars(instance)[self._kept] = given
+            vars(instance)[self._kept] = tuple(given)
 
 
 class State(str, Enum):
