@@ -159,10 +159,10 @@ class DispatchCapture(UnnoticedMode):
             raise CaptureError(
                 "a capture is open already: captures cannot be nested, close the outer one first"
             )
-        warn_of_debug_logging()
         return super().__enter__()
 
     def _open(self) -> None:
+        warn_of_debug_logging()  # here a signal cannot leave the lock of logging behind
         self._measuring.__enter__()
         self._measuring.held.enter_context(self._unseen.watched())
         self._measuring.held.enter_context(innermost_in_local_mode(self))
@@ -236,7 +236,7 @@ def warn_of_debug_logging() -> None:
             f"logger {at_debug[0]} is at DEBUG, which makes every hit several times slower: "
             "set it to INFO to measure what users have",
             DtDispatchWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
 
 
