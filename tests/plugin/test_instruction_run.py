@@ -21,7 +21,11 @@ TESTS = """
 import os
 import pytest
 import torch
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+def handler_that_grew(times):
+    for _ in range(times):
+        pass
 
 def test_detach(dtdispatch, device_mesh):
     a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
@@ -35,6 +39,18 @@ def test_detach(dtdispatch, device_mesh):
 
 def test_fails():
     assert os.environ["PYTHONHASHSEED"] == "1"
+
+def test_grown(dtdispatch, device_mesh, monkeypatch):
+    a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    inner = propagator.propagate_op_sharding_non_cached
+
+    def propagate(schema):
+        handler_that_grew(5_000)
+        return inner(schema)
+
+    monkeypatch.setattr(propagator, "propagate_op_sharding_non_cached", propagate)
+    dtdispatch.call(a.detach, name="grown")
 
 def test_left_out():
     pass
@@ -110,12 +126,13 @@ def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.
 def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_count=TESTS)
     flags = ("-k", "not left_out", "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json")
-    result = pytester.runpytest_subprocess(*FAST, *COUNT, *flags)
+    profile = ("-odtdispatch_profile=true", "--dtdispatch-rounds=2")
+    result = pytester.runpytest_subprocess(*FAST, *COUNT, *flags, *profile)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.assert_outcomes(passed=2, failed=1, deselected=1)
     assert result.stdout.str().count("test session starts") == 1
     result.stdout.fnmatch_lines(
-        ["*assert '0' == '1'*", "*instructions are counted by *", "*= 1 failed, 1 passed*"]
+        ["*assert '0' == '1'*", "*instructions are counted by *", "*= 1 failed, 2 passed*"]
     )
     found = {
         (row[0].rpartition("::")[2], row[1]): int(row[2])
@@ -129,6 +146,18 @@ def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytes
     assert found["same", "instruction_count"] < hit
     assert ("same", "instruction_count_miss") not in found
     assert not any(metric.endswith("_ns") for _, metric in found)
+    # A profile names the function that grew.
+    result.stdout.fnmatch_lines(
+        [
+            "profile of a miss: test_count.py::test_grown::grown",
+            "* Python, with the machine code that it calls",
+            "*handler_that_grew (*count.py:6)",
+            "profile of a hit: *",
+        ]
+    )
+    [line] = [line for line in result.outlines if "handler_that_grew (" in line]
+    count = int(line.split()[0].replace(",", ""))
+    assert 5_000 * 20 < count < 5_000 * 500
 
 
 COUNTS = """
@@ -168,50 +197,3 @@ def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
     assert thrice - twice == twice - once
     assert thrice - twice > 1000
     assert counted[4:] == ["off"]
-
-
-SLOWED = """
-import torch
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-
-def handler_that_grew(times):
-    for _ in range(times):
-        pass
-
-def test_detach(dtdispatch, device_mesh):
-    a = distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    inner = propagator.propagate_op_sharding_non_cached
-
-    def propagate(schema):
-        handler_that_grew(5_000)
-        return inner(schema)
-
-    propagator.propagate_op_sharding_non_cached = propagate
-    try:
-        dtdispatch.call(a.detach, name="whole")
-    finally:
-        del propagator.propagate_op_sharding_non_cached
-"""
-
-
-@needs_callgrind
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.long
-def test_a_profile_names_the_function_that_grew(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_profile=SLOWED)
-    profile = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1")
-    result = pytester.runpytest_subprocess(*FAST, *COUNT, *profile)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "profile of a miss: test_profile.py::test_detach::whole",
-            "* Python, with the machine code that it calls",
-            "*handler_that_grew (*profile.py:4)",
-            "profile of a hit: *",
-        ]
-    )
-    [line] = [line for line in result.outlines if "handler_that_grew (" in line]
-    count = int(line.split()[0].replace(",", ""))
-    assert 5_000 * 20 < count < 5_000 * 500
