@@ -121,7 +121,7 @@ class Demanding:
         (torch.ops.aten.ldexp.default, "it takes numbers alone"),
         (Demanding(), "ValueError: not these"),
     ],
-    ids=str,
+    ids=["what raises", "what takes numbers", "what suits nothing"],
 )
 def test_an_op_that_no_arguments_are_known_for_says_why_in_one_line(op: object, says: str) -> None:
     text = find_arguments(op)
