@@ -280,6 +280,17 @@ def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Py
     assert sorted(keys) == sorted(f"{test}::step,{each}" for test in tests for each in metrics)
 
 
+def test_the_budget_of_a_whole_test_has_lines_of_the_test_and_none_of_pytest(
+    pytester: pytest.Pytester,
+) -> None:
+    source = "def test_add(device_mesh):\n    a = sharded(device_mesh)\n    a + a\n"
+    text = text_of(measure_source(pytester, source, "--dtdispatch-budget", passed=1))
+    budget = text.partition("test_it.py::test_add: test (budget)")[2]
+    assert f"test_it.py:{len(IMPORTS.splitlines()) + 3}" in budget
+    assert "_pytest" not in budget
+    assert "pluggy" not in budget
+
+
 # A trace of all steps, by torch's profiler with our ranges among its own
 
 TRACED = """

@@ -33,6 +33,7 @@ from pytest_dtdispatch.torchapi.hooks import (
 # Code without a file that a user typed: all other is made by programs, as dataclasses make "<string>".
 TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
 PACKAGES = ("site-packages", "dist-packages")
+RUNNERS = ("_pytest", "pluggy")  # packages that run a test, and are no part of it
 COMPILED = "torchinductor_"
 
 
@@ -45,7 +46,7 @@ class FrameOwner(Enum):
     BACKWARD = "what calls the engine"
     CLIPPING = "gradients are clipped"
     OPTIMIZER = "an optimizer works"
-    NOTHING = "code of torch, of Python or of this plugin"
+    NOTHING = "code of torch, of Python, of pytest or of this plugin"
 
 
 class Frames:
@@ -98,7 +99,10 @@ class Frames:
         if is_ours or file.startswith(self._torch) or COMPILED in file:
             return FrameOwner.NOTHING
         is_installed = any(f"{os.sep}{folder}{os.sep}" in file for folder in PACKAGES)
-        return FrameOwner.NOTHING if file.startswith(self._python) and not is_installed else FrameOwner.USER
+        if is_installed:
+            is_runner = any(f"{os.sep}{package}{os.sep}" in file for package in RUNNERS)
+            return FrameOwner.NOTHING if is_runner else FrameOwner.USER
+        return FrameOwner.NOTHING if file.startswith(self._python) else FrameOwner.USER
 
 
 def _folder(path: str | Path) -> str:
