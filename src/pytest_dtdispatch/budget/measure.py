@@ -42,7 +42,7 @@ from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
 from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
-from pytest_dtdispatch.torchapi.profiling import Marks, marking, profiling, refuse_another_profiler
+from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.tensors import tensor_traits, wait_for
 
 
@@ -185,7 +185,7 @@ def _marked(count: int, ranges: int) -> Steps:
     steps = []
     with ExitStack() as stack:
         for _ in range(ranges):
-            stack.enter_context(marking(lambda name: ClockedRange(marks)))
+            stack.enter_context(Marks(lambda name: ClockedRange(marks)).in_place())
         for _ in _warm(count):
             marks.clear()
             with ClockedRange(marks):
@@ -197,7 +197,7 @@ def _marked(count: int, ranges: int) -> Steps:
 
 def _timed(count: int) -> Steps:
     refuse_another_profiler("a budget")
-    with profiling() as profiled, marking() as marks:
+    with profiling() as profiled, Marks().in_place() as marks:
         for _ in _warm(count):
             with marks.marked("step"):
                 yield
@@ -211,7 +211,7 @@ def _follow(log: PlaceLog, following: Following) -> Steps:
         return []
     refuse_another_profiler("a budget")
     anchors = []
-    with profiling() as profiled, marking() as marks:
+    with profiling() as profiled, Marks().in_place() as marks:
         with marks.marked("step"):
             yield
         yield
@@ -269,7 +269,7 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     refuse_another_profiler("a budget")
     _leave_ours_uncompiled()
     log, is_traced = PlaceLog(), sys.gettrace() is not None
-    with Measuring("a budget is taken"), profiling() as profiled, marking() as marks:
+    with Measuring("a budget is taken"), profiling() as profiled, Marks().in_place() as marks:
         began_ns = time.perf_counter_ns()
         with marks.marked("step"), nullcontext() if is_traced else log.noting():
             yield

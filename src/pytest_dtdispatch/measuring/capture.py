@@ -12,7 +12,7 @@ import warnings
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from functools import wraps
 from logging import DEBUG
@@ -144,10 +144,10 @@ class DispatchCapture(UnnoticedMode):
     It starts below autograd, where torch asks dispatch modes.
     """
 
-    def __init__(self, ops: Sequence[str] = ()) -> None:
+    def __init__(self, ops: Sequence[str] = (), results: TestResults | None = None) -> None:
         super().__init__()
         self._ops = tuple(ops)
-        self._passed_over: set[str] = set()
+        self._results = TestResults() if results is None else results
         self._caches = ShardingCaches()
         self._unseen = UnseenOps(self, self._caches)
         self._measuring = Measuring("a capture is open")
@@ -166,7 +166,6 @@ class DispatchCapture(UnnoticedMode):
         self._measuring.__enter__()
         self._measuring.held.enter_context(self._unseen.watched())
         self._measuring.held.enter_context(innermost_in_local_mode(self))
-        self._measuring.held.enter_context(self.watching_more())
         super()._open()
         self._unseen.note()
 
@@ -178,7 +177,7 @@ class DispatchCapture(UnnoticedMode):
 
     def _closed(self, left_open: list[str], has_raised: bool) -> None:
         __tracebackhide__ = True
-        self.on_unseen(self._unseen.found())
+        self._results.unseen += self._unseen.found()
         if has_raised:
             return
         if not self._measuring.is_of_this_thread():
@@ -199,29 +198,16 @@ class DispatchCapture(UnnoticedMode):
         if not on_dtensors:
             self._unseen.look()
         try:
-            if on_dtensors and (not self._ops or self._is_asked_for(op_name(func))):
-                return self.on_op(call)
-            return self.on_passed_over(call) if on_dtensors else call.run()
+            return self.on_op(call) if on_dtensors and self._is_asked_for(op_name(func)) else call.run()
         finally:
             self._unseen.note()
 
     def _is_asked_for(self, name: str) -> bool:
-        if any(fnmatchcase(name, op) for op in self._ops):
+        if not self._ops or any(fnmatchcase(name, op) for op in self._ops):
             return True
-        self._passed_over.add(name)
+        self._results.passed_over.add(name)
+        self._results.calls_passed_over += 1
         return False
-
-    def watching_more(self) -> AbstractContextManager[Any]:
-        """Watch what is no op, as long as it is open."""
-        return nullcontext()
-
-    def on_unseen(self, unseen: Unseen) -> None:
-        """Take what ran while it was open, and was not seen."""
-
-    def on_passed_over(self, call: OpCall) -> Any:
-        """Make a call that was not asked for."""
-        __tracebackhide__ = True
-        return call.run()
 
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
@@ -319,20 +305,14 @@ class SignatureCapture(DispatchCapture):
     """
 
     def __init__(self, results: TestResults, plan: Plan, ops: Sequence[str] = ()) -> None:
-        super().__init__(ops)
-        self._passed_over = results.passed_over
-        self._results = results
+        super().__init__(ops, results)
         self._plan = plan
         self._plans = PlanCaches()
         self._converting = threading.local()
 
-    def watching_more(self) -> AbstractContextManager[Any]:
-        """Watch conversions, which are no ops."""
-        return watching_conversions(self)
-
-    def on_unseen(self, unseen: Unseen) -> None:
-        """Keep what was not seen in the results of the test."""
-        self._results.unseen += unseen
+    def _open(self) -> None:
+        super()._open()
+        self._measuring.held.enter_context(watching_conversions(self))  # which are no ops
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""
@@ -349,12 +329,6 @@ class SignatureCapture(DispatchCapture):
         result, ran = run_op(call)
         self._enter(signature, ran.measure(self._caches, self._plan), ran.took_ns)
         return result
-
-    def on_passed_over(self, call: OpCall) -> Any:
-        """Make a call that was not asked for, and count it."""
-        __tracebackhide__ = True
-        self._results.calls_passed_over += 1
-        return call.run()
 
     def on_conversion(
         self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
@@ -380,8 +354,7 @@ class SignatureCapture(DispatchCapture):
         __tracebackhide__ = True
         result, ran = run_conversion(call)
         self._unseen.note()
-        if self._ops and not self._is_asked_for(call.name):
-            self._results.calls_passed_over += 1
+        if not self._is_asked_for(call.name):
             return result
         signature = call.signature(result)
         if self._results.count(signature):

@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.environment import Environment, World, read_world
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.errors import DevicesError, MeshError
 from pytest_dtdispatch.torchapi.groups import has_local_mode
-from pytest_dtdispatch.torchapi.missing_api import cuda_driver_version, torch_build
+from pytest_dtdispatch.torchapi.missing_api import cuda_driver_version
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open
 
@@ -109,7 +109,7 @@ def run_environment(
     nccl = torch.cuda.nccl.version() if on_cuda and dist.is_nccl_available() else ()
     return Environment(
         torch_version=torch.__version__,
-        torch_build=torch_build(),
+        torch_build=str(getattr(torch.version, "git_version", "unknown")),
         cuda=torch.version.cuda or "",
         device=place.device,
         device_name=torch.cuda.get_device_name() if on_cuda else "",

@@ -419,8 +419,13 @@ def noticing_propagations(note: Callable[[str], None]) -> Iterator[None]:
 def _watching_collectives(watcher: Any) -> Iterator[None]:
     """Watch the ops of collectives, and what runs collectives without coming to those ops."""
     kinds = _collective_kinds()
+    # Collectives of torch come down to these ops, whichever function they were called by. Their kernels are
+    # reached from the key that selects a backend, at which these ops have none.
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     with ExitStack() as hooks:
-        hooks.enter_context(_collective_op_hook(watcher))
+        library = hooks.enter_context(torch.library._scoped_library("c10d", "IMPL"))
+        for op in _collective_ops():
+            library.impl(op.name(), _watched_op(op, below, watcher), "BackendSelect", with_keyset=True)
         for group in _derived_from(torch.distributed.ProcessGroup):  # none of C++ has functions of Python
             for name, method in list(vars(group).items()):
                 if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
@@ -436,33 +441,15 @@ def _derived_from(kind: Any) -> Iterator[Any]:
         yield from _derived_from(derived)
 
 
-@contextmanager
-def _collective_op_hook(watcher: Any) -> Iterator[None]:
-    """Watch the ops that collectives of torch come down to, whichever function they were called by.
-
-    Their kernels are reached from the key that selects a backend, at which these ops have none.
-    """
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-    with torch.library._scoped_library("c10d", "IMPL") as library:
-        for op in _collective_ops():
-            library.impl(op.name(), _watched_op(op, below, watcher), "BackendSelect", with_keyset=True)
-        yield
-
-
 @functools.cache  # to ask for the names of all ops takes milliseconds, and torch loads those of c10d at once
 def _collective_ops() -> tuple[Any, ...]:
-    names = (
-        name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if _is_collective(name)
-    )
-    return tuple(
-        getattr(getattr(torch.ops.c10d, base), overload or "default")
-        for base, _, overload in (name.partition(".") for name in names)
-    )
-
-
-def _is_collective(name: str) -> bool:
-    namespace, _, rest = name.partition("::")
-    return namespace == "c10d" and rest.partition(".")[0] not in NO_COLLECTIVES
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        if namespace == "c10d" and base not in NO_COLLECTIVES:
+            found.append(getattr(getattr(torch.ops.c10d, base), overload or "default"))
+    return tuple(found)
 
 
 def _watched_op(op: Any, below: Any, watcher: Any) -> Callable[..., Any]:

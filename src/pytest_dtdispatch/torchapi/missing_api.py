@@ -6,7 +6,6 @@ import importlib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -24,11 +23,6 @@ def cuda_driver_version() -> str:
     ask = getattr(torch._C, "_cuda_getDriverVersion", None)
     number = ask() if ask else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else ""
-
-
-def torch_build() -> str:
-    """Return the git revision that torch was built from."""
-    return str(getattr(torch.version, "git_version", "unknown"))
 
 
 def sharded_tensors() -> Any:
@@ -98,13 +92,9 @@ def what_torch_lacks(error: BaseException | None) -> str:
 
 def _was_asked_for_here(error: BaseException) -> bool:
     """Return whether the innermost frame is one of ours, those left out that look names up."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    while frames and _looks_up(frames[-1]):
-        frames.pop()
-    return bool(frames) and Path(frames[-1].f_code.co_filename).parent == HOME
-
-
-def _looks_up(frame: FrameType) -> bool:
-    code = frame.f_code
-    is_import = code.co_filename.startswith(FROZEN) or Path(code.co_filename).parent == OF_IMPORTS
-    return is_import or code.co_name in LOOKS_UP
+    for code in reversed([frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]):
+        folder = Path(code.co_filename).parent
+        is_import = code.co_filename.startswith(FROZEN) or folder == OF_IMPORTS
+        if not is_import and code.co_name not in LOOKS_UP:
+            return folder == HOME
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -220,8 +220,3 @@ class Marks:
                 self.notes[number] = info().misses > before
 
         return run
-
-
-def marking(new_range: Function = new_range) -> AbstractContextManager[Marks]:
-    """Put ranges in place for a while."""
-    return Marks(new_range).in_place()
