@@ -7,7 +7,7 @@ import pytest
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
-from pytest_dtdispatch.watch.text import disturbed_line, steady_line, warmup_line
+from pytest_dtdispatch.watch.text import disturbed_line, transfers_text
 
 
 def miss(rows: int, cause: str = "shape of self") -> Miss:
@@ -27,7 +27,7 @@ def steady(number: int) -> LoopStep:
 
 def test_steps_are_told_apart_by_what_happened_in_them() -> None:
     steps = LoopSteps()
-    steps.add_warmup(missing(1, miss(4)))
+    steps.warmup.add(missing(1, miss(4)))
     for number in range(2, 12):
         steps.add(steady(number))
     steps.add(missing(12, miss(5)))
@@ -85,7 +85,6 @@ def test_a_line_stays_a_line_where_very_much_missed_and_has_no_time_where_more_w
     assert (steps.disturbed.timed, steps.looked_at) == (0, step)
 
 
-def test_the_warm_up_and_the_first_steady_step_have_lines_of_their_own() -> None:
-    assert warmup_line(missing(1, miss(4))) == "step 1: warm-up: 1 of 4 calls missed"
+def test_a_step_is_written_by_its_calls_and_what_it_moves() -> None:
     counts = StepCounts(hits=24, events=(Collective("all_reduce"),) * 2)
-    assert steady_line(LoopStep(3, counts)) == "step 3: steady: 24 calls, 2 collectives, 0 misses"
+    assert transfers_text(counts) == "24 calls, 2 collectives"

@@ -161,12 +161,12 @@ class LoopSteps:
         self.looked_at: LoopStep | None = None
         self.after = StepCounts()
         self.happened: deque[LoopStep] = deque(maxlen=MOST_STEPS)
-        self._count = 0
+        self._totals = self.warmup, self.steady, self.disturbed
         self._causes: dict[Hashable, Cause] = {}
         self._more_misses = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(total.steps for total in self._totals)
 
     @property
     def calls(self) -> int:
@@ -190,14 +190,8 @@ class LoopSteps:
         more = [f"{self._more_misses:,} more misses of other causes"] * bool(self._more_misses)
         return [*map(str, by_times), *more]
 
-    def add_warmup(self, step: LoopStep) -> None:
-        """Add a step of the warm-up."""
-        self._count += 1
-        self.warmup.add(step)
-
     def add(self, step: LoopStep) -> None:
         """Add a step after the warm-up."""
-        self._count += 1
         if step.is_looked_at and (step.is_steady or self.looked_at is None):
             self.looked_at = step
         if step.is_steady:
@@ -213,12 +207,3 @@ class LoopSteps:
                 self._more_misses += 1
             else:
                 cause.add(miss, step.number)
-
-    def add_steady(self, calls: int, took_ns: int) -> None:
-        """Add a step of hits alone, after the warm-up."""
-        self._count += 1
-        self.steady.add_calls(calls, took_ns)
-
-    @property
-    def _totals(self) -> tuple[Total, Total, Total]:
-        return self.warmup, self.steady, self.disturbed

@@ -9,12 +9,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from operator import gt
 from typing import Any, TextIO
 
-from pytest_dtdispatch.budget.located import PlaceLog
 from pytest_dtdispatch.budget.measure import take_budget
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
@@ -33,8 +31,7 @@ from pytest_dtdispatch.watch.text import (
     disturbed_line,
     document,
     sayer,
-    steady_line,
-    warmup_line,
+    transfers_text,
 )
 
 FIRST_LOOK = 8  # steps after the loop became steady; every look is twice as far as the one before
@@ -155,13 +152,11 @@ def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
     yield
     yield
     first = len(loop) + 1
-    found = yield from take_budget(steps, f"steps from {first:,} on", _following)
+    # Functions that run already are followed too, such as the one that has the loop.
+    found = yield from take_budget(
+        steps, f"steps from {first:,} on", lambda log: log.noting_inside(sys._getframe().f_back)
+    )
     return replace(found, name=f"steps {first:,} to {len(loop):,}")
-
-
-def _following(log: PlaceLog) -> AbstractContextManager[None]:
-    """Follow the functions too that run already, such as the one that has the loop."""
-    return log.noting_inside(sys._getframe().f_back)
 
 
 MOST_WARMUP = 10  # steps, where it is not said how many
@@ -245,7 +240,7 @@ class StepWatch:
         if calls is None:
             self._end_step(ended_ns)
         else:
-            self.steps.add_steady(calls, ended_ns - self._began_ns)
+            self.steps.steady.add_calls(calls, ended_ns - self._began_ns)
             if len(self.steps) % LOOK_EVERY == 0:
                 self._look_on(len(self.steps))
         self._began_ns = time.perf_counter_ns()
@@ -257,10 +252,11 @@ class StepWatch:
         took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
         if self._is_in_warmup(step):
-            self.steps.add_warmup(step)
+            self.steps.warmup.add(step)
             if step.number >= NOTED:
                 self._counter.end_notes()
-            self._tell(warmup_line(step))
+            counts = step.counts
+            self._tell(f"step {step.number}: warm-up: {counts.misses:,} of {counts.calls:,} calls missed")
         else:
             self._watch(step)
         if self._budget is not None:
@@ -339,7 +335,7 @@ class StepWatch:
         if not step.is_steady:
             self._tell(disturbed_line(step, self.steps))
         elif self._growth is None:
-            self._tell(steady_line(step))
+            self._tell(f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses")
         self._is_warm = True
         self._counter.end_notes()
         if self._growth is None and step.is_steady:

@@ -47,16 +47,6 @@ MOST_LISTED = 3
 LEAST_TIMES = 5  # steady steps, before it is said what they take
 
 
-def warmup_line(step: LoopStep) -> str:
-    """Say of a step of the warm-up how much missed."""
-    return f"step {step.number}: warm-up: {step.counts.misses:,} of {step.counts.calls:,} calls missed"
-
-
-def steady_line(step: LoopStep) -> str:
-    """Say what a steady step consists of."""
-    return f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses"
-
-
 def transfers_text(counts: StepCounts) -> str:
     """Say how many calls a step has, and how much it moves.
 
