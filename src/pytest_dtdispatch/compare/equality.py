@@ -57,14 +57,13 @@ class Snapshot:
         return f"{self.label!r} gives {len(self.leaves)} values ({paths})"
 
 
-def call_once(label: str, fn: Callable[[], Any]) -> Any:
-    """Call a variant; its label is for those who keep more than its result."""
-    __tracebackhide__ = True
-    return fn()
+def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], Any] | None = None) -> None:
+    """Call each variant once, from the same random state, and compare what they return.
 
-
-def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], Any] = call_once) -> None:
-    """Call each variant once, from the same random state, and compare what they return."""
+    Args:
+        variants: that are compared.
+        call: calls one, for those who keep more than its result.
+    """
     __tracebackhide__ = True
     cuda = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_initialized() else []
     random, first = RandomState(cuda), None
@@ -72,7 +71,7 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
         if first is not None:
             random.settle()
             random.rewind()
-        result = call(label, fn)
+        result = call(label, fn) if call else fn()
         # Simulated ranks need their mode; any other of the program would see what is read here.
         with nullcontext() if is_local_mode_open() else without_outer_modes():
             snapshot = Snapshot.of(label, result)

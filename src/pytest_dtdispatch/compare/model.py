@@ -267,7 +267,6 @@ class VariantResult:
             GateError: the run measures, and these two were not measured.
         """
         __tracebackhide__ = True
-        check_share(by, most=1.0)
         return self._claim(RatioOutcome.FASTER, other, by)
 
     def slower_than(self, other: str, by: float = 0.0) -> Claim:
@@ -286,12 +285,12 @@ class VariantResult:
             GateError: the run measures, and these two were not measured.
         """
         __tracebackhide__ = True
-        check_share(by)
         return self._claim(RatioOutcome.SLOWER, other, by)
 
     def _claim(self, claimed: RatioOutcome, other: str, by: float) -> Claim:
         """Judge the whole interval; the ratio is missing only where the run does not measure."""
         __tracebackhide__ = True
+        check_share(by, most=1.0 if claimed is RatioOutcome.FASTER else float("inf"))
         ratio, compared, share = self.ratio_to(other), self.compared, max(by, FLOOR)
         pair = escape_controls(f"{self.label} against {other}")
         if ratio is None and (compared.variants or compared.is_gate):
@@ -316,7 +315,7 @@ class VariantResult:
         return f"<{escape_controls(self.label)} of {escape_controls(self.compared.name)}>"
 
 
-def check_share(by: object, most: float = float("inf")) -> None:
+def check_share(by: object, most: float) -> None:
     """Refuse a share that is none."""
     __tracebackhide__ = True
     if isinstance(by, bool) or not isinstance(by, (int, float)) or not 0 <= by < most:
