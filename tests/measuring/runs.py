@@ -16,7 +16,7 @@ from pytest_dtdispatch.measuring.repeat import run_and_measure_call
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Make = Callable[..., Any]
-FEW = Plan(2, 3)
+FEW = Plan(2, 3, quick_warmup=0)
 
 
 def measured_call(

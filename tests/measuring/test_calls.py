@@ -35,7 +35,7 @@ PROGRAMS: dict[str, Program] = {}
 
 
 def measure(fn: Callable[..., Any], *args: Any, setup: Setup | None = None) -> tuple[Any, Figures]:
-    result = measured_call(fn, *args, setup=setup, plan=Plan(ROUNDS, REPEAT))
+    result = measured_call(fn, *args, setup=setup, plan=Plan(ROUNDS, REPEAT, quick_warmup=0))
     assert open_modes() == []
     return result
 

@@ -31,7 +31,7 @@ from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-CALLS, INTERRUPTS = 4, 16
+CALLS, INTERRUPTS = 4, 5
 MASK_BUFFER = POINTS["mask"].places()[0][0]
 RELEASE = vars(MASK_BUFFER)["release_mask"]
 
@@ -80,7 +80,7 @@ def captured(program: Program) -> None:
 
 
 def called(program: Program) -> None:
-    run_and_measure_call(program.step, (), None, ShardingCaches(), Plan(2, 3))
+    run_and_measure_call(program.step, (), None, ShardingCaches(), Plan(2, 3, quick_warmup=0))
 
 
 def raise_late(number: int, frame: FrameType | None) -> None:

@@ -76,7 +76,7 @@ def test_repetitions_of_a_call_leave_none_and_the_program_s_own_result_is_as_it_
 ) -> None:
     before = unwaited()
     assert left_by(gather) == 1
-    assert left_by(lambda: measured_call(gather, plan=Plan(3, 5))[0]) == 1
+    assert left_by(lambda: measured_call(gather, plan=Plan(3, 5, quick_warmup=0))[0]) == 1
     assert unwaited() == before
 
 
@@ -91,7 +91,7 @@ def hide(request: pytest.FixtureRequest, block: Block) -> Callable[[], Any]:
 
 
 def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], Any]) -> None:
-    plan = Plan(5, 2)
+    plan = Plan(5, 2, quick_warmup=0)
     wrap = funcol._maybe_wrap_tensor
     assert left_by(hide) == 1
     assert left_by(lambda: measured_call(hide, plan=plan) and None) == 1
@@ -109,7 +109,7 @@ def test_a_repetition_that_raises_leaves_no_hook(hide: Callable[[], Any]) -> Non
         if next(calls) > 5:
             raise KeyError
 
-    _, figures = measured_call(fail_later, plan=Plan(5, 2))
+    _, figures = measured_call(fail_later, plan=Plan(5, 2, quick_warmup=0))
     assert "KeyError" in figures.notes[0]
     assert funcol._maybe_wrap_tensor is wrap
 
@@ -127,7 +127,7 @@ def test_a_compile_leaves_none(block: Block) -> None:
 
 
 def test_sizes_and_steps_leave_none(block: Block) -> None:
-    assert left_by(lambda: sizes_of(block, Plan(7, 2))) == 0
+    assert left_by(lambda: sizes_of(block, Plan(7, 2, quick_warmup=0))) == 0
     assert left_by(lambda: run_and_count(StepCalls("block", block, 2, 3))) == 0
 
 
