@@ -197,12 +197,12 @@ def _marked(count: int, ranges: int) -> Steps:
 
 def _timed(count: int) -> Steps:
     refuse_another_profiler("a budget")
-    with profiling() as profiled, Marks().in_place() as marks:
+    with profiling() as events, Marks().in_place() as marks:
         for _ in _warm(count):
             with marks.marked("step"):
                 yield
             yield
-    return steps_among(profiled.events, marks)
+    return steps_among(events, marks)
 
 
 def _follow(log: PlaceLog, following: Following) -> Steps:
@@ -211,7 +211,7 @@ def _follow(log: PlaceLog, following: Following) -> Steps:
         return []
     refuse_another_profiler("a budget")
     anchors = []
-    with profiling() as profiled, Marks().in_place() as marks:
+    with profiling() as events, Marks().in_place() as marks:
         with marks.marked("step"):
             yield
         yield
@@ -222,7 +222,7 @@ def _follow(log: PlaceLog, following: Following) -> Steps:
                     anchors.append((before_ns + time.perf_counter_ns()) // 2)
                     yield
             yield
-    nodes = steps_among(profiled.events, marks)[-LOCATED:]
+    nodes = steps_among(events, marks)[-LOCATED:]
     return [_on_clock(node, began) for node, began in zip(nodes, anchors, strict=True)]
 
 
@@ -269,11 +269,11 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     refuse_another_profiler("a budget")
     _leave_ours_uncompiled()
     log, is_traced = PlaceLog(), sys.gettrace() is not None
-    with Measuring("a budget is taken"), profiling() as profiled, Marks().in_place() as marks:
+    with Measuring("a budget is taken"), profiling() as events, Marks().in_place() as marks:
         began_ns = time.perf_counter_ns()
         with marks.marked("step"), nullcontext() if is_traced else log.noting():
             yield
-    [node] = steps_among(profiled.events, marks)
+    [node] = steps_among(events, marks)
     event_ns, course = least_event_ns(), _on_clock(node, began_ns)
     timed = (one.less(one.events * event_ns) for one in course)
     noted = tuple(one.less(noting_ns(log.moments, one.begin_ns, one.end_ns)) for one in timed)
@@ -303,7 +303,7 @@ def least_event_ns() -> float:
     shortest_ns()
     for _ in range(EVENT_ROUNDS):
         bare_ns = shortest_ns()
-        with profiling() as profiled:
+        with profiling() as events:
             timed_ns = shortest_ns()
-        found.append((timed_ns - bare_ns) * EVENT_CALLS / len(profiled.events))
+        found.append((timed_ns - bare_ns) * EVENT_CALLS / len(events))
     return max(statistics.median(found), 0.0)

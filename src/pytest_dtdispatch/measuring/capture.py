@@ -12,7 +12,7 @@ import warnings
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from functools import wraps
 from logging import DEBUG
@@ -118,15 +118,15 @@ class UnseenOps:
             self._propagated[ident, threading.current_thread().name][looked_up] += 1
 
 
-@contextmanager
-def watching_processes(on_start: Callable[[Any, Callable[[Any], Any]], Any]) -> Iterator[None]:
+def watching_processes(
+    on_start: Callable[[Any, Callable[[Any], Any]], Any],
+) -> AbstractContextManager[None]:
     """Hand over every process that is to run a function of the program, and what starts it."""
 
     def watched(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return wraps(start)(lambda process: on_start(process, start))
 
-    with wrapped(BaseProcess, "start", watched):
-        yield
+    return wrapped(BaseProcess, "start", watched)
 
 
 def _dispatching() -> Iterator[Any]:

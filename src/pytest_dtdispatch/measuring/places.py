@@ -343,9 +343,7 @@ class PlaceFinder:
     def _in_backward(self, seen: StackView) -> CodePlace:
         """Take code of the user's that the engine calls, as in a checkpoint; else where its node was made."""
         made = self._made()
-        module = made.module
-        if seen.running:
-            module = self._names.known_name(seen.running)
+        module = self._names.known_name(seen.running) if seen.running else made.module
         at = seen if seen.file else made
         return CodePlace(at.file, at.line, module, Phase.BACKWARD)
 

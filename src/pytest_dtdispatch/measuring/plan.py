@@ -67,14 +67,10 @@ class Effort(NamedTuple):
         """Cut it to one round where one miss takes longer than all of the time."""
         return self._replace(rounds=1, in_a_row=1) if miss_ns > budget_ns else self
 
-    def calls(self) -> int:
-        """Count the calls of all rounds."""
-        rows = -(-self.rounds // self.in_a_row)
-        return self.rounds * (1 + self.repeat) + rows * self.warmup
-
     def ns(self, miss_ns: float, hit_ns: float) -> float:
         """Estimate how long all rounds take."""
-        return self.rounds * miss_ns + (self.calls() - self.rounds) * hit_ns
+        rows = math.ceil(self.rounds / self.in_a_row)
+        return self.rounds * miss_ns + (self.rounds * self.repeat + rows * self.warmup) * hit_ns
 
 
 def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
@@ -144,11 +140,6 @@ class Plan:
     quick_warmup: int = QUICK_WARMUP
     one_thread: bool = True
 
-    @property
-    def effort(self) -> Effort:
-        """The calls that are made of one subject, where there is time enough."""
-        return Effort(self.rounds, self.in_a_row, self.repeat, self.warmup)
-
 
 class Schedule:
     """Decides how many calls are made of one subject, by what its rehearsal took.
@@ -166,7 +157,7 @@ class Schedule:
             plan = replace(plan, max_time_s=math.inf, in_a_row=plan.rounds)
         self.plan = plan
         self.clock = plan.sampler.clock
-        self.effort = plan.effort
+        self.effort = Effort(plan.rounds, plan.in_a_row, plan.repeat, plan.warmup)
         self.pace: Pace | None = None
         self.within = plan.within
         self._has_local = has_local
@@ -267,13 +258,7 @@ class Propagation(Enum):
     NEVER_CACHED = "never cached"
     NONE = "none"
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What every reader of the figures must know of it."""
-        return ("never hits: propagation runs on every call",) if self is Propagation.NEVER_CACHED else ()
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What explains the figures to who asks."""
-        why_no_miss = "unpropagated: it never asks the sharding propagator, so it has no miss"
-        return (why_no_miss,) if self is Propagation.NONE else ()
+# What every reader of the figures must know of a propagation, and what explains them to who asks.
+NOTES = {Propagation.NEVER_CACHED: ("never hits: propagation runs on every call",)}
+REMARKS = {Propagation.NONE: ("unpropagated: it never asks the sharding propagator, so it has no miss",)}

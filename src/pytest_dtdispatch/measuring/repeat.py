@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -112,9 +112,21 @@ def left_as_it_was(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]
         for call in calls:
             if call.replay.masks:  # the call changed one: those of new plans are noted too
                 afterwards.enter_context(call.replay.watching_masks())
-            afterwards.enter_context(call.noting_collectives())
+            if call.collectives is not None:
+                afterwards.enter_context(noting_collectives(call.collectives))
+                afterwards.callback(wait_for_all, call.collectives)
         afterwards.callback(close_modes_opened_since, open_modes())
         yield
+
+
+def noting_collectives(collectives: list[torch.Tensor]) -> AbstractContextManager[None]:
+    """Note collectives that repetitions leave and their results do not show."""
+
+    def noted(wrap: Callable[..., Any], output: torch.Tensor) -> Any:
+        collectives.append(output)
+        return wrap(output)
+
+    return hooked({"collective output": handed_to(noted)})
 
 
 @dataclass
@@ -224,24 +236,6 @@ class RanCall:
     place: str = ""
     is_compiled: bool = False
     collectives: list[torch.Tensor] | None = None
-
-    @contextmanager
-    def noting_collectives(self) -> Iterator[None]:
-        """Note collectives that repetitions leave and their results do not show; wait for what is left."""
-        if self.collectives is None:
-            yield
-            return
-        collectives = self.collectives
-
-        def noted(wrap: Callable[..., Any], output: torch.Tensor) -> Any:
-            collectives.append(output)
-            return wrap(output)
-
-        with hooked({"collective output": handed_to(noted)}):
-            try:
-                yield
-            finally:
-                wait_for_all(collectives)
 
     def settle(self) -> None:
         """Note what the program's call left behind."""

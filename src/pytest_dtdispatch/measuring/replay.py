@@ -141,13 +141,6 @@ def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[tor
         nodes.extend(parent for parent, _ in node.next_functions)
 
 
-def optimizer_states() -> Iterator[dict[Any, Any]]:
-    """Find the entries of every live optimizer's state."""
-    optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
-    states = (state for optimizer in optimizers for state in optimizer.state.values())
-    return (state for state in states if isinstance(state, dict))
-
-
 class NoCopyError(Exception):
     """What a call changes cannot be put back; the text says why it runs once."""
 
@@ -342,7 +335,8 @@ class Replay:
         self.gradients = Snapshot(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
         self.random, self.grown = RandomState(leaves), Grown()
         self._versions = Snapshot(version_of, set_version)
-        self._specs, self._optimizers = Snapshot(spec_of, set_spec, DTensor), Snapshot(dict, dict.update)
+        self._specs = Snapshot(spec_of, set_spec, DTensor)
+        self._optimizers = Snapshot(dict, dict.update, dict)
         self._storages = storages
         self._leaves = leaves if storages is None else ()
         self._why_not_repeatable = ""
@@ -402,8 +396,9 @@ class Replay:
         self._before.reverse()
         self._saved.clear()
         if self._storages:
-            for state in optimizer_states():
-                self._optimizers.note(state)
+            for optimizer in [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]:
+                for state in list(optimizer.state.values()):
+                    self._optimizers.note(state)
             self._storages.refuse_changed("it")
             self.grown = self._storages.grown()
             self._storages = Storages()

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pytest_dtdispatch.core.measurement import TIME, Figures, Profile, Refused, Samples, State, Unit
-from pytest_dtdispatch.measuring.plan import Plan, Propagation, Schedule
+from pytest_dtdispatch.measuring.plan import NOTES, REMARKS, Plan, Propagation, Schedule
 from pytest_dtdispatch.measuring.sampler import Meter
 from pytest_dtdispatch.measuring.signals import Signals
 
@@ -266,8 +266,8 @@ class Rounds:
             done += taken
             if taken < count:  # they are enough
                 break
-        notes = (*propagation.notes, *self._schedule.notes(done))
-        remarks = (*self._sampler.remarks(), *propagation.remarks)
+        notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done))
+        remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()))
         return Figures(done, samples_of(self._recorder, self._profile), notes, remarks)
 
     def _profile(self, state: State) -> Profile | None:
@@ -337,10 +337,9 @@ class Rounds:
             elif propagation is Propagation.NONE:
                 taken = yield from self._steady_rounds(State.CALL, taken, count)
             if self._local is not None:
-                meter, calls = self._sampler.local_meter, taken * self._schedule.effort.repeat
-                yield from self._calls(self._local, meter, WARMUP_LOCALS)
-                for part in parts(calls):
-                    for call in (yield from self._calls(self._local, meter, part)):
+                yield from self._calls(self._local, self._meter, WARMUP_LOCALS)
+                for part in parts(taken * self._schedule.effort.repeat):
+                    for call in (yield from self._calls(self._local, self._meter, part)):
                         self._recorder.record(State.LOCAL, call.sample)
         return taken
 

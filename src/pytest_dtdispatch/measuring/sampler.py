@@ -79,13 +79,8 @@ class Sampler:
 
     @property
     def meter(self) -> Meter:
-        """What reads calls on DTensors."""
+        """What reads calls, on DTensors and on plain tensors, which are the control of every comparison."""
         return Meter(self.begin, self.end)
-
-    @property
-    def local_meter(self) -> Meter:
-        """What reads calls on plain tensors, which are the control of every comparison."""
-        return self.meter
 
     def why_not(self) -> str:
         """Return in one line why it cannot be had here; empty where it can."""

@@ -139,8 +139,7 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return kept
 
 
-@contextmanager
-def noticing_compiled_code(note: Callable[[], None]) -> Iterator[None]:
+def noticing_compiled_code(note: Callable[[], None]) -> AbstractContextManager[None]:
     """Be told when compiled code is entered; a torch without the function that is looked for never tells."""
 
     def entered(enter: Callable[..., Any], callback: Any) -> Any:
@@ -148,8 +147,7 @@ def noticing_compiled_code(note: Callable[[], None]) -> Iterator[None]:
             note()
         return enter(callback)
 
-    with hooked({"compiled code": handed_to(entered)}):
-        yield
+    return hooked({"compiled code": handed_to(entered)})
 
 
 def fake_tensor_counts() -> FakeTensorCounts | None:
@@ -206,13 +204,8 @@ def check_backend(backend: str | Callable[..., Any]) -> None:
     valid = torch.compiler.list_backends(exclude_tags=())
     if isinstance(backend, str) and backend not in valid:
         raise CompileError(f"backend={backend!r} is none of torch.compile's: {', '.join(valid)}")
-    if backend == "inductor" and not torch.cuda.is_initialized():
-        _check_cpp_compiler()
-
-
-def _check_cpp_compiler() -> None:
-    """Look for the C++ compiler that inductor needs on a CPU."""
-    __tracebackhide__ = True
+    if backend != "inductor" or torch.cuda.is_initialized():
+        return
     find = getattr(importlib.import_module("torch._inductor.cpp_builder"), "get_cpp_compiler", None)
     try:
         if find is not None:

@@ -6,8 +6,8 @@ import functools
 import importlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -83,8 +83,7 @@ def stop_rpc(graceful: bool, timeout_s: float) -> None:
     rpc.shutdown(graceful=graceful, timeout=timeout_s)
 
 
-@contextmanager
-def innermost_in_local_mode(mode: TorchDispatchMode) -> Iterator[None]:
+def innermost_in_local_mode(mode: TorchDispatchMode) -> AbstractContextManager[None]:
     """Keep a mode the innermost where a program simulates all ranks inside of it, which would hide DTensors.
 
     Where the mode is the innermost as the simulation begins or ends, it is closed and opened anew.
@@ -103,5 +102,4 @@ def innermost_in_local_mode(mode: TorchDispatchMode) -> Iterator[None]:
 
         return moved
 
-    with hooked({"simulation": beside}):
-        yield
+    return hooked({"simulation": beside})

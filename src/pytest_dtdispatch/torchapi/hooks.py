@@ -7,7 +7,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import Enum
 from functools import partial
 from types import FunctionType, ModuleType
@@ -192,8 +192,7 @@ def hooked(wraps: Mapping[str, Wrap]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def listening(point: str, listener: Callable[..., object]) -> Iterator[None]:
+def listening(point: str, listener: Callable[..., object]) -> AbstractContextManager[None]:
     """Tell a listener of each call of this thread, right before it is made, with its arguments."""
     home = threading.get_ident()
 
@@ -205,8 +204,7 @@ def listening(point: str, listener: Callable[..., object]) -> Iterator[None]:
 
         return told
 
-    with hooked({point: wrap}):
-        yield
+    return hooked({point: wrap})
 
 
 class StandIn:

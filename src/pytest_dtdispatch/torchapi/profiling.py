@@ -68,25 +68,17 @@ LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"
 USER_SCOPE = 7  # of torch's RecordScope
 
 
-class Profiling:
-    """What was profiled.
-
-    Attributes:
-        events: by the time they began, each before those that ran inside of it.
-    """
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-
 @contextmanager
-def profiling() -> Iterator[Profiling]:
-    """Profile ops of the CPU, as ``torch.autograd.profiler.profile`` does."""
-    profiled = Profiling()
+def profiling() -> Iterator[list[Event]]:
+    """Profile ops of the CPU, as ``torch.autograd.profiler.profile`` does.
+
+    At the end the list is filled: by the time that events began, each before those that ran inside of it.
+    """
+    events: list[Event] = []
     with _quiet_start(), torch.autograd.profiler.profile(use_cpu=True, use_kineto=False) as profiler:
-        yield profiled
+        yield events
     found = map(_event, profiler.kineto_results.events())
-    profiled.events = sorted(found, key=lambda event: (event.begin_ns, -event.end_ns))
+    events += sorted(found, key=lambda event: (event.begin_ns, -event.end_ns))
 
 
 @contextmanager
