@@ -61,13 +61,12 @@ def _named(event: Event, marks: Marks) -> Event:
     note = marks.notes[int(number)]
     if kind == LOOK_UP:
         return event._replace(name=PROPAGATION if note else LOOK_UP)
-    return event._replace(name=f"{kind} {note if kind == WRAPPING else redistribution_text(*note)}")
-
-
-def redistribution_text(source: Any, target: Any) -> str:
-    """Name a redistribution by what it changes: ``redistribute f32[8,16]PS0 -> S0R``."""
-    tensor = tensor_traits(source)
-    return f"redistribute {tensor_text(tensor) if tensor else ''} -> {placements_text(target.placements)}"
+    if kind == REDISTRIBUTION:
+        source, target = note
+        tensor = tensor_traits(source)
+        change = f"{tensor_text(tensor) if tensor else ''} -> {placements_text(target.placements)}"
+        note = f"redistribute {change}"
+    return event._replace(name=f"{kind} {note}")
 
 
 BLOCKS = 4

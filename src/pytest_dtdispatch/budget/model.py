@@ -6,7 +6,6 @@ import bisect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.parts import Course, Part, ran
@@ -104,7 +103,7 @@ class Budget:
     @property
     def parts(self) -> dict[str, float]:
         """Nanoseconds of each part that the step has; with ``unexplained_ns`` they add up to the step."""
-        sums = _summed((cell.part, cell.ns) for cell in self.cells)
+        sums = _summed(self.cells)
         return {str(part): sums[part] for part in Part if part in sums}
 
     @property
@@ -120,16 +119,8 @@ class Budget:
     @property
     def is_unexplained(self) -> bool:
         """Whether the parts miss the step by more than a tenth, though its steps scatter less."""
-        return (
-            bool(self.steps)
-            and abs(self.unexplained_ns) > UNEXPLAINED * self.measured_ns
-            and not self.is_noisy
-        )
-
-    @property
-    def timed_over_undisturbed(self) -> float:
-        """How much longer a step takes while it is timed, as a ratio; 0 where nothing was measured."""
-        return self.timed_ns / self.measured_ns if self.measured_ns else 0.0
+        is_far = abs(self.unexplained_ns) > UNEXPLAINED * self.measured_ns
+        return is_far and not self.is_noisy and self.steps > 0
 
     def known(self, part: str) -> str:
         """Say how a part is known: ``timed`` in place, or ``modelled``: events' cost was taken off it."""
@@ -157,20 +148,20 @@ class Budget:
         groups: defaultdict[str, list[Cell]] = defaultdict(list)
         for cell in self.cells:
             groups[key(cell)].append(cell)
-        return sorted(starmap(_share, groups.items()), key=lambda share: -share.ns)
+        shares = []
+        for name, cells in groups.items():
+            parts = sorted(_summed(cells).items(), key=lambda item: -item[1])
+            spent_ns, calls = sum(cell.ns for cell in cells), sum(cell.calls for cell in cells)
+            shares.append(CostShare(name, spent_ns, calls, dict(parts)))
+        return sorted(shares, key=lambda share: -share.ns)
 
 
-def _share(name: str, cells: Sequence[Cell]) -> CostShare:
-    parts = _summed((str(cell.part), cell.ns) for cell in cells)
-    by_size = dict(sorted(parts.items(), key=lambda item: -item[1]))
-    return CostShare(name, sum(cell.ns for cell in cells), sum(cell.calls for cell in cells), by_size)
-
-
-def _summed(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _summed(cells: Iterable[Cell]) -> dict[str, float]:
+    """Add up nanoseconds by part."""
     sums: defaultdict[str, float] = defaultdict(float)
-    for name, ns in pairs:
-        sums[name] += ns
-    return dict(sums)
+    for cell in cells:
+        sums[str(cell.part)] += cell.ns
+    return sums
 
 
 class Moment(NamedTuple):

@@ -303,13 +303,11 @@ def typical(courses: Sequence[Course]) -> list[Course]:
     common, count = Counter(map(ran, courses)).most_common(1)[0]
     if count * 2 < len(courses):
         return list(courses)
-    alike = [course for course in courses if ran(course) == common]
-    return [tuple(map(_median_slice, zip(*alike, strict=True)))]
-
-
-def _median_slice(alike: Sequence[Slice]) -> Slice:
-    length_ns = statistics.median(each.length_ns for each in alike)
-    return alike[0]._replace(end_ns=alike[0].begin_ns + round(length_ns))
+    usual = []
+    for first, *others in zip(*(course for course in courses if ran(course) == common), strict=True):
+        length_ns = statistics.median(each.length_ns for each in (first, *others))
+        usual.append(first._replace(end_ns=first.begin_ns + round(length_ns)))
+    return [tuple(usual)]
 
 
 T = TypeVar("T")

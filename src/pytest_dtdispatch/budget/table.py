@@ -101,11 +101,10 @@ def _parts(title: str, budget: Budget) -> Table:
 
 
 def _how_taken(budget: Budget) -> str:
+    slower = budget.timed_ns / budget.measured_ns if budget.measured_ns else 0.0
     cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
-    how_long = f"Profiling made the step {budget.timed_over_undisturbed:.2f}x slower; {cost}"
-    return (
-        f"{how_long}. {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else how_long
-    )
+    steps = f". {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else ""
+    return f"Profiling made the step {slower:.2f}x slower; {cost}{steps}"
 
 
 def _breakdown(title: str, shares: Sequence[CostShare], nameless: str, budget: Budget, most: int) -> Table:
