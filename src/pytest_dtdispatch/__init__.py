@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.api import DtDispatch as DtDispatch
-    from pytest_dtdispatch.errors import (
-        DtDispatchError as DtDispatchError,
-    )
-    from pytest_dtdispatch.errors import (
-        DtDispatchWarning as DtDispatchWarning,
-    )
+    from pytest_dtdispatch.errors import DtDispatchError as DtDispatchError
+    from pytest_dtdispatch.errors import DtDispatchWarning as DtDispatchWarning
     from pytest_dtdispatch.measuring.capture import TimeCaptureMode as TimeCaptureMode
     from pytest_dtdispatch.measuring.capture import Timing as Timing
     from pytest_dtdispatch.meshes.groups import fake_mesh as fake_mesh

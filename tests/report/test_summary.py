@@ -16,7 +16,6 @@ from pytest_dtdispatch.report.summary import (
     MOST_BYTES,
     MOST_ROWS,
     MOST_SHOWN,
-    CodeLine,
     error_commands,
     stopped_summary,
     summary,
@@ -144,12 +143,12 @@ def regressed(name: str, percent: float) -> RowVerdict:
     return RowVerdict(name, Verdict.REGRESSED, figures, "find why", "misses 100 +-0 %")
 
 
-def errors(*verdicts: RowVerdict, **places: CodeLine) -> list[tuple[dict[str, str], str]]:
+def errors(*verdicts: RowVerdict, **places: tuple[str, int]) -> list[tuple[dict[str, str], str]]:
     return [*map(read, error_commands(ReportedRun(gates=(gate(*verdicts),)), places))]
 
 
 def test_a_row_that_failed_is_an_error_in_the_file_of_its_test() -> None:
-    places = {"a, b.py::test_a[1:2]": CodeLine("dir/a, b.py", 12)}
+    places = {"a, b.py::test_a[1:2]": ("dir/a, b.py", 12)}
     one, other = errors(
         regressed("a, b.py::test_a[1:2]::add", 50), RowVerdict("gone", Verdict.MISSING), **places
     )
@@ -169,7 +168,7 @@ def test_the_worst_come_first_and_the_last_line_says_how_many_more() -> None:
 
 
 def test_no_name_begins_a_command_or_a_line_of_its_own() -> None:
-    lines = error_commands(hostile_run(), {name: CodeLine(name, 1) for name in HOSTILE})
+    lines = error_commands(hostile_run(), {name: (name, 1) for name in HOSTILE})
     assert len(lines) == MOST_SHOWN
     for line in lines:
         assert set(read(line)[0]) <= {"file", "line", "title"}

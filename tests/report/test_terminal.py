@@ -32,7 +32,6 @@ from pytest_dtdispatch.report.rows import MEANINGS, TIMES
 from pytest_dtdispatch.report.terminal import (
     MIN_LABEL,
     NO_EDGE,
-    Text,
     document_lines,
     legend_text,
     page_width,
@@ -65,7 +64,7 @@ def table(*lines: Line, title: str = "test_a") -> Table:
     return Table(COLUMNS, (Group(title, lines),), expendable=TIMES.expendable, kept_longest=("share",))
 
 
-def laid_out(of: Block, width: int, view: View | None = None) -> list[tuple[Text, ...]]:
+def laid_out(of: Block, width: int, view: View | None = None) -> list[tuple[Span, ...]]:
     return [*document_lines(Document((of,)), width, view or View())]
 
 
@@ -150,15 +149,12 @@ def test_a_group_stands_under_its_title_and_notes_below_their_line() -> None:
     assert rows[3:] == ["    it runs once", "    and again", "test_b", "  and 2 more"]
 
 
-@pytest.mark.parametrize(
-    ("tone", "color"),
-    [(Tone.GOOD, "green"), (Tone.BAD, "red"), (Tone.NOTICE, "yellow"), (Tone.PLAIN, "")],
-)
-def test_the_proof_has_a_colour_of_its_own(tone: Tone, color: str) -> None:
+@pytest.mark.parametrize("tone", [Tone.GOOD, Tone.BAD, Tone.NOTICE, Tone.PLAIN])
+def test_the_proof_has_a_tone_of_its_own(tone: Tone) -> None:
     _, title, row, note = laid_out(table(line("add@4", "a proof", "a note", tone=tone)), 120)
-    assert row[-1] == Text("  a proof", color)
-    assert [piece.color for piece in row[:-1]] == [""]
-    assert (title, note) == ((Text("test_a", "bold"),), (Text("    a note", "yellow"),))
+    assert row[-1] == Span("  a proof", tone)
+    assert [piece.tone for piece in row[:-1]] == [Tone.PLAIN]
+    assert (title, note) == ((Span("test_a", Tone.STRONG),), (Span("    a note", Tone.NOTICE),))
 
 
 LABELS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=150)
@@ -251,8 +247,9 @@ PART = ("250", "25.0 %", f"first {'x' * 80} last (a.py:3)")
 )
 def test_each_block_is_laid_out_within_the_width(block: Block, width: int, lines: list[str]) -> None:
     found = laid_out(block, width)
+    marked = (Tone.STRONG, Tone.GOOD, Tone.NOTICE, Tone.BAD)
     assert lines == [
-        "".join(f"*{piece.text}*" if piece.color else piece.text for piece in line) for line in found
+        "".join(f"*{piece.text}*" if piece.tone in marked else piece.text for piece in line) for line in found
     ]
 
 

@@ -16,14 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.process import (
-    Arm,
-    Versions,
-    interpreter,
-    probe,
-    run_pytest,
-    worktrees,
-)
+from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest, worktrees
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
     COUNTS,

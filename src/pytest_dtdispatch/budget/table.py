@@ -29,10 +29,7 @@ BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
     ("module", Budget.by_module, "(outside of modules)"),
     ("op", Budget.by_op, "(Python)"),
 )
-MEANINGS = {
-    "off": "the cost of timing that was taken off",
-    "mostly": "its largest parts",
-}
+MEANINGS = {"off": "the cost of timing that was taken off", "mostly": "its largest parts"}
 NOISY = "noisy: steps scatter by more than 15 %; take it again where less runs"
 UNEXPLAINED = "unexplained: steps scatter less than the parts miss the step; a timed step runs other code"
 LEGEND = (

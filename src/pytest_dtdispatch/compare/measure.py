@@ -13,24 +13,12 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_dtdispatch.compare.equality import call_variants
-from pytest_dtdispatch.compare.model import (
-    CallCounts,
-    Compared,
-    ComparedVariant,
-    Variants,
-    ratio_of,
-)
+from pytest_dtdispatch.compare.model import CallCounts, Compared, ComparedVariant, Variants, ratio_of
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
-from pytest_dtdispatch.measuring.repeat import (
-    RanCall,
-    repetitions,
-    run_call,
-    synchronizer,
-    threads_note,
-)
+from pytest_dtdispatch.measuring.repeat import RanCall, repetitions, run_call, synchronizer, threads_note
 from pytest_dtdispatch.measuring.rounds import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.steps.counter import StepCounter
@@ -178,11 +166,7 @@ def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
     return turns[::-1] if number % 2 else turns
 
 
-def run_and_measure_variants(
-    asked: Variants,
-    caches: ShardingCaches,
-    plan: Plan,
-) -> Compared:
+def run_and_measure_variants(asked: Variants, caches: ShardingCaches, plan: Plan) -> Compared:
     """Call each variant for the program, hold results against each other, then measure them in turn."""
     __tracebackhide__ = True
     ran: dict[str, RanCall] = {}

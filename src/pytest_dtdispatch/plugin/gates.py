@@ -189,10 +189,7 @@ class Gates(PluginObject):
                     verdicts.append(unjudged(limit, limit, self._why_not or kind.nothing, verdict))
         failed = over(verdicts)
         for test in dict.fromkeys((*self._results, *self._unjudged)):
-            of_test = [
-                *self._results.get(test, TestResults(test)).verdicts,
-                *self._unjudged.get(test, ()),
-            ]
+            of_test = [*self._results.get(test, TestResults(test)).verdicts, *self._unjudged.get(test, ())]
             if test in self._xfailed:
                 of_test = [replace(each, details=(*each.details, XFAIL)) for each in of_test]
             else:

@@ -22,7 +22,6 @@ from pytest_dtdispatch.report.exports import FORMATS, check_export
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import (
     MOST_BYTES,
-    CodeLine,
     error_commands,
     stopped_summary,
     summary,
@@ -32,7 +31,7 @@ from pytest_dtdispatch.report.summary import (
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.settings import Settings
 
-ACTIONS, REPOSITORY, JOB_SUMMARY = "GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY"
+JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 NO_JOB = f"no summary was written: --dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
 Write = Callable[[Export, ReportedRun, str], str]
 
@@ -59,7 +58,7 @@ class Outputs(PluginObject):
         self._lacks_job = len(self._targets) < len(settings.export)
         self._notes: list[Span] = []
         self._ended: set[str] = set()
-        self._places: dict[str, CodeLine] = {}
+        self._places: dict[str, tuple[str, int]] = {}
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Remember which tests came to their end, however that was."""
@@ -78,14 +77,14 @@ class Outputs(PluginObject):
         try:
             return (yield)
         finally:
-            if os.environ.get(ACTIONS) == "true" and self._annotates:
+            if os.environ.get("GITHUB_ACTIONS") == "true" and self._annotates:
                 for line in error_commands(self._report(), self._places):
                     terminalreporter.ensure_newline()
                     terminalreporter.write_line(line)
 
     def write(self, items: Sequence[pytest.Item], why_not: str) -> None:
         """Write the files that were asked for, when all of a run is measured: a part replaces no whole."""
-        self._places = dict(self._code_lines(items))
+        self._places = self._code_lines(items)
         if self._config.getoption("collectonly"):
             return
         ended = sum(item.nodeid in self._ended for item in items)
@@ -102,13 +101,14 @@ class Outputs(PluginObject):
         if self._lacks_job:
             self._notes.append(Span(NO_JOB, Tone.NOTICE))
 
-    def _code_lines(self, items: Sequence[pytest.Item]) -> Iterator[tuple[str, CodeLine]]:
+    def _code_lines(self, items: Sequence[pytest.Item]) -> dict[str, tuple[str, int]]:
         """Find where tests begin, by paths that GitHub knows."""
-        repository = Path(os.environ.get(REPOSITORY) or self._config.rootpath)
-        for item in items:
-            if item.path.is_relative_to(repository):  # else it is of an installed suite
-                file = item.path.relative_to(repository).as_posix()
-                yield row_nodeid(item), CodeLine(file, (item.location[1] or 0) + 1)
+        repository = Path(os.environ.get("GITHUB_WORKSPACE") or self._config.rootpath)
+        return {
+            row_nodeid(item): (item.path.relative_to(repository).as_posix(), (item.location[1] or 0) + 1)
+            for item in items
+            if item.path.is_relative_to(repository)  # else it is of an installed suite
+        }
 
     def document(self) -> Document:
         """Say what was written, and what was not."""

@@ -13,15 +13,7 @@ from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.errors import DtDispatchError, RanksError
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.ranks import (
-    AT,
-    FOLDER,
-    PLUGIN,
-    STATUS,
-    Rank,
-    rank_of,
-    tail_of,
-)
+from pytest_dtdispatch.plugin.ranks import AT, FOLDER, PLUGIN, STATUS, Rank, rank_of, tail_of
 from pytest_dtdispatch.plugin.relaunch import (
     measuring_settings,
     refuse_moved_rootdir,

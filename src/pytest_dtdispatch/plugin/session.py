@@ -35,7 +35,7 @@ from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_li
 from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
-from pytest_dtdispatch.report.terminal import Text, document_lines, page_width
+from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.report.run import ReportedRun
 
+# As pytest calls them.
+COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
 NO_OPS = "no op on DTensors ran in the capture"
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
@@ -299,11 +301,12 @@ def _is_fixture_used(item: pytest.Item) -> bool:
     return "dtdispatch" in getattr(item, "fixturenames", ())
 
 
-def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Text, ...]]) -> None:
+def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Span, ...]]) -> None:
     """Print lines in their colours."""
     for line in lines:
         for piece in line:
-            terminalreporter.write(piece.text, **({piece.color: True} if piece.color else {}))
+            color = COLORS.get(piece.tone)
+            terminalreporter.write(piece.text, **({color: True} if color else {}))
         terminalreporter.write("\n")
 
 

@@ -13,13 +13,13 @@ from typing import TextIO
 
 from pytest_dtdispatch.core.text import NOTHING, escape_controls, told_to
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
-from pytest_dtdispatch.report.terminal import Text, document_lines, page_width, text_of
+from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 LONG_S = 2.0  # what is over sooner is not spoken of
 BETWEEN_S = 0.1
 LEAST_ROOM = 20  # columns
 SAVE, RESTORE, ERASE = "\x1b7", "\x1b8", "\x1b[K"
-CODES = {"bold": 1, "red": 31, "green": 32, "yellow": 33}
+CODES = {Tone.STRONG: 1, Tone.GOOD: 32, Tone.NOTICE: 33, Tone.BAD: 31}  # of colours
 
 
 def show(document: Document, view: View | None = None) -> None:
@@ -31,7 +31,7 @@ def show(document: Document, view: View | None = None) -> None:
 
 def say(text: str, tone: Tone = Tone.PLAIN, stream: TextIO | None = None) -> None:
     """Print a line, to standard output if no stream is named."""
-    _print([text_of(Span(escape_controls(text), tone))], stream or sys.stdout)
+    _print([Span(escape_controls(text), tone)], stream or sys.stdout)
 
 
 @contextmanager
@@ -59,20 +59,19 @@ def has_colors(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _print(pieces: Iterable[Text], stream: TextIO) -> None:
+def _print(pieces: Iterable[Span], stream: TextIO) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    *first, last = pieces or (Text(""),)
-    stripped = (*first, Text(last.text.rstrip(), last.color))
+    *first, last = pieces or (Span(""),)
+    stripped = (*first, Span(last.text.rstrip(), last.tone))
     colored = has_colors(stream)
     line = "".join(_colored(piece) if colored else piece.text for piece in stripped)
     shown = line.encode(encoding, "backslashreplace").decode(encoding)
     print(shown, file=stream, flush=True)
 
 
-def _colored(piece: Text) -> str:
-    if not piece.color or not piece.text:
-        return piece.text
-    return f"\x1b[{CODES[piece.color]}m{piece.text}\x1b[0m"
+def _colored(piece: Span) -> str:
+    has_color = piece.text and piece.tone in CODES
+    return f"\x1b[{CODES[piece.tone]}m{piece.text}\x1b[0m" if has_color else piece.text
 
 
 def is_watched(is_terminal: bool) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from pytest_dtdispatch.core.files import SUMMARY_TITLE
 from pytest_dtdispatch.core.results import row_key
@@ -49,7 +48,6 @@ TITLES = {
     "compared": "Comparisons",
 }
 NOTHING = "nothing was measured"
-NO_VERDICT = "no row could be judged"
 # How they are written, and that 10 errors a step are shown: "Workflow commands for GitHub Actions".
 MOST_SHOWN = 10
 TITLE = "dtdispatch"
@@ -64,7 +62,9 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     """
     text = document_text(Document(tuple(_head(run))))
     left_out: list[str] = []
-    for section in _all_sections(run):
+    title = "All that the gate said"
+    of_gates = (_folded(f"{title}: {cut_name(gate.where)}", gate.document) for gate in run.gates)
+    for section in (*run_sections(run), *of_gates):
         written = document_text(Document((section,)))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) + KEPT_BYTES > room:
             left_out.append(section.title)
@@ -122,12 +122,6 @@ def _changes(changed: Sequence[tuple[ReportedGate, RowVerdict]]) -> Table:
     return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
 
 
-def _all_sections(run: ReportedRun) -> Iterator[Folded]:
-    yield from run_sections(run)
-    for gate in run.gates:
-        yield _folded(f"All that the gate said: {cut_name(gate.where)}", gate.document)
-
-
 def run_sections(run: ReportedRun) -> Iterator[Folded]:
     """Yield what there is of a run, a section a subject: budgets, rows, other kinds, environment."""
     kinds = {kind: _folded(TITLES.get(kind, kind.capitalize()), each) for kind, each in run.documents.items()}
@@ -151,60 +145,41 @@ def _folded(title: str, *documents: Document) -> Folded:
     return Folded(title, tuple(blocks))
 
 
-class CodeLine(NamedTuple):
-    """Where a test begins: a file as the repository has it, and a line from 1."""
-
-    file: str
-    line: int
-
-
-def error_commands(run: ReportedRun, places: Mapping[str, CodeLine]) -> list[str]:
+def error_commands(run: ReportedRun, places: Mapping[str, tuple[str, int]]) -> list[str]:
     """Write an error for each row that failed, the worst first; of more than are shown say how many.
 
     Args:
         run: that was judged.
-        places: of tests, by the names that they have in rows.
+        places: where tests begin, by the names that they have in rows: a file as the repository has it, and
+            a line from 1.
     """
     failed = [row for gate in run.gates for row in gate.failed]
-    failed.sort(key=_how_bad, reverse=True)
-    idle = [gate.where for gate in run.gates if gate.has_failed and not gate.failed]
-    said = [workflow_command("error", {"title": TITLE}, f"{NO_VERDICT} against {where}") for where in idle]
+    # What regressed before what is missing, by how much it did; all else comes after.
+    rank = {Verdict.REGRESSED: 2, Verdict.MISSING: 1}
+    failed.sort(key=lambda row: (rank.get(row.verdict, 0), growth_percent(row)), reverse=True)
+    idle = (gate.where for gate in run.gates if gate.has_failed and not gate.failed)
+    said = [_error({"title": TITLE}, f"no row could be judged against {where}") for where in idle]
     room = MOST_SHOWN - len(said)
     if len(failed) <= room:
         return [*said, *(_of_row(row, places) for row in failed)]
     rest = f"and {len(failed) - (room - 1):,} rows more failed: the output of the run names all"
     shown = [_of_row(row, places) for row in failed[: room - 1]]
-    return [*said, *shown, workflow_command("error", {"title": TITLE}, rest)]
+    return [*said, *shown, _error({"title": TITLE}, rest)]
 
 
-def workflow_command(name: str, properties: Mapping[str, str], message: str) -> str:
-    r"""Write a workflow command, so that neither a property nor the message ends it.
-
-    Example:
-        >>> workflow_command("error", {"title": "a: b, c"}, "100 %\nworse")
-        '::error title=a%3A b%2C c::100 %25\\nworse'
-    """
-    given = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
-    return f"::{name} {given}::{_data(message)}"
+def _error(properties: Mapping[str, str], message: str) -> str:
+    """Write a workflow command, so that neither a property nor the message ends it."""
+    escaped = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+    return f"::error {','.join(map('='.join, escaped.items()))}::{_data(message)}"
 
 
-def _of_row(row: RowVerdict, places: Mapping[str, CodeLine]) -> str:
+def _of_row(row: RowVerdict, places: Mapping[str, tuple[str, int]]) -> str:
     place = next((place for test, place in places.items() if row.row.startswith(f"{row_key(test)}::")), None)
-    at = {"file": place.file, "line": str(place.line)} if place else {}
+    at = {"file": place[0], "line": str(place[1])} if place else {}
     details = "; ".join(filter(None, (row.criterion, change_text(row), row.remedy)))
     message = ": ".join(filter(None, (cut_name(row.row, LONGEST_ROW), details)))
-    return workflow_command("error", {**at, "title": f"{TITLE}: {row.verdict}"}, message)
-
-
-def _how_bad(row: RowVerdict) -> tuple[int, float]:
-    """Put what regressed before what is missing, by how much it did; all else comes after."""
-    rank = {Verdict.REGRESSED: 2, Verdict.MISSING: 1}.get(row.verdict, 0)
-    return rank, growth_percent(row)
+    return _error({**at, "title": f"{TITLE}: {row.verdict}"}, message)
 
 
 def _data(text: str) -> str:
     return escape_controls(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -37,7 +37,6 @@ from pytest_dtdispatch.report.document import (
 
 NO_EDGE = sys.maxsize  # the width of a pipe and of a file
 INDENT = "  "
-COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
 MIN_LABEL, ROOMY_LABEL = 30, 52
 LONGEST_PROOF = len("unpropagated, noisy")  # that has room: a long refusal may run over the edge
 FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
@@ -50,7 +49,7 @@ def page_width(is_terminal: bool, columns: int) -> int:
     return columns if is_terminal or "COLUMNS" in os.environ else NO_EDGE
 
 
-def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Text, ...]]:
+def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Span, ...]]:
     """Lay out the blocks of a document; its legend stands elsewhere."""
     for block in document.blocks:
         yield from _block_lines(_printable(block), width, view)
@@ -84,7 +83,7 @@ def plain_text(document: Document, width: int) -> str:
     return "\n".join("".join(piece.text for piece in line) for line in document_lines(whole, width, View()))
 
 
-def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Text, ...]]:
+def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Span, ...]]:
     match block:
         case Paragraph():
             yield from paragraph_lines(block, width)
@@ -93,41 +92,33 @@ def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Text, .
         case Listing():
             yield from _listing_lines(block, width)
         case Verbatim():
-            yield from ((Text(INDENT * block.indent + line),) for line in block.lines)
+            yield from ((Span(INDENT * block.indent + line),) for line in block.lines)
         case Heading():
-            yield (Text(block.text, COLORS[Tone.STRONG]),)
+            yield (Span(block.text, Tone.STRONG),)
         case Bullets():
             for item in block.items:
                 bullet = Paragraph((Span("* "), *spans_of(item)), indent=1, hanging=1)
                 yield from paragraph_lines(bullet, width)
         case Folded() if view.verbose:
-            yield (Text(block.title, COLORS[Tone.STRONG]),)
+            yield (Span(block.title, Tone.STRONG),)
             for inner in block.blocks:
                 yield from _block_lines(inner, width, view)
 
 
-def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Text, ...]]:
+def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Span, ...]]:
     whole = listing.entries[0][-1]
     room = max(width - len(INDENT) - sum(FIGURE_WIDTHS) - 2, len(whole))
     for *texts, name in listing.entries:
         figures = "".join(text.rjust(size) for text, size in zip(texts, FIGURE_WIDTHS, strict=True))
-        yield (Text(f"{INDENT}{figures}  {shorten(name, keep_end=KEPT_OF_NAME, limit=room)}"),)
+        yield (Span(f"{INDENT}{figures}  {shorten(name, keep_end=KEPT_OF_NAME, limit=room)}"),)
 
 
-@dataclass(frozen=True)
-class Text:
-    """A piece of a line, and the colour that it has where colours are wanted."""
-
-    text: str
-    color: str = ""
-
-
-def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Text, ...]]:
+def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
     """Wrap a paragraph as it asks for."""
     indent = INDENT * block.indent
     if block.wrap is Wrap.NEVER:
         first, *others = block.spans
-        yield tuple(text_of(span) for span in (Span(indent + first.text, first.tone), *others))
+        yield (Span(indent + first.text, first.tone), *others)
         return
     lines = textwrap.wrap(
         "".join(span.text for span in block.spans),
@@ -137,21 +128,16 @@ def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Text, ...]]:
         break_long_words=block.wrap is Wrap.ANYWHERE,
         break_on_hyphens=block.wrap is Wrap.ANYWHERE,
     )
-    yield from _colored(lines, block.spans)
+    yield from _toned(lines, block.spans)
 
 
-def _colored(lines: Sequence[str], spans: Sequence[Span]) -> Iterator[tuple[Text, ...]]:
-    """Give wrapped lines the colours of their spans; a blank has that of the letter before it."""
+def _toned(lines: Sequence[str], spans: Sequence[Span]) -> Iterator[tuple[Span, ...]]:
+    """Give wrapped lines the tones of their spans; a blank has that of the letter before it."""
     tones = iter([span.tone for span in spans for _ in re.findall(r"\S", span.text, re.ASCII)])
     for line in lines:
         letters = [(next(tones), letter) for letter in re.findall(r"(?:^\s*)?\S\s*", line, re.ASCII)]
         same_tone = groupby(letters, key=itemgetter(0))
-        yield tuple(text_of(Span("".join(map(itemgetter(1), same)), tone)) for tone, same in same_tone)
-
-
-def text_of(span: Span) -> Text:
-    """Give a piece the colour of its tone."""
-    return Text(span.text, COLORS.get(span.tone, ""))
+        yield tuple(Span("".join(map(itemgetter(1), same)), tone) for tone, same in same_tone)
 
 
 @dataclass(frozen=True)
@@ -201,17 +187,17 @@ def _cut_labels(labels: Collection[str], width: int) -> dict[str, str]:
     return {label: text if often[text] == 1 else digest_name(label, width) for label, text in cut.items()}
 
 
-def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Text, ...]]:
+def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ...]]:
     """Lay out a table; a verbose view tells below each line what has no room in it."""
     fit = _fit(table, width)
     heads = "".join(
         table.columns[i].head.rjust(size) for i, size in zip(fit.columns, fit.widths, strict=True)
     )
-    yield (Text(f"{INDENT}{table.label_title.ljust(fit.label_width)}{heads}  {table.proof_title}".rstrip()),)
+    yield (Span(f"{INDENT}{table.label_title.ljust(fit.label_width)}{heads}  {table.proof_title}".rstrip()),)
     left_out = [i for i in range(len(table.columns)) if view.verbose and i not in fit.columns]
     for group in table.groups:
         if group.title:
-            yield (text_of(Span(group.title, Tone.STRONG)),)
+            yield (Span(group.title, Tone.STRONG),)
         for line in group.lines:
             yield _row(line, fit)
             if figures := _figures_text(table, line, left_out):
@@ -222,12 +208,12 @@ def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Text, ..
             yield from paragraph_lines(paragraph(group.more, indent=1, hanging=1), width)
 
 
-def _row(line: Line, fit: TableFit) -> tuple[Text, ...]:
+def _row(line: Line, fit: TableFit) -> tuple[Span, ...]:
     label = fit.labels[line.label].ljust(fit.label_width)
     cells = "".join(plain(line.cells[i]).rjust(size) for i, size in zip(fit.columns, fit.widths, strict=True))
     if not line.proof:
-        return (Text(f"{INDENT}{label}{cells}".rstrip()),)
-    return (Text(f"{INDENT}{label}{cells}"), text_of(Span(f"  {line.proof}", line.tone)))
+        return (Span(f"{INDENT}{label}{cells}".rstrip()),)
+    return Span(f"{INDENT}{label}{cells}"), Span(f"  {line.proof}", line.tone)
 
 
 def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:

@@ -387,10 +387,7 @@ def _handler_hook(handlers: dict[Any, Any], watcher: Any) -> Iterator[None]:
 @contextmanager
 def watching_transfers(watcher: Any) -> Iterator[None]:
     """Tell a watcher, in the same way, of redistributions, collectives, wraps and unwraps."""
-    wraps = {
-        "implied": handed_to(watcher.on_implied),
-        "redistribution": handed_to(watcher.on_redistribution),
-    }
+    wraps = {"implied": handed_to(watcher.on_implied), "redistribution": handed_to(watcher.on_redistribution)}
     with hooked(wraps), _watching_collectives(watcher), watching_conversions(watcher):
         yield
 
