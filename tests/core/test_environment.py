@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 
 import pytest
 
@@ -22,7 +23,7 @@ IN_IT = "in the environment"
 
 
 def test_an_environment_is_plain_data_that_comes_back_from_a_file_as_it_was() -> None:
-    assert Environment(**json.loads(json.dumps(ENVIRONMENT.as_dict()))) == ENVIRONMENT
+    assert Environment(**json.loads(json.dumps(asdict(ENVIRONMENT)))) == ENVIRONMENT
 
 
 @pytest.mark.parametrize(

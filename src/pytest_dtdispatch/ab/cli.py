@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.process import stopped_by_signals
+from pytest_dtdispatch.ab.process import stopping_handled_by
 from pytest_dtdispatch.ab.report import exit_status, run_document
 from pytest_dtdispatch.ab.rule import COUNTS, INSTRUCTIONS, METRICS, PAIRS, TIME, Rule
 from pytest_dtdispatch.ab.run import MOST_SHARE, TIME_LIMITS_S, Request, judge_run, measure_run, read_run
@@ -105,7 +106,7 @@ def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     typed |= typed.pop("floor", {})
     if arguments:
         typed["arguments"] = tuple(arguments)
-    with stopped_by_signals():
+    with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
         if path := typed.pop("judge", None):
             run = read_run(path)
             run = replace(run, request=replace(run.request, rule=_other_rule(run.request.rule, path, typed)))

@@ -272,19 +272,15 @@ def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
 def signals_held_back() -> Iterator[None]:
     """Hold back Ctrl-C and its like while a block runs; one that came is obeyed at the end of the block."""
     came: list[int] = []
-    with _handled_by(lambda number, frame: came.append(number)):
+    with stopping_handled_by(lambda number, frame: came.append(number)):
         yield
     if came:
         signal.raise_signal(came[0])
 
 
-def stopped_by_signals() -> contextlib.AbstractContextManager[None]:
-    """Let whoever ends this process, or closes its terminal, do as Ctrl-C does."""
-    return _handled_by(signal.default_int_handler)
-
-
 @contextlib.contextmanager
-def _handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
+def stopping_handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Handle what ends this process, or closes its terminal, while a block runs."""
     if threading.current_thread() is not threading.main_thread():  # no other may handle signals
         yield
         return

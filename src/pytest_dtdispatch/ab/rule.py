@@ -35,10 +35,8 @@ PAIRS = {TIME: (5, 10), COUNTS: (1, 1), INSTRUCTIONS: (1, 2)}
 
 RUN_AGAIN = "run again, or --control off where the builds differ"
 OTHER_BUILD = "another build, Python or meter on one side; --control off judges anyway"
-QUIETER = "too noisy to tell: more --confirm, or a quieter machine"
 VARIES = "it varies from process to process: fix what is random, or --confirm more"
 GONE = "the head did not measure it: restore the test"
-UNCONFIRMED = "it tripped, and was not confirmed"
 FIND_IT = {
     TIME: "find what slowed it: compare --base-rev and --head-rev commit by commit",
     COUNTS: "find what made it grow; --dtdispatch-metric counts lists what each count consists of, and where",
@@ -279,7 +277,8 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
             verdict = last.rows[row].judged(adjusted[row])
             verdicts.append(_row_verdict(rule, row, last, verdict, len(found)))
         elif difference.is_tripped:
-            verdicts.append(RowVerdict(row, Verdict.INCONCLUSIVE, difference.figures, UNCONFIRMED))
+            remedy = "it tripped, and was not confirmed"
+            verdicts.append(RowVerdict(row, Verdict.INCONCLUSIVE, difference.figures, remedy))
         else:
             verdicts.append(_row_verdict(rule, row, screen, Verdict.PASSED))
     return [*verdicts, *screen.absent]
@@ -307,7 +306,7 @@ def _what_would_decide(rows: int, processes: int) -> str:
     """
     needed = next(n for n in itertools.count(1) if rows / math.comb(2 * n, n) <= CONFIRM_LEVEL)
     if processes >= needed:
-        return QUIETER
+        return "too noisy to tell: more --confirm, or a quieter machine"
     return f"so few processes cannot confirm {plural(rows, 'row')}: --confirm {needed}"
 
 

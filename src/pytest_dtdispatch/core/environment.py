@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,6 @@ class Environment:
         device = f"{self.device} ({known})" if known else self.device
         caches, threads = f"{self.cache_interface} caches", plural(self.threads, "thread")
         return f"torch {self.torch_version}, {device}, {caches}, {threads}"
-
-    def as_dict(self) -> dict[str, str | int]:
-        """Plain data for a file."""
-        return asdict(self)
 
 
 def cpu_model() -> str:

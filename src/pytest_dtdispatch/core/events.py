@@ -44,21 +44,18 @@ class CodePlace:
 
     @property
     def line_text(self) -> str:
-        """The line, as ``train.py:41``; empty where there is none."""
-        return f"{self.short_file}:{self.line}" if self.file else ""
+        """The line, as ``train.py:41`` below the current directory; empty where there is none."""
+        if not self.file:
+            return ""
+        try:
+            relative = os.path.relpath(self.file)
+        except (OSError, ValueError):  # there is no current directory, or the file is on another drive
+            relative = os.pardir
+        return f"{self.file if relative.startswith(os.pardir) else relative}:{self.line}"
 
     def __str__(self) -> str:
         at = self.line_text or "nowhere in the program"
         return f"{at}{f' in {self.module}' if self.module else ''} ({self.phase})"
-
-    @property
-    def short_file(self) -> str:
-        """The path from the current directory, where the file lies below it; else the whole path."""
-        try:
-            relative = os.path.relpath(self.file)
-        except (OSError, ValueError):  # there is no current directory, or the file is on another drive
-            return self.file
-        return self.file if relative.startswith(os.pardir) else relative
 
 
 class Event(NamedTuple):

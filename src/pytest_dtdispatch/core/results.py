@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -22,20 +22,8 @@ OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
 APART = frozenset({"steps", "budget"})
 
 
-@dataclass(frozen=True)
-class MetricNames:
-    """Every metric that files of results may have.
-
-    Args:
-        of_rows: those of samples.
-        exact: those of counts, which have no noise.
-    """
-
-    of_rows: tuple[str, ...]
-    exact: tuple[str, ...]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.of_rows, *self.exact))
+# Every metric that files of results may have, and whether it is a count, which has no noise.
+MetricNames = Mapping[str, bool]
 
 
 @dataclass(frozen=True)

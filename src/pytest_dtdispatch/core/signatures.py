@@ -90,7 +90,7 @@ def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
 def fit_name(name: str, limit: int) -> str:
     """Cut a signature for a reader, in its middle, where arguments end; what is none is cut with a digest.
 
-    Two names may come out alike: :func:`digest_name` keeps them apart.
+    Two names may come out alike: :func:`cut_name` keeps them apart.
 
     Example:
         >>> fit_name("addmm.default(f32[8]R, f32[8,8]R, f32[8,8]S0)@2x4", 46)
@@ -98,29 +98,13 @@ def fit_name(name: str, limit: int) -> str:
     """
     call = CALL.fullmatch(name)
     if len(name) <= limit or not call:
-        return digest_name(name, limit)
+        return cut_name(name, limit)
     head, tail = f"{call['op']}(", f"){call['place']}"
     for pieces in (_top_level(call["arguments"]), call["arguments"].split(BETWEEN)):
         if text := _cut_between(head, pieces, tail, limit):
             return text
     bare = f"{head}...{tail}"
-    return bare if len(bare) <= limit else digest_name(name, limit)
-
-
-def digest_name(name: str, limit: int) -> str:
-    """Cut a name as :func:`cut_name` does; where a signature is cut in an argument, all of that is left out.
-
-    Example:
-        >>> digest_name("addmm.default(f32[8]R, f32[8,8]R, f32[8,8]S0)@2x4", 46)
-        'addmm.default(f32[8]R, ...#5626ff51@2x4'
-    """
-    text = cut_name(name, limit)
-    digest = DIGEST.search(text)
-    if text == name or not digest or not PLACE.search(name):
-        return text
-    kept = text[: digest.start()]
-    ends = max(kept.rfind(BETWEEN) + len(BETWEEN), kept.find("(") + 1)
-    return f"{kept[:ends] if ends > len(BETWEEN) else kept}{text[digest.start() :]}"
+    return bare if len(bare) <= limit else cut_name(name, limit)
 
 
 def _top_level(arguments: str) -> list[str]:

@@ -46,7 +46,6 @@ REGRESSED = "find what made it grow, or update the expected file where the cost 
 IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
 GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
 NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
-UNEXPECTED = "the expected file has no such row: add one to gate it"
 
 
 @dataclass(frozen=True)
@@ -243,10 +242,9 @@ def judge_results(
     """
     found = {(result.name, result.metric): result for result in results}
     verdicts = [_judge_row(row, found.pop((row.name, row.metric), None)) for row in expected]
-    verdicts += [
-        RowVerdict(result.name, Verdict.NEW, (), UNEXPECTED, f"{result.metric} {result.value:,}")
-        for result in found.values()
-    ]
+    add = "the expected file has no such row: add one to gate it"
+    new = found.values()
+    verdicts += [RowVerdict(one.name, Verdict.NEW, (), add, f"{one.metric} {one.value:,}") for one in new]
     judgement = judged(verdicts, improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
@@ -313,7 +311,7 @@ def update_expected(
 
 
 def _new_row(result: MetricValue, margin: float, reason: str, metrics: MetricNames) -> ExpectedRow:
-    room = 0.0 if result.metric in metrics.exact else margin
+    room = 0.0 if metrics[result.metric] else margin
     return ExpectedRow(result.name, result.metric, shortened(result.value, room), room, reason)
 
 

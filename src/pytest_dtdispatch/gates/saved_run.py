@@ -42,8 +42,6 @@ SAVE_MORE = (
     "save one with a greater --dtdispatch-rounds or --dtdispatch-max-time where little else runs, "
     "or hold other states alone: hit=median:20%"
 )
-ZERO = "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
-OTHER_MESH = "mesh: {} then, {} now; save a new run on this mesh"
 STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run where the cost is wanted"
 IN_THIS_RUN = "noisy: {noise}; run again where less else runs, or compare builds with dtdispatch ab"
@@ -174,10 +172,12 @@ def _judge_row(name: str, base: StateRow | None, head: StateRow | None, threshol
     if head is None:
         return verdict_of(Verdict.MISSING, (), GONE)
     if base is None:
-        return verdict_of(Verdict.NEW, (), NEVER_SAVED)
+        return verdict_of(
+            Verdict.NEW, (), "it is not in the saved run: save a new one where the row belongs there"
+        )
     if base.mesh != head.mesh:
-        meshes = OTHER_MESH.format(shorten(base.mesh) or "none", head.mesh or "none")
-        return verdict_of(Verdict.MISMATCHED, (), meshes)
+        meshes = f"mesh: {shorten(base.mesh) or 'none'} then, {head.mesh or 'none'} now"
+        return verdict_of(Verdict.MISMATCHED, (), f"{meshes}; save a new run on this mesh")
     if why_not := _why_not(base, IN_SAVED_RUN) or _why_not(head, IN_THIS_RUN):
         return verdict_of(Verdict.INCONCLUSIVE, (), why_not)
     statistic = STATISTICS[threshold.field]
@@ -214,7 +214,7 @@ def _why_not(row: StateRow, noisy: str) -> str:
         flag = COMPILE_FLAG if row.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
         return TOO_FEW.format(flag=flag)
     if not min(row.ns):
-        return ZERO
+        return "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
     share = scatter(row.ns) or 0.0
     return noisy.format(noise=noise_text(share)) if share > NOISY else ""
 

@@ -6,7 +6,7 @@ import functools
 import os
 import shlex
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -34,20 +34,18 @@ from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.judgements import judgement_document
 from pytest_dtdispatch.report.run import ReportedGate, ReportedRun, read_run
 
-XFAIL = "its test is marked to fail (xfail)"
-RAISED = "it raised before it left counts"
 # What a test may end with although a limit is broken: it fails by it, was told to fail, or the run ends.
 ENDS = (
     *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
     *(pytest.exit.Exception, KeyboardInterrupt),
 )
+RAISED = "it raised before it left counts"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
-ANOTHER_METRIC = "save a run with the same --dtdispatch-metric"
-SAVE_ONE = "save one with --benchmark-save=NAME or --benchmark-autosave"
 NO_BENCHMARK = "it compares with a run that pytest-benchmark saved, and that plugin is off"
 NO_COMPARE = "--benchmark-compare must name the saved run to compare with"
 
 
+@dataclass(eq=False)
 class Gates(PluginObject):
     """The plugin object that fails tests by their limits, and judges the run.
 
@@ -62,26 +60,18 @@ class Gates(PluginObject):
         compares: whether the run is held against a saved one where a threshold is given.
     """
 
-    def __init__(
-        self,
-        config: pytest.Config,
-        settings: Settings,
-        results: Mapping[str, TestResults],
-        thresholds: Mapping[str, tuple[Threshold, ...]],
-        why_not: str,
-    ) -> None:
-        self.compares = False
-        self._config = config
-        self._settings = settings
-        self._results = results
-        self._thresholds = thresholds
-        self._why_not = why_not
-        self._left_out: set[str] = set()
-        self._unjudged: dict[str, list[RowVerdict]] = {}
-        self._xfailed: set[str] = set()
-        self._expected: list[ExpectedFile] = []
-        self._base: ReportedRun | None = None
-        self._why_no_base = ""
+    _config: pytest.Config
+    _settings: Settings
+    _results: Mapping[str, TestResults]
+    _thresholds: Mapping[str, tuple[Threshold, ...]]
+    _why_not: str
+    compares: bool = False
+    _left_out: set[str] = field(default_factory=set)
+    _unjudged: dict[str, list[RowVerdict]] = field(default_factory=dict)
+    _xfailed: set[str] = field(default_factory=set)
+    _expected: list[ExpectedFile] = field(default_factory=list)
+    _base: ReportedRun | None = None
+    _why_no_base: str = ""
 
     def read(self) -> None:
         """Read what the run is held against, before anything is measured.
@@ -172,7 +162,9 @@ class Gates(PluginObject):
             raised = sorted(name for of, name in results.uncounted if of == kind.name)
             if criterion := _texts(limits, kind.limits):
                 for name in raised:
-                    yield unjudged(number_name(test, name), criterion, RAISED, Verdict.MISSING)
+                    yield unjudged(
+                        number_name(test, name), criterion, "it raised before it left counts", Verdict.MISSING
+                    )
             if marked := _texts(of_marker, kind.limits):
                 if self._why_not:
                     yield unjudged(test, marked, self._why_not)
@@ -191,7 +183,8 @@ class Gates(PluginObject):
         for test in dict.fromkeys((*self._results, *self._unjudged)):
             of_test = [*self._results.get(test, TestResults(test)).verdicts, *self._unjudged.get(test, ())]
             if test in self._xfailed:
-                of_test = [replace(each, details=(*each.details, XFAIL)) for each in of_test]
+                why = "its test is marked to fail (xfail)"
+                of_test = [replace(each, details=(*each.details, why)) for each in of_test]
             else:
                 failed += over(of_test)
             verdicts += of_test
@@ -223,13 +216,14 @@ class Gates(PluginObject):
         if why_not := self._why_not or times_nothing:
             return not_judged(Verdict.DISABLED, why_not)
         if self._base is None:
-            return not_judged(Verdict.MISSING, self._why_no_base, SAVE_ONE)
+            remedy = "save one with --benchmark-save=NAME or --benchmark-autosave"
+            return not_judged(Verdict.MISSING, self._why_no_base, remedy)
         if not rows:  # where nothing was measured, it may be because there is no such place
             return None
         then, now = self._base.environment, settings.environment_texts()
         if then.get("metric") != now["metric"]:
             metrics = f"metric: {then.get('metric')} then, {now['metric']} now"
-            return not_judged(Verdict.MISMATCHED, metrics, ANOTHER_METRIC)
+            return not_judged(Verdict.MISMATCHED, metrics, "save a run with the same --dtdispatch-metric")
         if not settings.any_machine and (differ := environment_differences(then, now)):
             return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
         return None

@@ -30,9 +30,8 @@ def register(kind: Kind) -> None:
 
 def metric_names() -> MetricNames:
     """Give every metric that files of results may have."""
-    exact = tuple(metric for kind in KINDS.values() for metric in kind.metrics)
-    of_rows = tuple(metric for unit in UNITS for metric in unit.metrics)
-    return MetricNames(of_rows, exact)
+    of_rows = {metric: False for unit in UNITS for metric in unit.metrics}
+    return of_rows | {metric: True for kind in KINDS.values() for metric in kind.metrics}
 
 
 def documents(found: Mapping[str, TestResults], view: View) -> dict[str, Document]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Generator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.settings import Settings
 
 FIXTURE = "benchmark"
-LATEST = "[0-9][0-9][0-9][0-9]_"  # how saved runs are numbered
 CONTAINS = {
     State.LOCAL: "the op on local shards",
     State.COMPILE_COLD: "torch.compile and the first call: tracing, compiling, one run",
@@ -32,12 +32,10 @@ CONTAINS = {
     State.EAGER: "the same call uncompiled, end to end from Python",
 }
 # Flags that say how tables look, or what stands in them: who gives one wants to see them.
-OF_TABLES = tuple(
-    f"--benchmark-{name}"
-    for name in (
-        *("columns", "sort", "group-by", "name", "time-unit", "compare", "compare-fail", "verbose"),
-        "histogram",  # which is drawn of tables
-    )
+OF_TABLES = (
+    *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
+    *("--benchmark-time-unit", "--benchmark-compare", "--benchmark-compare-fail", "--benchmark-verbose"),
+    "--benchmark-histogram",  # which is drawn of tables
 )
 NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
 
@@ -97,7 +95,7 @@ class Bridge:
         if not self._settings.measure:
             return
         try:
-            environment = self._settings.environment().as_dict()
+            environment = asdict(self._settings.environment())
         except DtDispatchError as error:
             raise pytest.UsageError(str(error)) from None
         metric = self._settings.metric  # one of the user's own: rows of another are not comparable
@@ -158,7 +156,7 @@ def saved_run(config: pytest.Config) -> Path | None:
     storage = load_storage(
         where, logger=Logger(Logger.QUIET, config=config), default_machine_id=get_machine_id(), netrc=None
     )
-    files = storage.query(LATEST if named is True else named)
+    files = storage.query("[0-9][0-9][0-9][0-9]_" if named is True else named)  # as saved runs are numbered
     if len(files) > 1 and named is not True:
         raise ValueError(f"--benchmark-compare={named} names {len(files)} saved runs: name one")
     return Path(files[-1]) if files else None

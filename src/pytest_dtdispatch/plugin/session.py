@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +212,7 @@ class Session(PluginObject):
         return ReportedRun(
             taken=self._taken,
             environment=settings.environment_texts() if has_found else {},
-            build=settings.environment().as_dict() if has_found else {},
+            build=asdict(settings.environment()) if has_found else {},
             measured={test: results.measurements() for test, results in found.items() if results},
             thresholds=self._thresholds,
             documents={

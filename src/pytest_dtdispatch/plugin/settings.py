@@ -6,7 +6,7 @@ declares the table: what reads values is imported where one was given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Settings:
             "Python": f"{platform.python_implementation()} {platform.python_version()}",
             "pytest-dtdispatch": version("pytest-dtdispatch"),
             "metric": self.metric,
-            **{name.replace("_", " "): str(value) for name, value in self.environment().as_dict().items()},
+            **{name.replace("_", " "): str(value) for name, value in asdict(self.environment()).items()},
         }
         return {name: text for name, text in parts.items() if text}
 

@@ -35,7 +35,6 @@ from pytest_dtdispatch.report.summary import summary
 from pytest_dtdispatch.stats.intervals import bounds
 
 DECIMALS = 3  # of nanoseconds: no clock has more
-COMPLETE = "X"  # what the Trace Event Format calls an event that has a beginning and an end
 # Bencher has a measure of this name, in nanoseconds; it makes those of other names as they come.
 LATENCY, OTHER_TIME = "latency", "time-ns"
 LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64
@@ -90,7 +89,10 @@ def bencher(run: ReportedRun) -> str:
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, _, samples in recorded_states(run):
         metric = {"value": round(samples.figure, DECIMALS)}
-        if interval := interval_of(samples):
+        # The one that the column +-% of tables stands for: from the least sample to where the median lies
+        # below with 95 %; none of counts, of few samples, and of figures that stand for several ranks.
+        is_of_samples = samples.unit.is_time and not samples.by_rank
+        if is_of_samples and (interval := bounds(samples.values)):
             metric["lower_value"], metric["upper_value"] = map(float, interval)
         time_measure = LATENCY if samples.unit == TIME else OTHER_TIME
         measure = time_measure if samples.unit.is_time else samples.unit.name
@@ -118,18 +120,6 @@ def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Sample
                 yield state_name(test, row, samples), row, samples
 
 
-def interval_of(samples: Samples) -> tuple[float, float] | None:
-    """Return the interval that the column ``+-%`` of tables stands for: its farther end is that far.
-
-    It begins at the least sample, and ends where the median lies below with 95 %.
-
-    Returns:
-        Both ends; None of counts, of few samples, and of figures that stand for several ranks.
-    """
-    is_of_samples = samples.unit.is_time and not samples.by_rank
-    return bounds(samples.values) if is_of_samples else None
-
-
 def _figure_count(run: ReportedRun) -> int:
     return sum(1 for _ in recorded_states(run)) + len(run.numbers)
 
@@ -140,7 +130,7 @@ def _block_count(run: ReportedRun) -> int:
 
 def _event_count(run: ReportedRun) -> int:
     events = (event for text in run.traces for event in json.loads(text)["traceEvents"])
-    return sum(event.get("ph") == COMPLETE for event in events)
+    return sum(event.get("ph") == "X" for event in events)  # which have a beginning and an end
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,6 @@ TONES = {
     Verdict.INCONCLUSIVE: Tone.NOTICE,
 }
 ORDER = tuple(Verdict)
-NO_ROW = "no row was there to be judged"
-NOTHING_JUDGED = "no row could be judged, so the gate fails"
 MOST_NEW = 10
 LONGEST_ROW = 300
 
@@ -37,7 +35,7 @@ LONGEST_ROW = 300
 def judgement_document(judgement: Judgement, where: str) -> Document:
     """Say what a gate found: each row that has not just passed, how far the others moved, what to do."""
     word = Span("failed", Tone.BAD) if judgement.has_failed else Span("passed", Tone.GOOD)
-    numbers = verdict_counts(judgement.verdicts) or (NO_ROW,)
+    numbers = verdict_counts(judgement.verdicts) or ("no row was there to be judged",)
     blocks: list[Block] = [one_line("gate: ", word, f" against {where}: ", *numbers)]
     told = sorted(
         (row for row in judgement.verdicts if row.verdict not in (Verdict.PASSED, Verdict.NEW)),
@@ -49,7 +47,7 @@ def judgement_document(judgement: Judgement, where: str) -> Document:
     blocks += drift_lines(judgement.verdicts, judgement.since)
     blocks += map(_detail, judgement.remarks)
     if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
-        blocks.append(_detail(NOTHING_JUDGED, Tone.BAD))
+        blocks.append(_detail("no row could be judged, so the gate fails", Tone.BAD))
     blocks += (_detail(warning, Tone.NOTICE) for warning in judgement.warnings)
     if judgement.to_paste:
         blocks.append(_detail("what changed, by command or as rows to paste:"))

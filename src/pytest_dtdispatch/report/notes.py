@@ -22,7 +22,6 @@ from pytest_dtdispatch.report.document import (
 )
 
 TITLE = "mark"
-COUNTERS = "the cache counters"
 WHY_NOISY = (
     f"their samples scatter by more than {NOISY:.0%}, and no gate judges them on one run. Run again where "
     "less else runs, or compare builds with dtdispatch ab"
@@ -46,7 +45,7 @@ def title_of(lines: Sequence[Line]) -> str:
     return TITLE if any(line.proof for line in lines) else ""
 
 
-def proved(everything: Sequence[Measurement], by: str = COUNTERS) -> Iterator[Paragraph]:
+def proved(everything: Sequence[Measurement], by: str = "the cache counters") -> Iterator[Paragraph]:
     """Say once how many rows are proved."""
     if everything:
         count = sum(measurement.proof == "proved" for measurement in everything)

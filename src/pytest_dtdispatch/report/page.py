@@ -24,8 +24,6 @@ from pytest_dtdispatch.report.rows import profiles
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
 
-NO_JINJA = "an HTML report needs jinja2: pip install pytest-dtdispatch[report]"
-NO_ROWS = "No signature or call was measured."
 PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
 LEAST_RANGE = 1e3  # of the scale of bars
 # The worst first: one row may have several.
@@ -40,7 +38,7 @@ def require_jinja() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise DtDispatchError(NO_JINJA) from None
+        raise DtDispatchError("an HTML report needs jinja2: pip install pytest-dtdispatch[report]") from None
     return jinja2
 
 
@@ -52,7 +50,9 @@ def html_page(run: ReportedRun) -> str:
     """
     markup = require_jinja().utils.markupsafe.Markup
     style, script = _own_file("page.css"), _own_file("page.js")
-    low, high = _scale(run)
+    ends = [end for rows in run.calls.values() for row in rows for end in _ends(row).values()] or [1.0]
+    low, high = 10.0 ** math.floor(math.log10(min(ends))), 10.0 ** math.ceil(math.log10(max(ends)))
+    high = max(high, low * LEAST_RANGE)
     rows = dict(_page_rows(run, low, high))
     text = short_time if run.unit.is_time else short_count
     page: str = _template().render(
@@ -117,7 +117,7 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
         yield {"title": title, "blocks": gate.document.blocks, "outcome": outcome, "tone": tone}
     yield {"title": "To know first", "blocks": run.notices.blocks}
     if not run.calls and not run.documents:
-        yield {"title": "Signatures and calls", "blocks": (paragraph(NO_ROWS),)}
+        yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
     yield from ({"title": folded.title, "blocks": folded.blocks} for folded in run_sections(run))
     yield {"title": "Profiles", "blocks": tuple(profiles(run.measured))}
 
@@ -165,13 +165,6 @@ def _ends(row: Measurement) -> dict[str, float]:
     """Return what the pieces of the bar of a row end at, as far as they are known."""
     figures = row.figure(State.LOCAL), row.steady.figure if row.steady else None, row.figure(State.MISS)
     return {kind: end for kind, end in zip(PIECES, figures, strict=True) if end}
-
-
-def _scale(run: ReportedRun) -> tuple[float, float]:
-    """Choose the powers of ten that all bars lie between."""
-    ends = [end for rows in run.calls.values() for row in rows for end in _ends(row).values()] or [1.0]
-    low, high = 10.0 ** math.floor(math.log10(min(ends))), 10.0 ** math.ceil(math.log10(max(ends)))
-    return low, max(high, low * LEAST_RANGE)
 
 
 def _bar(ends: Mapping[str, float], low: float, high: float) -> Iterator[tuple[str, float, float]]:

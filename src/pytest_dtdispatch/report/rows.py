@@ -13,8 +13,8 @@ from pytest_dtdispatch.core.measurement import (
     Contains,
     Figures,
     Measurement,
-    Profile,
     Samples,
+    Share,
     State,
     merge,
 )
@@ -38,7 +38,6 @@ from pytest_dtdispatch.report.notes import mark, proved, title_of
 ENOUGH = 0.95  # of what all rows cost: those that make it are shown
 FEW = 5  # rows, which are all shown
 NOTHING = "nothing was timed: no op on DTensors ran in the region"
-PROFILED = "Python, with the machine code that it calls"
 SCATTER = "+-%"
 PROPAGATED = (State.MISS, State.HIT)
 FigureText = Callable[[Samples], str]
@@ -232,8 +231,10 @@ def _table(
     after = (Column("rounds"), *[Column("calls")] * (not has_shares)) if view.verbose else ()
 
     def cells(one: CostedRow) -> tuple[str, ...]:
-        ends = (str(one.row.rounds), f"{one.row.calls:,}")[: len(after)]
-        return (*one.cells[: len(before)], *(column.text(one.row) for column in columns), *ends)
+        calls = f"{one.row.calls:,}"
+        shares = ("-" if share is None else f"{100 * share:.1f}" for share in (one.share, one.total))
+        starts, ends = (calls, *shares)[: len(before)], (str(one.row.rounds), calls)[: len(after)]
+        return (*starts, *(column.text(one.row) for column in columns), *ends)
 
     groups = []
     for title, rows in regions.items():
@@ -263,16 +264,13 @@ def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
                 if samples.profile is not None:
                     title = f"profile of a {samples.state}: {test}::{row.label}"
                     yield one_line(Span(title, Tone.STRONG))
-                    yield profile_listing(samples.profile)
-
-
-def profile_listing(profile: Profile) -> Listing:
-    """List the functions of a profile, below the whole."""
-    entries = [(f"{profile.total:,}", "100.0 %", PROFILED)]
-    for share in profile.functions:
-        percent = f"{100 * share.instructions / profile.total:.1f} %"
-        entries.append((f"{share.instructions:,}", percent, share.function))
-    return Listing(("instructions", "part", "function"), tuple(entries))
+                    total = samples.profile.total
+                    whole = Share("Python, with the machine code that it calls", total)
+                    entries = tuple(
+                        (f"{one.instructions:,}", f"{100 * one.instructions / total:.1f} %", one.function)
+                        for one in (whole, *samples.profile.functions)
+                    )
+                    yield Listing(("instructions", "part", "function"), entries)
 
 
 @dataclass(frozen=True)
@@ -288,12 +286,6 @@ class CostedRow:
     row: Measurement
     share: float | None = None
     total: float | None = None
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Calls, share and total."""
-        shares = ("-" if share is None else f"{100 * share:.1f}" for share in (self.share, self.total))
-        return (f"{self.row.calls:,}", *shares)
 
 
 def call_cost(row: Measurement) -> float | None:

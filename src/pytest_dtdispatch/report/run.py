@@ -105,14 +105,10 @@ class ReportedRun:
         return next(every, TIME)
 
     @property
-    def is_many(self) -> bool:
-        """Whether it ran on many ranks."""
-        return any(samples.by_rank for row in self.rows() for samples in row.samples)
-
-    @property
     def view(self) -> View:
         """How documents of its rows are laid out: whole."""
-        return View(True, "" if self.unit.is_time else self.unit.name, self.is_many)
+        is_many = any(samples.by_rank for row in self.rows() for samples in row.samples)
+        return View(True, "" if self.unit.is_time else self.unit.name, is_many)
 
     @property
     def calls(self) -> dict[str, tuple[Measurement, ...]]:

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.signatures import digest_name, fit_name, shorten
+from pytest_dtdispatch.core.signatures import cut_name, fit_name, shorten
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     Block,
@@ -184,7 +184,7 @@ def _cut_labels(labels: Collection[str], width: int) -> dict[str, str]:
     """Cut what is too long; no two of a table come out alike."""
     cut = {label: fit_name(label, width) for label in labels}
     often = Counter(cut.values())
-    return {label: text if often[text] == 1 else digest_name(label, width) for label, text in cut.items()}
+    return {label: text if often[text] == 1 else cut_name(label, width) for label, text in cut.items()}
 
 
 def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ...]]:
