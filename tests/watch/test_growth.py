@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from pytest_dtdispatch.steps.counter import LiveObjects
+from pytest_dtdispatch.steps.counter import SPECS
 from pytest_dtdispatch.watch.step_watch import Allowance, Growth
 
 pytestmark = pytest.mark.torch
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.torch
 
 def found(live: Callable[[int], int], share: float = 1e12) -> tuple[list[str], str]:
     now = 0
-    growth = Growth(0, lambda: LiveObjects(live(now), 0), Allowance(share))
+    growth = Growth(0, lambda: Counter({SPECS: live(now)}), Allowance(share))
     told = []
     for now in range(1, 101):
         if text := growth.look(now):

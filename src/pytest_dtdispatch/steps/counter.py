@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -108,16 +109,12 @@ class ThreadState(threading.local):
 STATM = Path("/proc/self/statm")
 
 
-class LiveObjects(NamedTuple):
-    """How many there are, up to a constant: each holds a reference to its class."""
+SPECS, DTENSORS = "sharding specs", "DTensors"
 
-    specs: int
-    dtensors: int
 
-    @classmethod
-    def now(cls) -> LiveObjects:
-        """Look how many there are, garbage among them."""
-        return cls(sys.getrefcount(spec_type()), sys.getrefcount(DTensor))
+def live_objects() -> Counter[str]:
+    """Count them up to a constant, garbage among them: each holds a reference to its class."""
+    return Counter({SPECS: sys.getrefcount(spec_type()), DTENSORS: sys.getrefcount(DTensor)})
 
 
 def resident_bytes() -> int | None:
@@ -284,7 +281,7 @@ class StepCounter:
             self._open = entered.pop_all()
         self._entries, self._live, self._memory = (
             self._caches.entries(),
-            LiveObjects.now(),
+            live_objects(),
             resident_bytes(),
         )
         self._begin()
@@ -310,13 +307,13 @@ class StepCounter:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
         counts = self._counted()
         gc.collect()
-        before, self._live = self._live, LiveObjects.now()
+        before, self._live = self._live, live_objects()
         memory_before, memory = self._memory, resident_bytes()
         self._memory = memory
         return replace(
             self._with_entries(counts),
-            spec_growth=self._live.specs - before.specs,
-            dtensor_growth=self._live.dtensors - before.dtensors,
+            spec_growth=self._live[SPECS] - before[SPECS],
+            dtensor_growth=self._live[DTENSORS] - before[DTENSORS],
             host_memory_growth_bytes=None
             if memory is None or memory_before is None
             else memory - memory_before,

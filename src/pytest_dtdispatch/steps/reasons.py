@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_dtdispatch.core.signatures import mesh_text
+from pytest_dtdispatch.core.signatures import mesh_text, shorten
 from pytest_dtdispatch.measuring.call import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
@@ -110,16 +109,10 @@ class Describer:
                 Trait("mesh", "shape"): mesh_text(tuple(mesh.shape)),
                 Trait("mesh", "device"): str(mesh.device_type),
                 Trait("mesh", "dim_names"): str(mesh.mesh_dim_names),
-                Trait("mesh", "ranks"): _shortened(ranks),
+                Trait("mesh", "ranks"): shorten(ranks, limit=20),
             }
             self._meshes[id(mesh)] = (mesh, traits)
         return self._meshes[id(mesh)][1]
-
-
-def _shortened(ranks: str) -> str:
-    if len(ranks) <= 20:
-        return ranks
-    return f"{ranks[:8]}...#{hashlib.sha256(ranks.encode()).hexdigest()[:8]}"
 
 
 class Seen:

@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from operator import gt
 from typing import Any, TextIO
 
 from pytest_dtdispatch.budget.measure import take_budget
@@ -21,7 +21,7 @@ from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.measuring.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
-from pytest_dtdispatch.steps.counter import LiveObjects
+from pytest_dtdispatch.steps.counter import live_objects
 from pytest_dtdispatch.steps.loop import LoopCounter
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
@@ -80,71 +80,62 @@ class Growth:
         allowance: of time for collecting it.
     """
 
-    def __init__(self, since: int, live: Callable[[], LiveObjects], allowance: Allowance) -> None:
+    def __init__(self, since: int, live: Callable[[], Counter[str]], allowance: Allowance) -> None:
         self.since = since
         self._live = live
         self._allowance = allowance
         self._base = self._last = live()
-        self._fewest: LiveObjects | None = None  # since the last look
+        self._fewest: Counter[str] | None = None  # since the last look
         self._next = since + FIRST_LOOK
         self._cost_ns = COLLECTION_NS
         self._grew_before = False
-        self._grown = LiveObjects(0, 0)
+        self._grown = Counter[str]()
 
     def look(self, step: int) -> str:
         """Say what grew, garbage being collected; empty where nothing did, or where it is no time to look."""
-        fewest = self._fewest = _fewer(self._live(), self._fewest)
+        live = self._live()
+        fewest = self._fewest = live if self._fewest is None else live & self._fewest
         if step < self._next:
             return ""
-        if not _is_more(fewest, self._last):
+        if not fewest - self._last:
             self._begin_window(step, fewest, grew=False)
             return ""
         if not self._allowance.affords(self._cost_ns):
             return ""
         self._cost_ns = self._allowance.spend(gc.collect)
         live, again = self._live(), self._grew_before
-        grew = _is_more(live, self._last)
-        self._begin_window(step, _fewer(live, fewest), grew)
+        grew = bool(live - self._last)
+        self._begin_window(step, live & fewest, grew)
         if not (grew and again):
             return ""
-        self._grown = _gained(live, self._base)
+        self._grown = live - self._base
         return f"live objects grow: {growth_text(self._grown)} since step {self.since}"
 
-    def _begin_window(self, step: int, fewest: LiveObjects, grew: bool) -> None:
+    def _begin_window(self, step: int, fewest: Counter[str], grew: bool) -> None:
         self._last, self._fewest, self._grew_before = fewest, None, grew
         self._next = self.since + 2 * (step - self.since)
 
     def so_far(self, step: int) -> str:
         """Say for a summary what grew; empty where nothing did."""
-        if any(self._grown):
+        if self._grown:
             return f"live objects grew: {growth_text(self._grown)} since step {self.since}"
-        more = _gained(self._live(), self._base)
-        if self._fewest is None or not _is_more(self._fewest, self._base) or max(more) < step - self.since:
+        more = self._live() - self._base
+        if (
+            not (self._fewest and self._fewest - self._base)
+            or max(more.values(), default=0) < step - self.since
+        ):
             return ""  # not even one in each step
         return f"live objects: {growth_text(more)} since step {self.since}, garbage among them"
 
 
-def _fewer(live: LiveObjects, other: LiveObjects | None) -> LiveObjects:
-    return live if other is None else LiveObjects(*map(min, live, other))
-
-
-def _is_more(live: LiveObjects, other: LiveObjects) -> bool:
-    return any(map(gt, live, other))
-
-
-def _gained(live: LiveObjects, base: LiveObjects) -> LiveObjects:
-    return LiveObjects(*(max(now - before, 0) for now, before in zip(live, base, strict=True)))
-
-
-def growth_text(grown: LiveObjects) -> str:
+def growth_text(grown: Counter[str]) -> str:
     """Say how many objects were gained.
 
     Example:
-        >>> growth_text(LiveObjects(1200, 0)), growth_text(LiveObjects(2, 1))
-        ('+1,200 sharding specs', '+2 sharding specs, +1 DTensors')
+        >>> growth_text(Counter({"sharding specs": 1200, "DTensors": 1}))
+        '+1,200 sharding specs, +1 DTensors'
     """
-    named = (("sharding specs", grown.specs), ("DTensors", grown.dtensors))
-    return ", ".join(f"+{count:,} {name}" for name, count in named if count)
+    return ", ".join(f"+{count:,} {name}" for name, count in grown.items())
 
 
 def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
@@ -339,7 +330,7 @@ class StepWatch:
         self._is_warm = True
         self._counter.end_notes()
         if self._growth is None and step.is_steady:
-            self._growth = Growth(step.number, LiveObjects.now, self._allowance)
+            self._growth = Growth(step.number, live_objects, self._allowance)
         self._look_on(step.number)
 
     def _look_on(self, number: int) -> None:
