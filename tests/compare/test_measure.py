@@ -17,7 +17,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.plugin_runs import import_compilers
 from tests.probes import compiles_once_under_a_mode, needs_that
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
 
 def compare(**functions: Any) -> Compared:

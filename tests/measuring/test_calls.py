@@ -24,7 +24,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.measuring.runs import Make, NamingMode, measured_call
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 ROUNDS, REPEAT = 3, 4
 

@@ -24,7 +24,7 @@ from pytest_dtdispatch.torchapi.tensors import wait_for
 from tests.measuring.runs import Make, captured
 from tests.probes import compiles_once_under_a_mode, needs_rule, needs_that
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 Body = Callable[[], Any]
 R, S, P = Replicate(), Shard, Partial()

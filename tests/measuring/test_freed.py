@@ -20,7 +20,7 @@ from tests.measuring.runs import FEW, measured_call
 from tests.plugin_runs import ALONE, MEASURED
 from tests.probes import FSDP_WITHOUT_CUDA, has
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 N = 64
 FREED = "runs once: it freed the storage of a tensor"

@@ -21,7 +21,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import Make, captured, measured_call
 from tests.probes import compiles_once_under_a_mode, needs_that
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 OWN = 3  # threads of the program
 

@@ -23,7 +23,7 @@ from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.measuring.runs import FEW, Make, captured, measured_call
 from tests.sweep.observe import aliases, seen
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 Capture = Callable[..., dict[str, Measurement]]
 Body = Callable[[Any, Any], Any]

@@ -27,7 +27,11 @@ from pytest_dtdispatch.torchapi.tensors import wait_for
 from tests.measuring.runs import Make, measured_call
 from tests.probes import needs
 
-pytestmark = [pytest.mark.torch, needs("torch._C._distributed_c10d._get_work_registry_size")]
+pytestmark = [
+    pytest.mark.torch,
+    needs("torch._C._distributed_c10d._get_work_registry_size"),
+    pytest.mark.usefixtures("young_heap"),
+]
 
 Block = Callable[[], torch.Tensor]
 

@@ -188,7 +188,7 @@ def plain(program: Program) -> Watch:
 def captured(program: Program) -> tuple[Watch, TestResults]:
     """The program in a capture, and what that measured."""
     book = TestResults()
-    return run(program, lambda: SignatureCapture(book, Plan(rounds=1, repeat=2))), book
+    return run(program, lambda: SignatureCapture(book, Plan(1, 2, quick_warmup=0))), book
 
 
 def run(program: Program, capturing: Open = nullcontext) -> Watch:
@@ -223,7 +223,7 @@ def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(
 @pytest.mark.parametrize(
     "capturing",
     [
-        lambda: SignatureCapture(TestResults(), Plan(rounds=1, repeat=2), ops=("embedding.default",)),
+        lambda: SignatureCapture(TestResults(), Plan(1, 2, quick_warmup=0), ops=("embedding.default",)),
         lambda: TimeCaptureMode(repeat_count=2, ops=("embedding.default",)),
     ],
     ids=["capture", "TimeCaptureMode"],
