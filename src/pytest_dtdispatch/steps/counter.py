@@ -279,11 +279,8 @@ class StepCounter:
         with ExitStack() as entered:
             self._put_in(entered.enter_context(Measuring(self.what)).held)
             self._open = entered.pop_all()
-        self._entries, self._live, self._memory = (
-            self._caches.entries(),
-            live_objects(),
-            resident_bytes(),
-        )
+        self._entries = self._caches.entries()
+        self._live, self._memory = live_objects(), resident_bytes()
         self._begin()
         return self
 
@@ -310,13 +307,12 @@ class StepCounter:
         before, self._live = self._live, live_objects()
         memory_before, memory = self._memory, resident_bytes()
         self._memory = memory
+        grown = None if memory is None or memory_before is None else memory - memory_before
         return replace(
             self._with_entries(counts),
             spec_growth=self._live[SPECS] - before[SPECS],
             dtensor_growth=self._live[DTENSORS] - before[DTENSORS],
-            host_memory_growth_bytes=None
-            if memory is None or memory_before is None
-            else memory - memory_before,
+            host_memory_growth_bytes=grown,
         )
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
