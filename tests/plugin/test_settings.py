@@ -111,7 +111,7 @@ def item_settings(pytester: pytest.Pytester, marker: str, *args: str, **more: st
 
 def flags_of(name: str, texts: tuple[str, ...]) -> list[str]:
     setting = SETTINGS[name]
-    if not setting.has_flag:
+    if "flag" not in setting.ways:
         return [f"-o{setting.dest}={text}" for text in texts]
     return [f"{setting.flag}={text}" for text in texts] if setting.metavar else [setting.flag]
 
@@ -178,7 +178,7 @@ def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.
     text = " ".join(" ".join(result.outlines).split())
     for each in WITH_INI:
         assert f" {each.dest} (string)" in text or f" {each.dest} (linelist)" in text
-        assert bool(re.findall(rf"{each.flag}(?![\w-])", text)) is each.has_flag
+        assert bool(re.findall(rf"{each.flag}(?![\w-])", text)) is ("flag" in each.ways)
     for each in WITH_FLAG:
         assert text.replace(" ", "").count(each.help.replace(" ", "")) == 1  # a line may break after a hyphen
         assert f"as {each.flag}, which beats it" in text
@@ -192,7 +192,7 @@ def test_a_value_that_is_not_valid_is_told_with_where_it_stands_and_what_is_vali
     pytester: pytest.Pytester, name: str, text: str, says: str
 ) -> None:
     setting, file = SETTINGS[name], pytester.path / "tox.ini"
-    named = setting.flag if setting.has_flag else f"-o {setting.dest}"
+    named = setting.flag if "flag" in setting.ways else f"-o {setting.dest}"
     assert mistake(pytester, *flags_of(name, (text,))) == f"{named}: {text!r} {says}"
     ini = f"{setting.dest} = {text}"
     assert mistake(pytester, ini=ini) == f"{file}: {setting.dest}: {text!r} {says}"

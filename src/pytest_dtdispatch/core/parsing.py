@@ -225,8 +225,16 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
         >>> read_limits("misses=0, recompiles=1", ("misses", "recompiles"))
         {'misses': 0, 'recompiles': 1}
     """
+    if isinstance(value, Mapping):
+        pairs: list[tuple[Any, Any]] = list(value.items())
+    else:
+        valid = 'limits are a text, such as "misses=0,collectives=4", or a dict'
+        parts = ",".join(_made(valid, lambda: _listed(value))).split(",")
+        pairs = [
+            (name.strip(), number.strip()) for name, _, number in (part.partition("=") for part in parts)
+        ]
     limits: dict[str, int] = {}
-    for name, number in _limits_of(value):
+    for name, number in pairs:
         if not isinstance(name, str) or name not in names:
             raise ValueError(f"{shown(name)} is no limit; valid: {', '.join(names)}")
         if name in limits:
@@ -236,14 +244,6 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
         except ValueError as error:
             raise ValueError(f"{name}={shown(number)} is not {error}") from None
     return limits
-
-
-def _limits_of(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return list(value.items())
-    texts = _made('limits are a text, such as "misses=0,collectives=4", or a dict', lambda: _listed(value))
-    pairs = (part.partition("=") for part in ",".join(texts).split(","))
-    return [(name.strip(), number.strip()) for name, _, number in pairs]
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:

@@ -12,6 +12,7 @@ MOST_SHOWN = 120
 LONGEST_ERROR = 400
 MOST_LISTED = 20
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
+COUNT_UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 MAX_DECIMALS = 3
 MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
 
@@ -117,28 +118,17 @@ def column_scale(values_ns: Iterable[float | None]) -> Scale:
     return Scale(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))
 
 
-def short_time(ns: float) -> str:
-    """Write a round time shortly.
+def short(value: float, units: Sequence[tuple[str, float]]) -> str:
+    """Write a round time, in nanoseconds, or a round count shortly.
 
     Example:
-        >>> short_time(1000), short_time(2.5e8), short_time(0.5)
+        >>> short(1000, UNITS), short(2.5e8, UNITS), short(0.5, UNITS)
         ('1 us', '250 ms', '0.5 ns')
-    """
-    name, size = next(((name, size) for name, size in UNITS if ns >= size), UNITS[-1])
-    return f"{ns / size:.3g} {name}"
-
-
-def short_count(count: float) -> str:
-    """Write a round count shortly.
-
-    Example:
-        >>> short_count(1000), short_count(2.5e6), short_count(12)
+        >>> short(1000, COUNT_UNITS), short(2.5e6, COUNT_UNITS), short(12, COUNT_UNITS)
         ('1 k', '2.5 M', '12')
     """
-    for name, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
-    return f"{count:.3g}"
+    name, size = next(((name, size) for name, size in units if value >= size), units[-1])
+    return f"{value / size:.3g} {name}".rstrip()
 
 
 Listener = Callable[[str], object]

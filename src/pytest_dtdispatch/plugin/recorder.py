@@ -305,10 +305,14 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.compiled.measure import run_and_measure_compile
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
+        settings, plan = self._settings, self._plan
+        rounds = 1 if self._counts else settings.compile_rounds
+        calls = 1 if self._counts else max(1, plan.rounds * plan.repeat // rounds)
+        compiles = CompilePlan(settings.compile_backend, rounds, calls, plan.sampler, plan.one_thread)
         name = self._row_name("compile", compilation.fn, name)
         with self._counted(CompiledFunction.kind, name):
             with self._measuring("compile", name):
-                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), self._compile_plan())
+                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), compiles)
             if (function := compiled.function) and self._counts:  # a run that counts has no latencies
                 row = function.measurement
                 row = replace(row, figures=Figures(row.rounds, notes=row.notes))
@@ -316,12 +320,6 @@ class Recorder(api.DtDispatch):
             if function:
                 self.record(function)
         return compiled
-
-    def _compile_plan(self) -> CompilePlan:
-        settings, plan = self._settings, self._plan
-        rounds = 1 if self._counts else settings.compile_rounds
-        calls = 1 if self._counts else max(1, plan.rounds * plan.repeat // rounds)
-        return CompilePlan(settings.compile_backend, rounds, calls, plan.sampler, plan.one_thread)
 
     def _compare(self, asked: Variants) -> Compared:
         __tracebackhide__ = True

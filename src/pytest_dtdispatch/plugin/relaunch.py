@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.sampler import Meter, Profiler
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
-INTERACTIVE = {"usepdb": "--pdb", "trace": "--trace"}
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
 HARDWARE, CALLGRIND = "hardware counter", "callgrind"
 HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
@@ -52,7 +50,7 @@ def measuring_settings(config: pytest.Config) -> Settings | None:
 
 def refuse_questions(config: pytest.Config, because: str) -> None:
     """Refuse flags that would ask at the terminal, which other processes do not have."""
-    for dest, flag in INTERACTIVE.items():
+    for dest, flag in (("usepdb", "--pdb"), ("trace", "--trace")):
         if config.getoption(dest, False):
             raise pytest.UsageError(f"{flag}: not with {because}: run without either")
 
@@ -184,14 +182,11 @@ def _meter(
     return callgrind.meter, CallProfiler(callgrind) if profile else None
 
 
-def _environment(given: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """What makes two runs count the same: no random hashes, one thread, byte code that is kept."""
-    kept = {name: value for name, value in given.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", FOLDER: str(folder)}
-
-
 def _run(command: list[str], folder: Path) -> int:
-    with subprocess.Popen(command, env=_environment(os.environ, folder)) as process:
+    """Run what counts, where two runs count the same: kept byte code, no random hashes, one thread."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", FOLDER: str(folder)}
+    with subprocess.Popen(command, env=environment) as process:
         while (status := process.poll()) is None:
             with suppress(KeyboardInterrupt):  # the terminal told the other process too, which ends the run
                 process.wait()

@@ -23,7 +23,6 @@ from pytest_dtdispatch.plugin.settings import (
     MARKER,
     MARKER_WINS,
     SETTINGS,
-    UNMEASURED,
     WITH_FLAG,
     WITH_INI,
     Setting,
@@ -113,13 +112,6 @@ def limits_given(config: pytest.Config, limits: Collection[str]) -> Iterator[str
             yield f"--dtdispatch-max {name}={of_flags[name]}"
         elif name in of_ini:
             yield f"{_ini_place(config, SETTINGS['max'])} {name}={of_ini[name]}"
-
-
-def refuse_idle_flags(config: pytest.Config, settings: Settings) -> None:
-    """Refuse flags that say how to measure in a run that does not."""
-    idle = flags_given(config, SETTINGS.keys() - {*UNMEASURED})
-    if idle and not settings.measure:
-        raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
 
 
 def why_not_measured(config: pytest.Config) -> str:

@@ -22,13 +22,16 @@ from pytest_dtdispatch.plugin.relaunch import (
     same_command,
     uncaptured,
 )
+from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
 
 
 def begin(config: pytest.Config) -> None:
     """Take part in a run of many ranks, if this is one, before anything is printed."""
-    world = read_world(os.environ)
-    is_rank = world.is_many and not runs_nothing(config.known_args_namespace) and _measures(config)
-    if is_rank:
+    world, flags = read_world(os.environ), config.known_args_namespace
+    switches = ("dtdispatch", "dtdispatch_all")
+    values = [getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches]
+    measures = any(value is True or value in ON for value in values)
+    if world.is_many and measures and not runs_nothing(flags):
         config.pluginmanager.register(Rank(world), PLUGIN)
 
 
@@ -44,7 +47,9 @@ def main(config: pytest.Config) -> int | None:
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     """Register what measures, judges and writes, as far as it was asked for."""
     settings, manager = resolve.run_settings(config), config.pluginmanager
-    resolve.refuse_idle_flags(config, settings)
+    idle = resolve.flags_given(config, SETTINGS.keys() - {*UNMEASURED})
+    if idle and not settings.measure:
+        raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
     if manager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
         from pytest_dtdispatch.plugin.pytest_benchmark import Bridge
 
@@ -66,13 +71,6 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     except (ValueError, DtDispatchError) as error:
         raise pytest.UsageError(str(error)) from None
     manager.register(session.outputs, "dtdispatch-outputs")
-
-
-def _measures(config: pytest.Config) -> bool:
-    flags = config.known_args_namespace
-    switches = ("dtdispatch", "dtdispatch_all")
-    given = (getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches)
-    return any(value is True or value in ON for value in given)
 
 
 def _launch(config: pytest.Config, ranks: int) -> int:

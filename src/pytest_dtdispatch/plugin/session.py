@@ -315,7 +315,9 @@ def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Span, ...]]) -> No
 def shown_progress(config: pytest.Config) -> Iterator[None]:
     """Show progress while a block runs, where nobody else writes on the terminal at that time."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or not is_watched(reporter.isatty) or _others_write(config):
+    has_live_log = config.getini("log_cli") or config.getoption("log_cli_level", None)
+    others_write = has_live_log or config.getoption("capture") != "fd"
+    if reporter is None or not is_watched(reporter.isatty) or others_write:
         yield
         return
     writer = reporter._tw
@@ -327,9 +329,3 @@ def shown_progress(config: pytest.Config) -> Iterator[None]:
             yield
     finally:
         line.clear()
-
-
-def _others_write(config: pytest.Config) -> bool:
-    """Ask whether what a test prints or logs goes to the terminal as it comes."""
-    has_live_log = config.getini("log_cli") or config.getoption("log_cli_level", None)
-    return config.getoption("capture") != "fd" or bool(has_live_log)

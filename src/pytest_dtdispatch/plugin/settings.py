@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Literal
 
@@ -35,6 +35,7 @@ MOST_ROUNDS = 20  # where as many are taken as are enough
 # What means something in a run that measures nothing too: whether it does, and where ops run.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
 MARKER_WINS = ("max", "threshold")  # over the flag; of limits those are added that it does not name
+FLAG, KEYWORD, EVERY_WAY = ("flag", "ini"), ("ini", "keyword"), ("flag", "ini", "keyword")
 LISTS = ("exports", "files", "globs", "limits", "thresholds")  # readers of what may be repeated
 FILES = ("files", "exports")  # readers of what an ini file names beside itself
 
@@ -47,9 +48,7 @@ class Setting(NamedTuple):
     reader: str  # ``count`` is ``read_count`` in ``core/parsing.py``
     what: str
     metavar: str
-    has_flag: bool
-    has_ini: bool
-    has_keyword: bool  # of the marker
+    ways: Sequence[str]  # to give it: flag, ini, keyword of the marker
     choices: tuple[str, ...] = ()
     dest: str = ""  # its ini name; its flag is made of it
 
@@ -70,19 +69,11 @@ class Setting(NamedTuple):
 
 
 def setting(
-    default: Any,
-    reader: str,
-    what: str = "",
-    metavar: str = "",
-    *,
-    flag: bool = False,
-    ini: bool = True,
-    keyword: bool = False,
-    **more: Any,
+    default: Any, reader: str, what: str = "", metavar: str = "", ways: Sequence[str] = ("ini",), **more: Any
 ) -> Any:
     """Make a field of the settings, with its row of the table but for the name."""
     metavar = metavar or "NAME" * ("choices" in more)
-    row = Setting("", default, reader, what, metavar, flag, ini, keyword, **more)
+    row = Setting("", default, reader, what, metavar, ways, **more)
     return field(default=default, metadata={"row": row})
 
 
@@ -91,44 +82,38 @@ class Settings:
     """What is measured in a test, and where."""
 
     measure: bool = setting(
-        False, "switch", "measure the tests that use the dtdispatch fixture", flag=True, dest="dtdispatch"
+        False, "switch", "measure the tests that use the dtdispatch fixture", dest="dtdispatch", ways=FLAG
     )
     measure_all: bool = setting(
-        False, "switch", "measure every test: each is wrapped in a capture", flag=True, dest="dtdispatch_all"
+        False, "switch", "measure every test: each is wrapped in a capture", dest="dtdispatch_all", ways=FLAG
     )
     budget: bool = setting(
-        False, "switch", "say where the time of each test goes that does not use the fixture", flag=True
+        False, "switch", "say where the time of each test goes that does not use the fixture", ways=FLAG
     )
     rounds: int | str = setting(
         20,
         "rounds",
         "proved misses for each signature; auto: 8 to 20, no more once each median is known to a tenth",
         "N|auto",
-        flag=True,
-        keyword=True,
+        ways=EVERY_WAY,
     )
-    repeat: int = setting(10, "count", "hits recorded after each miss", "N", flag=True, keyword=True)
+    repeat: int = setting(10, "count", "hits recorded after each miss", "N", ways=EVERY_WAY)
     max_time: float = setting(
         1.0,
         "seconds",
         "seconds after which no round is added to a signature, once five are done",
         "S",
-        flag=True,
-        keyword=True,
+        ways=EVERY_WAY,
     )
-    cold: bool = setting(False, "switch", "add the cold rows", keyword=True)
-    ops: tuple[str, ...] = setting((), "globs", "measure only these ops", "GLOB", flag=True, keyword=True)
-    mesh: tuple[int, ...] = setting(
-        (4,), "mesh", "mesh of the device_mesh fixture", "SHAPE", flag=True, keyword=True
-    )
-    dim_names: tuple[str, ...] | None = setting(None, "names", ini=False, keyword=True)
-    backend: str = setting(
-        "auto", "choice", "backend of the process group", choices=BACKENDS, flag=True, keyword=True
-    )
-    device: str = setting("auto", "choice", "device of the mesh", choices=DEVICES, flag=True, keyword=True)
-    rpc: bool = setting(False, "switch", ini=False, keyword=True)
-    nproc: int = setting(1, "ranks", "ranks to start on this machine", "N", flag=True)
-    timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S", flag=True)
+    cold: bool = setting(False, "switch", "add the cold rows", ways=KEYWORD)
+    ops: tuple[str, ...] = setting((), "globs", "measure only these ops", "GLOB", ways=EVERY_WAY)
+    mesh: tuple[int, ...] = setting((4,), "mesh", "mesh of the device_mesh fixture", "SHAPE", ways=EVERY_WAY)
+    dim_names: tuple[str, ...] | None = setting(None, "names", ways=("keyword",))
+    backend: str = setting("auto", "choice", "backend of the process group", choices=BACKENDS, ways=EVERY_WAY)
+    device: str = setting("auto", "choice", "device of the mesh", choices=DEVICES, ways=EVERY_WAY)
+    rpc: bool = setting(False, "switch", ways=("keyword",))
+    nproc: int = setting(1, "ranks", "ranks to start on this machine", "N", ways=FLAG)
+    timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S", ways=FLAG)
     rank_stat: str = setting(
         "median",
         "choice",
@@ -141,7 +126,7 @@ class Settings:
         "intra-op threads that what is timed runs in, or as many as the program set",
         choices=("one", "program"),
     )
-    metric: str = setting("time", "metric", "what captures and calls measure", choices=METRICS, flag=True)
+    metric: str = setting("time", "metric", "what captures and calls measure", choices=METRICS, ways=FLAG)
     profile: bool = setting(False, "switch", "list the functions that counted instructions went to")
     max: Mapping[str, int] | None = setting(
         None,
@@ -149,26 +134,24 @@ class Settings:
         "fail a test where a counted step, or a compiled function, has more of these",
         "NAME=N,...",
         choices=LIMITS,
-        flag=True,
-        keyword=True,
+        ways=EVERY_WAY,
     )
     # How one function is compiled belongs to its test: the marker says it.
-    compile_backend: str = setting("inductor", "word", "backend of compiles", keyword=True)
+    compile_backend: str = setting("inductor", "word", "backend of compiles", ways=KEYWORD)
     compile_rounds: int = setting(
-        5, "count", "cold compiles of a function, and as many warm ones", "N", keyword=True
+        5, "count", "cold compiles of a function, and as many warm ones", "N", ways=KEYWORD
     )
     threshold: tuple[Threshold, ...] | None = setting(
         None,
         "thresholds",
         "fail where a row is slower by more than this than in the run that --benchmark-compare names",
         "[STATE=]FIELD:PERCENT[,strict]",
-        flag=True,
-        keyword=True,
         dest="dtdispatch_fail",
+        ways=EVERY_WAY,
     )
-    any_machine: bool = setting(False, "switch", "compare with a saved run of another machine too", flag=True)
+    any_machine: bool = setting(False, "switch", "compare with a saved run of another machine too", ways=FLAG)
     expected: tuple[Path, ...] = setting(
-        (), "files", "fail where a result is not what this CSV file expects", "FILE", flag=True
+        (), "files", "fail where a result is not what this CSV file expects", "FILE", ways=FLAG
     )
     improved: str = setting(
         "fail",
@@ -182,7 +165,7 @@ class Settings:
         "write results in a format; markdown:auto is the summary of a job of GitHub Actions",
         "FORMAT:FILE",
         choices=EXPORTS,
-        flag=True,
+        ways=FLAG,
     )
     annotations: bool = setting(True, "switch", "annotate rows that failed, where GitHub Actions runs")
 
@@ -230,9 +213,9 @@ class Settings:
 
 _ROWS = [one.metadata["row"]._replace(name=one.name) for one in fields(Settings)]
 SETTINGS = {row.name: row._replace(dest=row.dest or f"dtdispatch_{row.name}") for row in _ROWS}
-WITH_FLAG = tuple(each for each in SETTINGS.values() if each.has_flag)
-WITH_INI = tuple(each for each in SETTINGS.values() if each.has_ini)
-KEYWORDS = tuple(each.name for each in SETTINGS.values() if each.has_keyword)
+WITH_FLAG = tuple(each for each in SETTINGS.values() if "flag" in each.ways)
+WITH_INI = tuple(each for each in SETTINGS.values() if "ini" in each.ways)
+KEYWORDS = tuple(each.name for each in SETTINGS.values() if "keyword" in each.ways)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -240,7 +223,7 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("dtdispatch", "DTensor dispatch overhead")
     for each in WITH_INI:
         kind: Literal["linelist"] | None = "linelist" if each.is_repeatable else None
-        what = f"as {each.flag}, which beats it" if each.has_flag else each.help
+        what = f"as {each.flag}, which beats it" if "flag" in each.ways else each.help
         parser.addini(each.dest, what, kind, default=None)
     for each in WITH_FLAG:
         if each.metavar:

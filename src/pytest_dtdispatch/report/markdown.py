@@ -28,7 +28,6 @@ MARKUP = re.compile(r"([\\`*_\[\]<>|#$~&{}!])")
 LIST_MARK = re.compile(r"^(\d*)([-+=.)])")
 NUMBER = re.compile(r"[-+]?[\d,.]+( ?%)?")
 SPACES = re.compile(r"\s+")
-FENCE = "```"
 
 
 def document_text(document: Document) -> str:
@@ -118,7 +117,7 @@ def _is_number(cells: Sequence[Cell]) -> bool:
 
 def _fenced(lines: Sequence[str]) -> str:
     """Write lines as code, in a fence that none of them can close."""
-    fence = FENCE
+    fence = "```"
     while any(fence in line for line in lines):
         fence += "`"
     return "\n".join((fence, *map(escape_controls, lines), fence))

@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.files import REPORT_TITLE
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import number_name, state_name
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import escape_controls, plural, short_count, short_time
+from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Tone, paragraph, plain
@@ -54,7 +54,7 @@ def html_page(run: ReportedRun) -> str:
     low, high = 10.0 ** math.floor(math.log10(min(ends))), 10.0 ** math.ceil(math.log10(max(ends)))
     high = max(high, low * LEAST_RANGE)
     rows = dict(_page_rows(run, low, high))
-    text = short_time if run.unit.is_time else short_count
+    units = UNITS if run.unit.is_time else COUNT_UNITS
     page: str = _template().render(
         title=REPORT_TITLE,
         about=_about(run),
@@ -63,7 +63,7 @@ def html_page(run: ReportedRun) -> str:
         marks=Counter(mark for row in rows.values() for mark in row["marks"]),
         pieces=PIECES,
         cut=cut_name,
-        scale=(text(low), text(high)),
+        scale=(short(low, units), short(high, units)),
         policy=_policy(style, script),
         style=markup(style),
         script=markup(script),
@@ -125,7 +125,7 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
 def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """Say of each row what is not in its cells, by the title of its group and its label."""
     verdicts = _verdicts_by_row(run)
-    text = short_time if run.unit.is_time else short_count
+    units = UNITS if run.unit.is_time else COUNT_UNITS
     for test, rows in run.calls.items():
         for row in rows:
             verdict = verdicts.get((test, row.label))
@@ -139,7 +139,7 @@ def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tupl
                     "verdict": verdict,
                     "tone": TONES.get(verdict, Tone.BAD).value if verdict else "",
                     "bar": [*_bar(ends, low, high)],
-                    "said": ", ".join(f"{kind} {text(end)}" for kind, end in ends.items()),
+                    "said": ", ".join(f"{kind} {short(end, units)}" for kind, end in ends.items()),
                     "full": row.full_label if row.full_label != cut_name(row.label) else "",
                 },
             )

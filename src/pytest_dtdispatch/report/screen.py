@@ -110,7 +110,9 @@ class ProgressLine:
             room = self._room() - 2
             if room >= LEAST_ROOM:
                 self._is_there = True
-                self._write(f"{SAVE} {_fitted(text, room)}{ERASE}{RESTORE}")
+                text = escape_controls(text).encode("ascii", "replace").decode("ascii")  # a column a letter
+                fitted = text if len(text) <= room else f"{text[: room - 3]}..."
+                self._write(f"{SAVE} {fitted}{ERASE}{RESTORE}")
         self._next = self._clock() + BETWEEN_S
 
     def clear(self) -> None:
@@ -125,9 +127,3 @@ class ProgressLine:
         with contextlib.suppress(OSError, ValueError):  # it was closed: nobody misses a word of progress
             self._stream.write(text)
             self._stream.flush()
-
-
-def _fitted(text: str, room: int) -> str:
-    """Write letters that take one column each, no more of them than there is room for."""
-    text = escape_controls(text).encode("ascii", "replace").decode("ascii")
-    return text if len(text) <= room else f"{text[: room - 3]}..."

@@ -7,7 +7,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -176,15 +176,10 @@ def _fit(table: Table, width: int) -> TableFit:
             shown.remove(i)
     room = width - beside - sum(widths[i] for i in shown)
     label_width = min(max(room, MIN_LABEL), longest)
-    labels = _cut_labels({line.label for line in lines}, label_width)
+    cut = {line.label: fit_name(line.label, label_width) for line in lines}
+    often = Counter(cut.values())  # no two of a table come out alike
+    labels = {name: text if often[text] == 1 else cut_name(name, label_width) for name, text in cut.items()}
     return TableFit(tuple(shown), tuple(widths[i] for i in shown), labels, label_width)
-
-
-def _cut_labels(labels: Collection[str], width: int) -> dict[str, str]:
-    """Cut what is too long; no two of a table come out alike."""
-    cut = {label: fit_name(label, width) for label in labels}
-    often = Counter(cut.values())
-    return {label: text if often[text] == 1 else cut_name(label, width) for label, text in cut.items()}
 
 
 def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ...]]:
