@@ -62,7 +62,7 @@ class Point(NamedTuple):
 
     def places(self) -> list[tuple[Any, str]]:
         """Find what has the functions, and the names by which it has them."""
-        owners = [_follow(sys.modules[name], self.path) for name in self.modules if name in sys.modules]
+        owners = [follow(sys.modules[name], self.path) for name in self.modules if name in sys.modules]
         owner = next((each for each in owners if each is not None), None)
         found = [(owner, name) for name in self.names if hasattr(owner, name)]
         if self.is_required and not found:
@@ -70,7 +70,8 @@ class Point(NamedTuple):
         return found
 
 
-def _follow(owner: Any, path: str) -> Any:
+def follow(owner: Any, path: str) -> Any:
+    """Follow names of attributes, ``a.b``, from what has the first; None where one is not there."""
     for name in filter(None, path.split(".")):
         owner = getattr(owner, name, None)
     return owner

@@ -14,9 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, listening, redistribute_module
-
-MISSING = object()
+from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, follow, listening, redistribute_module
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class ShardingCaches:
     """
 
     def __init__(self) -> None:
-        self._propagator = _follow(DTensor, "_op_dispatcher.sharding_propagator")
+        self._propagator = follow(DTensor, "_op_dispatcher.sharding_propagator")
         self._python = _python_cache(self._propagator)
         self._native_clear, self._native_stats = _native_cache()
         self._meta = _tensor_meta_cache(self._propagator)
@@ -112,9 +110,9 @@ class ShardingCaches:
 
 def _python_cache(propagator: Any) -> Any:
     """Find the per-thread cache of the propagator; its ``cache`` is this thread's ``lru_cache``."""
-    python_cache = _follow(propagator, "propagate_op_sharding")
+    python_cache = follow(propagator, "propagate_op_sharding")
     for name in ("cache_clear", "cache_info"):
-        if _follow(python_cache, f"cache.{name}") is MISSING:
+        if follow(python_cache, f"cache.{name}") is None:
             raise _unsupported(
                 f"DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.{name}"
             )
@@ -130,7 +128,7 @@ def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, 
         raise _unsupported(
             f"the native sharding-propagation cache's {lack} function beside its {have} function"
         )
-    if clear is None and _follow(DTensor, f"_op_dispatcher.{SLOW_PATH}") is not MISSING:
+    if clear is None and follow(DTensor, f"_op_dispatcher.{SLOW_PATH}") is not None:
         # It answers ops all the same: none would seem to propagate.
         raise _unsupported(f"what clears and counts the native cache, on whose misses it calls {SLOW_PATH}")
     return clear, stats
@@ -147,8 +145,8 @@ def _transform_plans() -> NamedCache | None:
 
 
 def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
-    cache = _follow(owner, path)
-    if _follow(cache, "cache_clear") is MISSING:
+    cache = follow(owner, path)
+    if follow(cache, "cache_clear") is None:
         return None
     return NamedCache(name, cache.cache_clear, lambda: int(cache.cache_info().currsize))
 
@@ -175,9 +173,9 @@ def cold_caches() -> tuple[NamedCache, ...]:
 def plan_caches() -> tuple[NamedCache, ...]:
     """Find the caches of redistribution: plans, and the planners that make them."""
     found = [_transform_plans()]
-    planner_clear = _follow(redistribute_module(), "clear_redistribute_planner_cache")
-    planners = _follow(redistribute_module(), "_planner_cache")
-    if planner_clear is not MISSING and planners is not MISSING:
+    planner_clear = follow(redistribute_module(), "clear_redistribute_planner_cache")
+    planners = follow(redistribute_module(), "_planner_cache")
+    if planner_clear is not None and planners is not None:
         found.append(NamedCache("redistribution planners", planner_clear, lambda: len(planners)))
     return tuple(cache for cache in found if cache)
 
@@ -185,12 +183,6 @@ def plan_caches() -> tuple[NamedCache, ...]:
 def dispatch_loggers() -> Sequence[logging.Logger]:
     """Return the loggers whose DEBUG level slows the dispatcher down."""
     return [logging.getLogger(f"torch.distributed.tensor.{name}") for name in ("_dispatch", "_sharding_prop")]
-
-
-def _follow(owner: Any, path: str) -> Any:
-    for name in path.split("."):
-        owner = getattr(owner, name, MISSING)
-    return owner
 
 
 def _unsupported(what: str) -> UnsupportedTorchError:
@@ -216,7 +208,7 @@ class PlanCaches(ShardingCaches):
 
     def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
         """Return the reader of the counters of plans; none where this torch does not count them."""
-        info = getattr(getattr(redistribute_module(), "_gen_transform_infos", None), "cache_info", None)
+        info = follow(redistribute_module(), "_gen_transform_infos.cache_info")
         return (info,) if info else ()
 
     @contextmanager
