@@ -136,8 +136,8 @@ class DtDispatch:
             what missed and why.
 
         Raises:
-            CaptureError: there is nothing to count, the step takes arguments without ``inputs``, the name is
-                taken by other steps of this test, or a capture is open.
+            CaptureError: there is nothing to count, the step takes other arguments, the name is taken by
+                other steps of this test, or a capture is open.
             GateError: a step is over a limit of the marker, the flags or the ini file.
 
         Example:

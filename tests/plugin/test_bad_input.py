@@ -147,6 +147,7 @@ MISTAKES = [
     ("dtdispatch.steps(lambda x: 1 // x, inputs=[1, 0])", DIVIDED),
     ("dtdispatch.steps(lambda: None, steps=0)", "steps(): steps=0 is not a whole number of at least 1"),
     ("dtdispatch.steps(lambda x: x)", "CaptureError: the step takes arguments (x), and steps() gives none"),
+    ("dtdispatch.steps(lambda x: x, inputs=8)", "CaptureError: steps(): inputs=8 cannot be iterated over"),
 ]
 
 

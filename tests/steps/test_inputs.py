@@ -14,13 +14,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from pytest_dtdispatch.api import DtDispatch
-from pytest_dtdispatch.core.signatures import MAX_LENGTH, shorten
+from pytest_dtdispatch.core.signatures import MAX_LENGTH
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
 from pytest_dtdispatch.report.document import Table, Tone, View
 from pytest_dtdispatch.steps.events import Miss, QueriedCache
-from pytest_dtdispatch.steps.measure import input_text, run_and_count
+from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
 from pytest_dtdispatch.steps.table import FIRST_SHAPES, MOST_SHAPES, document
 from pytest_dtdispatch.torchapi.groups import has_local_mode
@@ -50,6 +50,10 @@ def one(given: Any) -> None:
     del given
 
 
+def two(left: Any, right: Any) -> None:
+    del left, right
+
+
 # What the step may be given, and what it is called with
 
 
@@ -69,6 +73,7 @@ def one(given: Any) -> None:
         ),
         (one, {"inputs": iter(())}, "steps(): inputs has no items"),
         (one, {"inputs": iter((1, 2)), "warmup": 3}, "steps(): inputs has 2 items: warmup=3 leaves none"),
+        (one, {"inputs": 7}, "steps(): inputs=7 cannot be iterated over: give a list of inputs"),
         (
             one,
             {"inputs": [1], "steps": 5},
@@ -76,6 +81,8 @@ def one(given: Any) -> None:
         ),
         (one, {"inputs": [1], "warmup": -1}, "steps(): warmup=-1 is not a whole number of at least 0"),
         (one, {"inputs": [1], "warmup": "2"}, "steps(): warmup='2' is not a whole number of at least 0"),
+        (lambda: None, {"inputs": [1]}, "steps(): the step takes no argument, and is called with one of the"),
+        (two, {"inputs": [1]}, "steps(): the step takes arguments (left, right), and is called with one of"),
         (7, {"inputs": [1]}, "steps(): a value of type int is not callable; give a function"),
     ],
 )
@@ -169,21 +176,19 @@ class Array:
     ids=lambda value: type(value).__name__,
 )
 def test_an_input_is_written_by_what_the_caches_tell_apart(given: Any, text: str) -> None:
-    assert shorten(input_text(given)) == text
+    assert shape_of(given) == text
 
 
 def test_placements_and_mesh_are_part_of_a_shape(group_owner: ProcessGroupOwner) -> None:
     line, grid = (group_owner.mesh(Place(shape, "cpu", "fake")) for shape in ((4,), (2, 2)))
     local = torch.zeros(2, 8)
-    assert input_text(DTensor.from_local(local, line, [Shard(0)])) == "f32[8,8]S0@4"
-    assert (
-        input_text((DTensor.from_local(local, grid, [Replicate(), Shard(1)]), 1)) == "(f32[2,16]RS1@2x2, 1)"
-    )
+    assert shape_of(DTensor.from_local(local, line, [Shard(0)])) == "f32[8,8]S0@4"
+    assert shape_of((DTensor.from_local(local, grid, [Replicate(), Shard(1)]), 1)) == "(f32[2,16]RS1@2x2, 1)"
 
 
 def test_values_and_addresses_make_no_other_shape_and_long_inputs_stay_apart() -> None:
-    assert input_text([torch.zeros(4), Items()]) == input_text([torch.ones(4), Items()])
-    short, other = (shorten(input_text([*range(998), last])) for last in (998, 5))
+    assert shape_of([torch.zeros(4), Items()]) == shape_of([torch.ones(4), Items()])
+    short, other = shape_of(list(range(999))), shape_of([*range(998), 5])
     assert len(short) == len(other) == MAX_LENGTH
     assert short != other
 

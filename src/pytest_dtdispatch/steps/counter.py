@@ -255,9 +255,6 @@ class StepCounter:
 
     Args:
         base: the function that calls the step; its line is no place in the program.
-
-    Attributes:
-        places: finds where in the program the calling thread is.
     """
 
     what = "steps are counted"
@@ -269,9 +266,9 @@ class StepCounter:
         self._lap = 0
         self._thread = ThreadState(itertools.count(), self._caches)
         self._home = self._thread.key
-        self.places = PlaceFinder(base)
+        self._places = PlaceFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
-        self._transfers = TransferWatch(self.places.here, self._log)
+        self._transfers = TransferWatch(self._places.here, self._log)
         self._open = ExitStack()
         self._begin()
 
@@ -292,9 +289,13 @@ class StepCounter:
         if gc.get_freeze_count() < LEAST_FROZEN:  # what the program froze itself stays frozen
             gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
             held.callback(gc.unfreeze)
-        held.enter_context(self.places)
+        held.enter_context(self._places)
         held.enter_context(watching_ops(self))
         held.enter_context(watching_transfers(self._transfers))
+
+    def note_place(self) -> None:
+        """Note where an op is called, so that its place is known in the backward of later steps."""
+        self._places.note()
 
     def note_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Note a call that was made, so that it is known what a later miss has that no call had before."""
@@ -342,7 +343,7 @@ class StepCounter:
     def _begin(self) -> None:
         self._lap += 1
         self._thread.begin(self._lap)
-        self.places.begin_step()
+        self._places.begin_step()
         self._log.clear()
         self._python_hits = self._python_misses = self._unpropagated = 0
 
@@ -419,7 +420,7 @@ class StepCounter:
             thread.nested += 1
             return
         nested, thread.nested = thread.nested, 0
-        at, place = thread.tell(self._lap), self.places.here()
+        at, place = thread.tell(self._lap), self._places.here()
         self._log.append(_Propagated(schema, asked, nested, error, at, place))
 
     def _check(self, native_misses: int, propagated: Sequence[_Propagated]) -> None:
@@ -487,7 +488,7 @@ class CallNotes(UnnoticedMode):
         if not self.is_on:
             return func(*args, **kwargs or {})
         call = OpCall(func, args, kwargs or {})
-        self._counter.places.note()  # so that it is known in the backward of later steps
+        self._counter.note_place()
         result = call.run()
         if has_dtensor(call.leaves()):
             self._counter.note_call(func, args, call.kwargs)

@@ -26,7 +26,7 @@ class LoopCounter(StepCounter):
         self.is_looking = False
 
     def _put_in(self, held: ExitStack) -> None:
-        held.enter_context(self.places)
+        held.enter_context(self._places)
         held.enter_context(watching_ops(self))
         held.callback(self.look_away)
         held.callback(self.end_notes)

@@ -35,7 +35,7 @@ def run_and_count(calls: StepCalls) -> Steps:
         shapes: list[str] = []
         for arguments in calls.arguments():
             if calls.inputs is not None:
-                shapes.append(shorten(input_text(*arguments)))
+                shapes.append(shape_of(*arguments))
                 counter.lap()  # what making the input took is no part of the step
             is_warm = len(counted) < calls.warmup
             number = len(counted) + 1 - (0 if is_warm else calls.warmup)
@@ -48,19 +48,23 @@ def run_and_count(calls: StepCalls) -> Steps:
     return Steps(calls.name, tuple(counted[: calls.warmup]), tuple(counted[calls.warmup :]), tuple(shapes))
 
 
-def input_text(given: Any) -> str:
+def shape_of(given: Any) -> str:
     """Write the dtypes, shapes and placements of the tensors in an input; of what holds none, its repr."""
+    return shorten(_text(given))
+
+
+def _text(given: Any) -> str:
     if (tensor := tensor_traits(given)) is not None:
         mesh = mesh_among([given])
         place = "" if mesh is None else f"@{place_text(mesh.shape, mesh.device_type)}"
         return f"{tensor_text(tensor)}{place}"
     if isinstance(given, Mapping):
-        return f"{{{', '.join(f'{key}: {input_text(value)}' for key, value in given.items())}}}"
+        return f"{{{', '.join(f'{key}: {_text(value)}' for key, value in given.items())}}}"
     if is_dataclass(given) and not isinstance(given, type):
-        values = [f"{each.name}={input_text(getattr(given, each.name, None))}" for each in fields(given)]
+        values = [f"{each.name}={_text(getattr(given, each.name, None))}" for each in fields(given)]
         return f"{type(given).__name__}({', '.join(values)})"
     if isinstance(given, (list, tuple)):
-        return f"({', '.join(map(input_text, given))})"
+        return f"({', '.join(map(_text, given))})"
     if hasattr(given, "dtype") and hasattr(given, "shape"):  # an array of another library
         return f"{given.dtype}{shape_text(given.shape)}"
     try:
@@ -90,15 +94,22 @@ def _numbered(number: int, name: str, among: str = "") -> str:
 GROWTH = ("cache_growth", "spec_growth", "dtensor_growth", "host_memory_growth_bytes")
 
 
-def run_counted(target: Callable[..., object], path: Path, *args: Any, **kwargs: Any) -> None:
-    """Run what a process runs, counted as one step; the counts of what ends early are those up to there."""
-    with StepCounter() as counter:
-        try:
-            target(*args, **kwargs)
-        finally:
-            plain = encode(counter.lap())
-            growth = {name: plain.pop(name) for name in GROWTH if name in plain}
-            path.write_text(json.dumps([plain, growth]), encoding="utf-8")
+class CountedTarget:
+    """What a process runs, counted as one step."""
+
+    def __init__(self, target: Callable[..., object], path: str) -> None:
+        self._target = target
+        self._path = path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Run it; the counts of what ends early are those up to there."""
+        with StepCounter() as counter:
+            try:
+                self._target(*args, **kwargs)
+            finally:
+                plain = encode(counter.lap())
+                growth = {name: plain.pop(name) for name in GROWTH if name in plain}
+                Path(self._path).write_text(json.dumps([plain, growth]), encoding="utf-8")
 
 
 class ProcessCounts:
@@ -117,8 +128,7 @@ class ProcessCounts:
         target = getattr(process, "_target", None)
         if target is None or not isinstance(process, SpawnProcess):
             return start(process)
-        counted = partial(run_counted, target, self._folder / str(self.started))
-        setattr(process, "_target", counted)  # noqa: B010
+        setattr(process, "_target", CountedTarget(target, str(self._folder / str(self.started))))  # noqa: B010
         try:
             return start(process)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -115,6 +116,11 @@ class StepCounts(EventLists):
     def collective_calls(self) -> int:
         """Collectives of every kind."""
         return len(self.collective_runs)
+
+    @property
+    def most_cache_growth(self) -> int:
+        """Entries gained by the cache that gained most."""
+        return max((count for _, count in self.cache_growth), default=0)
 
 
 WARMUP, STEPS = 3, 5
@@ -345,8 +351,11 @@ def read_calls(
         raise CaptureError(f"steps(): steps={shown(steps)} with inputs: each input is a step, leave it out")
     warmup = 0 if warmup is None else warmup
     check_count("warmup", warmup, 0)
+    if not isinstance(inputs, Iterable) and not hasattr(inputs, "__getitem__"):
+        raise CaptureError(f"steps(): inputs={shown(inputs)} cannot be iterated over: give a list of inputs")
     if isinstance(inputs, Sized):
         _check_number(len(inputs), warmup)
+    _check_takes_one(step)
     return StepCalls(name or step_name(step), step, warmup, 0, inputs)
 
 
@@ -355,3 +364,20 @@ def _check_number(number: int, warmup: int) -> None:
     if number <= warmup:
         rest = f"warmup={warmup} leaves none of them to count" if number else "give one at least"
         raise CaptureError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
+
+
+def _check_takes_one(step: Callable[..., object]) -> None:
+    __tracebackhide__ = True
+    try:
+        signature = inspect.signature(step)
+    except ValueError:  # a function of C that does not tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        names = ", ".join(signature.parameters)
+        takes = f"arguments ({names})" if names else "no argument"
+        raise CaptureError(
+            f"steps(): the step takes {takes}, and is called with "
+            "one of the inputs: wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
+        ) from None

@@ -46,7 +46,7 @@ COLUMNS = (
     CountColumn("redistributes", lambda step: step.redistributes, "redistributes", Redistribution),
     CountColumn("wraps", lambda step: len(step.wraps), "wraps", Wrapping),
     CountColumn("collectives", lambda step: step.collective_calls, "collectives", Collective),
-    CountColumn("cache+", lambda step: max(dict(step.cache_growth).values(), default=0), "cache_growth"),
+    CountColumn("cache+", lambda step: step.most_cache_growth, "cache_growth"),
     CountColumn("specs+", lambda step: step.spec_growth, "spec_growth"),
     CountColumn("DTensors+", lambda step: step.dtensor_growth),
 )
