@@ -31,7 +31,7 @@ from pytest_dtdispatch.torchapi.tensors import local_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-CALLS, INTERRUPTS = 4, 5
+CALLS = 4
 MASK_BUFFER = POINTS["mask"].places()[0][0]
 RELEASE = vars(MASK_BUFFER)["release_mask"]
 
@@ -136,6 +136,7 @@ def nothing_stays() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.parametrize("interrupts", [pytest.param(10), pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("run", [captured, called])
 @pytest.mark.parametrize(
     ("number", "handler", "error"),
@@ -147,6 +148,7 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
     number: int,
     handler: Any,
     error: type[BaseException],
+    interrupts: int,
     shard: Callable[..., DTensor],
 ) -> None:
     program = Program(shard)
@@ -157,7 +159,7 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
     chance = random.Random(number)
     filters = list(warnings.filters)
     with handling(number, handler), noting_ignored(error) as ignored:
-        for _ in range(INTERRUPTS):
+        for _ in range(interrupts):
             program.begin()
             before, came = len(ignored), False
             after = chance.uniform(0.02, 0.9) * longest

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.core.measurement import Figures, Samples, State
+from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import WallClock
 from tests.scripted_bench import Bench
 
 MILLION = 1_000_000
-# As numbers of Python that many samples would take 8.8 MB more.
-TAKEN, MOST_BYTES = 200_000, 17_000_000
+MOST_BYTES = 64_000_000
 
 
 @pytest.fixture
@@ -33,9 +34,31 @@ def held() -> Iterator[Callable[[], tuple[int, int]]]:
     tracemalloc.stop()
 
 
+def figures(values: tuple[int, ...]) -> Figures:
+    return Figures(1, (Samples(State.HIT, values),))
+
+
+def test_one_row_of_a_million_samples_holds_eight_bytes_of_each(held: Callable[[], tuple[int, int]]) -> None:
+    results = TestResults("test")
+    results.enter_call("row", "4", figures(tuple(range(5_000, 5_000 + MILLION))))
+    assert held()[0] < 9 * MILLION
+    [row] = results.measurements()
+    [hits] = row.samples
+    assert hits.values[:2] == (5_000, 5_001)
+    assert len(hits.ns) == MILLION
+
+
+def test_a_thousand_rows_of_a_thousand_samples_hold_as_little(held: Callable[[], tuple[int, int]]) -> None:
+    results = TestResults("test")
+    for number in range(1_000):
+        first = 5_000 + number
+        results.enter_call(f"row {number}", "4", figures(tuple(range(first, first + 1_000))))
+    assert held()[0] < 10 * MILLION
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("propagates", [True, False])
-def test_many_samples_are_taken_in_little_memory(
+def test_a_million_samples_are_taken_in_little_memory(
     held: Callable[[], tuple[int, int]], propagates: bool
 ) -> None:
     bench = Bench()
@@ -43,7 +66,7 @@ def test_many_samples_are_taken_in_little_memory(
         bench.op_that(lambda number: None)
     count: Any = iter(range(10**12))
     sampler = WallClock(lambda: next(count) * 1000)  # other numbers than those that Python keeps anyway
-    plan = Plan(rounds=5, repeat=TAKEN // 5, max_time_s=1e9, sampler=sampler)
+    plan = Plan(rounds=5, repeat=MILLION // 5, max_time_s=1e9, sampler=sampler)
     taken = Rounds(Subject(bench.op, tuple), bench.caches, plan).take()
-    assert TAKEN in [len(one.values) for one in taken.samples]
+    assert MILLION in [len(one.values) for one in taken.samples]
     assert held()[1] < MOST_BYTES
