@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,9 @@ from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.resolve import run_settings
 from pytest_dtdispatch.plugin.settings import KEYWORDS, SETTINGS, WITH_FLAG, WITH_INI, Settings, marker_line
+
+# Each configuration that ends collects garbage, in all that other tests imported.
+pytestmark = pytest.mark.usefixtures("young_heap")
 
 # What is typed for each setting, once for each flag or line of an ini file, and what it becomes.
 TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
@@ -72,13 +73,6 @@ MISTAKES = [
 @pytest.fixture(autouse=True)
 def _no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # looking for them takes most of the time
-
-
-@pytest.fixture(autouse=True)
-def _young_heap() -> Iterator[None]:
-    gc.freeze()  # each configuration that ends collects garbage, in all that other tests imported
-    yield
-    gc.unfreeze()
 
 
 def settings_of(pytester: pytest.Pytester, *args: str, ini: str = "") -> Settings:
