@@ -7,6 +7,7 @@ Every ratio has a bound; the exit status is 1 where one is above it.
 from __future__ import annotations
 
 import gc
+import resource
 import statistics
 import sys
 import time
@@ -23,7 +24,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
-from pytest_dtdispatch.steps.counter import StepCounter, resident_bytes
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_mlp, tensor_parallel_step
@@ -51,6 +52,11 @@ def in_turns(plain: Callable[[], float], other: Callable[[], float], turns: int)
     return found
 
 
+def peak_bytes() -> int:
+    """Return the most memory that this process had, on Linux."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def capture(mesh: DeviceMesh) -> float:
     """Capture an op that is called over and over: it is measured once, and counted at each further call."""
     a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0), Replicate()])
@@ -72,11 +78,11 @@ def capture(mesh: DeviceMesh) -> float:
     with SignatureCapture(book, Plan(1, 1)):
         op()
         gc.collect()
-        objects, memory = len(gc.get_objects()), resident_bytes() or 0
+        objects, memory = len(gc.get_objects()), peak_bytes()
         for _ in range(TOTAL):
             op()
         gc.collect()
-        grown, more = len(gc.get_objects()) - objects, (resident_bytes() or 0) - memory
+        grown, more = len(gc.get_objects()) - objects, peak_bytes() - memory
     print(f"{TOTAL:,} captured calls: {grown:+} objects, {more / 2**20:+.1f} MiB resident")
     if grown > 100:
         sys.exit("captured calls leave objects behind")

@@ -163,7 +163,6 @@ def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
     result.stdout.re_match_lines(
         [
             r".* 0\+6  steady after 3 shapes$",
-            r" +inputs of 3 shapes in 6 steps: steady after 3 shapes and 4 steps$",
             r"  shape +steps  missed  misses  cache\+",
             r".*inputs of scale \(counts of all steps of a shape\)",
             *(rf"  f32\[{rows},8\]S0@4 +2 +1 +1 +" for rows in (8, 16, 24)),

@@ -32,7 +32,6 @@ STEP = StepCounts(
     cache_growth=(("native", 1), ("FakeTensor", 3), ("python", 0)),
     spec_growth=4,
     dtensor_growth=5,
-    host_memory_growth_bytes=4096,
 )
 
 
@@ -50,7 +49,7 @@ def test_totals_are_over_all_steps_and_leave_the_warm_up_out() -> None:
     assert (steps.calls, steps.hits, steps.misses, steps.missed) == (8, 4, 2, (MISS, MISS))
     assert (steps.collectives, steps.collective_runs) == ({"all_gather": 4, "all_reduce": 2}, RAN * 2)
     assert steps.cache_growth == {"native": 2, "FakeTensor": 6, "python": 0}
-    assert (steps.spec_growth, steps.dtensor_growth, steps.host_memory_growth_bytes) == (8, 10, 8192)
+    assert (steps.spec_growth, steps.dtensor_growth) == (8, 10)
     per_step = steps.misses_per_step, steps.redistributes_per_step, steps.collectives_per_step
     assert (*per_step, steps.wraps_per_step, steps.unwraps_per_step) == (1, 1, 3, 2, 1)
     assert (steps.spec_growth_per_step, steps.dtensor_growth_per_step) == (4, 5)
@@ -73,23 +72,20 @@ def test_a_count_lists_what_it_consists_of(count: str, details: tuple[str, ...])
     assert found.details == details
 
 
-def test_where_nothing_is_measured_every_count_is_0_and_memory_may_be_unknown() -> None:
+def test_where_nothing_is_measured_every_count_is_0() -> None:
     steps = Steps("train", (), ())
     numbers = {
-        name: getattr(steps, name)
-        for name in dir(steps)
-        if name.endswith(("s_per_step", "h_per_step", "_bytes"))
+        name: getattr(steps, name) for name in dir(steps) if name.endswith(("s_per_step", "h_per_step"))
     }
-    assert len(numbers) == 9
+    assert len(numbers) == 8
     assert not any((steps.calls, steps.unsteady, *numbers.values()))
-    assert Steps("train", (), (StepCounts(),)).host_memory_growth_bytes is None
 
 
-def test_places_and_memory_are_no_part_of_what_makes_two_runs_equal() -> None:
+def test_places_are_no_part_of_what_makes_two_runs_equal() -> None:
     elsewhere = replace(WRAPPED, place=replace(AT, line=4))
     assert elsewhere == WRAPPED
     assert elsewhere.origin != WRAPPED.origin, "it is another cause"
-    assert replace(STEP, host_memory_growth_bytes=0) == STEP != replace(STEP, hits=3)
+    assert replace(STEP, hits=3) != STEP
 
 
 def test_a_step_with_another_number_of_calls_is_unsteady_and_both_counts_are_told() -> None:

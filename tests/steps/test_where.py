@@ -156,7 +156,6 @@ def test_wraps_and_unwraps(counts: StepCounts) -> None:
 
 
 def test_collectives(counts: StepCounts) -> None:
-    assert len(counts.collective_runs) == counts.collective_calls
     gathered = where(one for one in counts.collective_runs if one.kind == "all_gather")
     assert gathered >= in_layers("implied", "forward") | {("implied", "", "optimizer")}
     assert ("clip", "", "clipping") in where(counts.collective_runs)

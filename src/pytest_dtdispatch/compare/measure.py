@@ -238,4 +238,5 @@ def _counted(subject: Subject, signals: Signals) -> CallCounts:
             counts = counter.lap()
     finally:
         signals.is_open = False
-    return CallCounts(counts.misses, counts.redistributes, counts.collective_calls, len(counts.wraps))
+    moved = (counts.redistributions, counts.collective_runs, counts.wraps)
+    return CallCounts(counts.misses, *map(len, moved))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import sys
 import threading
 import warnings
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -46,7 +44,7 @@ from pytest_dtdispatch.steps.events import (
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPlace, Describer, Reason, Seen
 from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, watching_ops, watching_transfers
-from pytest_dtdispatch.torchapi.ops import op_name
+from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import shards_of_simulated_ranks, spec_type, tensor_traits
@@ -106,23 +104,12 @@ class ThreadState(threading.local):
             self._lap, self._told, self._before = lap, 0, self._stats
 
 
-STATM = Path("/proc/self/statm")
-
-
 SPECS, DTENSORS = "sharding specs", "DTensors"
 
 
 def live_objects() -> Counter[str]:
     """Count them up to a constant, garbage among them: each holds a reference to its class."""
     return Counter({SPECS: sys.getrefcount(spec_type()), DTENSORS: sys.getrefcount(DTensor)})
-
-
-def resident_bytes() -> int | None:
-    """Read the resident memory of this process; None where the system does not tell."""
-    try:
-        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
 
 
 Function = Callable[..., Any]
@@ -277,7 +264,7 @@ class StepCounter:
             self._put_in(entered.enter_context(Measuring(self.what)).held)
             self._open = entered.pop_all()
         self._entries = self._caches.entries()
-        self._live, self._memory = live_objects(), resident_bytes()
+        self._live = live_objects()
         self._begin()
         return self
 
@@ -306,15 +293,8 @@ class StepCounter:
         counts = self._counted()
         gc.collect()
         before, self._live = self._live, live_objects()
-        memory_before, memory = self._memory, resident_bytes()
-        self._memory = memory
-        grown = None if memory is None or memory_before is None else memory - memory_before
-        return replace(
-            self._with_entries(counts),
-            spec_growth=self._live[SPECS] - before[SPECS],
-            dtensor_growth=self._live[DTENSORS] - before[DTENSORS],
-            host_memory_growth_bytes=grown,
-        )
+        grown = {name: self._live[name] - before[name] for name in before}
+        return replace(self._with_entries(counts), spec_growth=grown[SPECS], dtensor_growth=grown[DTENSORS])
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
         """Add what caches gained, and begin to count anew."""
@@ -334,8 +314,6 @@ class StepCounter:
         return StepCounts(
             hits=native_hits + self._python_hits,
             unpropagated=self._unpropagated,
-            native_misses=native_misses,
-            python_misses=self._python_misses,
             events=events,
             cache_growth=(("native", native_entries),) if self._caches.has_native else (),
         )
@@ -345,7 +323,7 @@ class StepCounter:
         self._thread.begin(self._lap)
         self._places.begin_step()
         self._log.clear()
-        self._python_hits = self._python_misses = self._unpropagated = 0
+        self._python_hits = self._unpropagated = 0
 
     # What a watcher is told of: each method is given a function of torch, and calls it.
 
@@ -408,7 +386,6 @@ class StepCounter:
             if not thread.depth:
                 thread.asking = None  # it holds specs
             if has_propagated():
-                self._python_misses += asked is QueriedCache.PYTHON
                 self._note_propagation(schema, asked, error)
             elif not thread.depth:
                 self._python_hits += 1
@@ -493,3 +470,67 @@ class CallNotes(UnnoticedMode):
         if has_dtensor(call.leaves()):
             self._counter.note_call(func, args, call.kwargs)
         return result
+
+
+class LoopCounter(StepCounter):
+    """Count misses and cache entries of every step, and transfers of those steps that are looked at.
+
+    No garbage is collected: of live objects each lap has no growth. What a lap tells of redistributions,
+    collectives, wraps and unwraps is empty where the step was not looked at.
+    """
+
+    what = "a StepWatch is open"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._look = ExitStack()
+        self._notes: CallNotes | None = None
+        self.is_looking = False
+
+    def _put_in(self, held: ExitStack) -> None:
+        held.enter_context(self._places)
+        held.enter_context(watching_ops(self))
+        held.callback(self.look_away)
+        held.callback(self.end_notes)
+
+    def lap(self) -> StepCounts:
+        """Return what was counted since the last lap, or since entry, and begin to count anew."""
+        return self._with_entries(self._counted())
+
+    def quiet_lap(self) -> int | None:
+        """Begin to count anew where there were hits alone, and return how many calls; else do nothing.
+
+        It is what most steps are: a watch must not cost what they take.
+        """
+        hits, misses = self._thread.native()
+        if self._log or self.is_looking or misses or hits < 0 or self._caches.entries() != self._entries:
+            return None
+        calls = hits + self._python_hits + self._unpropagated
+        self._begin()
+        return calls
+
+    def look(self) -> None:
+        """Look at transfers from now on."""
+        if not self.is_looking:
+            self._look.enter_context(watching_transfers(self._transfers))
+            self.is_looking = True
+
+    def look_away(self) -> None:
+        """Look at transfers no more."""
+        self.is_looking = False
+        self._look.close()
+
+    def begin_notes(self) -> None:
+        """Note every op from now on; not below modes of the program, which may be closed before this is."""
+        if not open_modes():
+            self._notes = CallNotes(self)
+            self._notes.__enter__()
+
+    def end_notes(self) -> None:
+        """Note no more ops. While a mode that the program opened since is open, ours is too."""
+        if self._notes is None:
+            return
+        self._notes.is_on = False
+        if open_modes()[-1:] == [self._notes]:
+            self._notes.__exit__(None, None, None)
+            self._notes = None

@@ -7,15 +7,16 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import place_text, shorten
-from pytest_dtdispatch.core.text import escape_controls
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.measuring.call import shape_text, tensor_text
 from pytest_dtdispatch.measuring.capture import watching_processes
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
@@ -23,7 +24,6 @@ from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_for
 
-WARMUP = " (warm-up)"
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -39,7 +39,7 @@ def run_and_count(calls: StepCalls) -> Steps:
                 counter.lap()  # what making the input took is no part of the step
             is_warm = len(counted) < calls.warmup
             number = len(counted) + 1 - (0 if is_warm else calls.warmup)
-            with ProfilerRange("step", partial(_numbered, number, calls.name, WARMUP * is_warm)):
+            with ProfilerRange("step", partial(_step_title, number, calls.name, is_warm)):
                 with CallNotes(counter) if is_warm else nullcontext():
                     result = calls.step(*arguments)
                 wait_for(result)
@@ -48,30 +48,26 @@ def run_and_count(calls: StepCalls) -> Steps:
     return Steps(calls.name, tuple(counted[: calls.warmup]), tuple(counted[calls.warmup :]), tuple(shapes))
 
 
-def shape_of(given: Any) -> str:
-    """Write the dtypes, shapes and placements of the tensors in an input; of what holds none, its repr."""
-    return shorten(_text(given))
+def shape_of(value: Any) -> str:
+    """Format the dtypes, shapes and placements of the tensors in an input; of what holds none, its repr."""
+    return shorten(_text(value))
 
 
-def _text(given: Any) -> str:
-    if (tensor := tensor_traits(given)) is not None:
-        mesh = mesh_among([given])
+def _text(value: Any) -> str:
+    if (tensor := tensor_traits(value)) is not None:
+        mesh = mesh_among([value])
         place = "" if mesh is None else f"@{place_text(mesh.shape, mesh.device_type)}"
         return f"{tensor_text(tensor)}{place}"
-    if isinstance(given, Mapping):
-        return f"{{{', '.join(f'{key}: {_text(value)}' for key, value in given.items())}}}"
-    if is_dataclass(given) and not isinstance(given, type):
-        values = [f"{each.name}={_text(getattr(given, each.name, None))}" for each in fields(given)]
-        return f"{type(given).__name__}({', '.join(values)})"
-    if isinstance(given, (list, tuple)):
-        return f"({', '.join(map(_text, given))})"
-    if hasattr(given, "dtype") and hasattr(given, "shape"):  # an array of another library
-        return f"{given.dtype}{shape_text(given.shape)}"
-    try:
-        text = repr(given)
-    except Exception:  # it is the user's, and can raise anything
-        text = f"<{type(given).__name__}>"
-    return escape_controls(" ".join(ADDRESS.sub("", text).split()))
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_text(each)}' for key, each in value.items())}}}"
+    if is_dataclass(value) and not isinstance(value, type):
+        values = [f"{each.name}={_text(getattr(value, each.name, None))}" for each in fields(value)]
+        return f"{type(value).__name__}({', '.join(values)})"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(_text, value))})"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):  # an array of another library
+        return f"{value.dtype}{shape_text(value.shape)}"
+    return ADDRESS.sub("", shown(value))
 
 
 @contextmanager
@@ -86,18 +82,14 @@ def counted_region(name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
     keep(Steps(name, (), (counts,)))
 
 
-def _numbered(number: int, name: str, among: str = "") -> str:
-    return f"{number}{among}" if name == "step" else f"{number} of {name}{among}"
-
-
-# May be below 0, which a count in plain data never is.
-GROWTH = ("cache_growth", "spec_growth", "dtensor_growth", "host_memory_growth_bytes")
+def _step_title(number: int, name: str, is_warm: bool) -> str:
+    return f"{number}{'' if name == 'step' else f' of {name}'}{' (warm-up)' * is_warm}"
 
 
 class CountedTarget:
     """What a process runs, counted as one step."""
 
-    def __init__(self, target: Callable[..., object], path: str) -> None:
+    def __init__(self, target: Callable[..., object], path: Path) -> None:
         self._target = target
         self._path = path
 
@@ -107,15 +99,13 @@ class CountedTarget:
             try:
                 self._target(*args, **kwargs)
             finally:
-                plain = encode(counter.lap())
-                growth = {name: plain.pop(name) for name in GROWTH if name in plain}
-                Path(self._path).write_text(json.dumps([plain, growth]), encoding="utf-8")
+                self._path.write_text(json.dumps(encode(counter.lap())), encoding="utf-8")
 
 
 class ProcessCounts:
     """Counts of processes: those that were started so far, and what those of them found that have ended.
 
-    A process that was forked, or that was killed, tells nothing.
+    A process that was forked, or that was killed, leaves no counts.
     """
 
     def __init__(self, folder: str) -> None:
@@ -128,19 +118,15 @@ class ProcessCounts:
         target = getattr(process, "_target", None)
         if target is None or not isinstance(process, SpawnProcess):
             return start(process)
-        setattr(process, "_target", CountedTarget(target, str(self._folder / str(self.started))))  # noqa: B010
-        try:
+        with patch.object(process, "_target", CountedTarget(target, self._folder / str(self.started))):
             return start(process)
-        finally:
-            setattr(process, "_target", target)  # noqa: B010
 
     def found(self) -> Iterator[tuple[int, StepCounts]]:
-        """Give the number of each process that told something, and what it counted."""
+        """Yield the number of each process that left counts, and what it counted."""
         for number in range(1, self.started + 1):
             with suppress(OSError, ValueError):  # it was killed, before it wrote or as it did
-                plain, growth = json.loads((self._folder / str(number)).read_text(encoding="utf-8"))
-                growth["cache_growth"] = tuple(map(tuple, growth.get("cache_growth", ())))
-                yield number, replace(decode(StepCounts, plain), **growth)
+                text = (self._folder / str(number)).read_text(encoding="utf-8")
+                yield number, decode(StepCounts, json.loads(text))
 
 
 @contextmanager

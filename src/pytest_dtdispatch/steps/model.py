@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.measurement import Measurement
@@ -77,25 +77,18 @@ class StepCounts(EventLists):
     Args:
         hits: calls that a sharding-propagation cache answered.
         unpropagated: calls that never ask the propagator, such as ``is_same_size``.
-        native_misses: misses of the native cache, by torch's own counter.
-        python_misses: misses of the Python cache, by its own counter, those inside a propagation too.
         events: what missed, what moved data and what wrapped it, in the order it happened.
         cache_growth: entries that each cache gained.
         spec_growth: ``DTensorSpec`` objects gained, garbage having been collected.
         dtensor_growth: ``DTensor`` objects gained, likewise.
-        host_memory_growth_bytes: resident memory gained; no count, and no part of what makes two steps
-            equal. None where the system does not tell.
     """
 
     hits: int = 0
     unpropagated: int = 0
-    native_misses: int = 0
-    python_misses: int = 0
     events: tuple[AnyEvent, ...] = ()
     cache_growth: tuple[tuple[str, int], ...] = ()
     spec_growth: int = 0
     dtensor_growth: int = 0
-    host_memory_growth_bytes: int | None = field(default=None, compare=False)
 
     @property
     def calls(self) -> int:
@@ -103,35 +96,14 @@ class StepCounts(EventLists):
         return self.hits + self.misses + self.unpropagated
 
     @property
-    def redistributes(self) -> int:
-        """Redistributions, asked for and implied."""
-        return len(self.redistributions)
-
-    @property
     def collectives(self) -> tuple[tuple[str, int], ...]:
         """Collectives by kind, with how many there were."""
         return tuple(sorted(Counter(one.kind for one in self.collective_runs).items()))
 
-    @property
-    def collective_calls(self) -> int:
-        """Collectives of every kind."""
-        return len(self.collective_runs)
-
-    @property
-    def most_cache_growth(self) -> int:
-        """Entries gained by the cache that gained most."""
-        return max((count for _, count in self.cache_growth), default=0)
-
 
 WARMUP, STEPS = 3, 5
 
-METRICS: dict[str, Callable[[StepCounts], int]] = {
-    "misses_per_step": lambda step: step.misses,
-    "redistributes": lambda step: step.redistributes,
-    "collectives": lambda step: step.collective_calls,
-}
-
-
+METRICS = {"misses_per_step": Miss, "redistributes": Redistribution, "collectives": Collective}
 # What moves data or wraps it.
 TRANSFERS = Redistribution, Collective, Wrapping, Unwrapping
 
@@ -175,9 +147,9 @@ class Steps(EventLists):
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every metric, of the step that has most, as limits take it."""
-        for metric, of in METRICS.items():
+        for metric, kind in METRICS.items():
             if self.steps:
-                yield metric, max(map(of, self.steps))
+                yield metric, max(len(step.of(kind)) for step in self.steps)
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
@@ -197,12 +169,12 @@ class Steps(EventLists):
     @property
     def collectives(self) -> dict[str, int]:
         """Collectives by kind, in all steps."""
-        return self._summed(lambda step: step.collectives)
+        return self._summed("collectives")
 
     @property
     def cache_growth(self) -> dict[str, int]:
         """Entries that each cache gained over all steps."""
-        return self._summed(lambda step: step.cache_growth)
+        return self._summed("cache_growth")
 
     @property
     def spec_growth(self) -> int:
@@ -213,12 +185,6 @@ class Steps(EventLists):
     def dtensor_growth(self) -> int:
         """``DTensor`` objects gained over all steps."""
         return sum(step.dtensor_growth for step in self.steps)
-
-    @property
-    def host_memory_growth_bytes(self) -> int | None:
-        """Resident memory gained over all steps, in bytes; it is measured, and differs from run to run."""
-        grown = [step.host_memory_growth_bytes for step in self.steps]
-        return None if None in grown else sum(one for one in grown if one is not None)
 
     @property
     def length(self) -> str:
@@ -271,10 +237,10 @@ class Steps(EventLists):
         """``DTensor`` objects gained a step."""
         return Count(self.dtensor_growth, len(self.steps))
 
-    def _summed(self, counts_of: Callable[[StepCounts], Sequence[tuple[str, int]]]) -> dict[str, int]:
+    def _summed(self, name: str) -> dict[str, int]:
         summed: Counter[str] = Counter()
         for step in self.steps:
-            summed.update(dict(counts_of(step)))
+            summed.update(dict(getattr(step, name)))
         return dict(summed)
 
     @property
@@ -321,7 +287,9 @@ class StepCalls:
         for value in self.inputs:
             number += 1
             yield (value,)
-        _check_number(number, self.warmup)
+        if number <= self.warmup:
+            rest = f"warmup={self.warmup} leaves none of them to count" if number else "give one at least"
+            raise CaptureError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
 
     def run_once(self) -> Steps:
         """Call the step where nothing is measured: once, or once with each input."""
@@ -353,17 +321,8 @@ def read_calls(
     check_count("warmup", warmup, 0)
     if not isinstance(inputs, Iterable) and not hasattr(inputs, "__getitem__"):
         raise CaptureError(f"steps(): inputs={shown(inputs)} cannot be iterated over: give a list of inputs")
-    if isinstance(inputs, Sized):
-        _check_number(len(inputs), warmup)
     _check_takes_one(step)
     return StepCalls(name or step_name(step), step, warmup, 0, inputs)
-
-
-def _check_number(number: int, warmup: int) -> None:
-    __tracebackhide__ = True
-    if number <= warmup:
-        rest = f"warmup={warmup} leaves none of them to count" if number else "give one at least"
-        raise CaptureError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
 
 
 def _check_takes_one(step: Callable[..., object]) -> None:

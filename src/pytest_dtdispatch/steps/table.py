@@ -18,7 +18,6 @@ from pytest_dtdispatch.steps.events import (
     Unwrapping,
     Wrapping,
     by_cause,
-    ranged,
 )
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
@@ -39,17 +38,28 @@ class CountColumn(NamedTuple):
     kind: type[StepEvent] | None = None
 
 
+def of_events(title: str, kind: type[StepEvent]) -> CountColumn:
+    """Return the column that counts events of a kind, whose limit has its title."""
+    return CountColumn(title, lambda step: len(step.of(kind)), title, kind)
+
+
+def most_growth(step: StepCounts) -> int:
+    """Return how many entries the cache gained that gained most."""
+    return max((count for _, count in step.cache_growth), default=0)
+
+
 COLUMNS = (
     CountColumn("calls", lambda step: step.calls),
     CountColumn("hits", lambda step: step.hits),
-    CountColumn("misses", lambda step: step.misses, "misses", Miss),
-    CountColumn("redistributes", lambda step: step.redistributes, "redistributes", Redistribution),
-    CountColumn("wraps", lambda step: len(step.wraps), "wraps", Wrapping),
-    CountColumn("collectives", lambda step: step.collective_calls, "collectives", Collective),
-    CountColumn("cache+", lambda step: step.most_cache_growth, "cache_growth"),
+    of_events("misses", Miss),
+    of_events("redistributes", Redistribution),
+    of_events("wraps", Wrapping),
+    of_events("collectives", Collective),
+    CountColumn("cache+", most_growth, "cache_growth"),
     CountColumn("specs+", lambda step: step.spec_growth, "spec_growth"),
     CountColumn("DTensors+", lambda step: step.dtensor_growth),
 )
+LIMITS = tuple(column.limit for column in COLUMNS if column.limit)
 EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives")
 LEGEND = "Counts of each step, least-most where steps differ."
 MEANINGS = {
@@ -63,7 +73,7 @@ MEANINGS = {
     "missed": "steps with inputs of that shape that missed",
 }
 SHAPE_COLUMNS = tuple(map(Column, ("steps", "missed", "misses", "cache+")))
-MOST_SHAPES, FIRST_SHAPES = 10, 5
+MOST_SHAPES = 10
 
 
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
@@ -74,36 +84,28 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
         if of_test
     )
     columns = tuple(map(Column, (*(column.title for column in COLUMNS), "steps")))
-    table = Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)
+    tables = [Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)]
     shapes = tuple(
         Group(f"{test}: inputs of {steps.name} (counts of all steps of a shape)", _shape_lines(steps, view))
         for test, of_test in counted.items()
         for steps in of_test
         if steps.inputs
     )
-    by_shape = Table(
-        SHAPE_COLUMNS, shapes, label_title="shape", proof_title="", expendable=("cache+", "missed")
-    )
-    return Document((table, by_shape) if shapes else (table,), LEGEND, MEANINGS)
+    if shapes:
+        tables.append(Table(SHAPE_COLUMNS, shapes, "shape", "", expendable=("cache+", "missed")))
+    return Document(tuple(tables), LEGEND, MEANINGS)
 
 
 def state_of(steps: Steps) -> str:
-    """Say in a word or two whether a step is steady: no misses, no growth, as many calls each time."""
-    if steps.inputs:
-        return _state_of_inputs(steps)
-    if not steps.warmup and len(steps.steps) == 1:
+    """Return in a word or two whether a step is steady: no misses, no growth, as many calls each time."""
+    if steps.inputs and (steady := steps.steady_after):
+        after = f" after {plural(steady.shapes, 'shape')}" if steady.steps else ""
+        grows = ", grows" if _grows(replace(steps, steps=steps.steps[steady.steps :])) else ""
+        return f"steady{after}{grows}"
+    if not steps.inputs and not steps.warmup and len(steps.steps) == 1:
         return "counted"
     trouble = {"misses": steps.misses, "grows": _grows(steps), "unsteady": steps.unsteady}
     return ", ".join(word for word, found in trouble.items() if found) or "steady"
-
-
-def _state_of_inputs(steps: Steps) -> str:
-    steady = steps.steady_after
-    if steady is None:
-        return "misses"
-    after = f" after {plural(steady.shapes, 'shape')}" if steady.steps else ""
-    grows = ", grows" if _grows(replace(steps, steps=steps.steps[steady.steps :])) else ""
-    return f"steady{after}{grows}"
 
 
 def _grows(steps: Steps) -> bool:
@@ -123,8 +125,7 @@ def _line(test: str, steps: Steps, view: View) -> Line:
 
 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
-    notes = [_steadiness(steps)] if steps.inputs else []
-    notes += [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
+    notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
     notes += view.listed([f"missed {text}" for text in by_cause([step.missed for step in steps.steps])])
     if elsewhere := sum(miss.elsewhere for miss in steps.missed):
         notes.append(
@@ -136,24 +137,16 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
     return [*notes, *_details(steps)] if view.verbose else notes
 
 
-def _steadiness(steps: Steps) -> str:
-    steady, rest = steps.steady_after, "never steady, the last step missed"
-    if steady is not None:
-        rest = f"steady after {plural(steady.shapes, 'shape')} and {plural(steady.steps, 'step')}"
-    counted = steps.inputs[len(steps.warmup) :]
-    return f"inputs of {plural(len(set(counted)), 'shape')} in {plural(len(counted), 'step')}: {rest}"
-
-
 def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:
     """Lay out a line for each shape in the order they came; of many shapes the rest is one line."""
     of_shape: dict[str, list[StepCounts]] = {}
     for shape, counts in zip(steps.inputs[len(steps.warmup) :], steps.steps, strict=True):
         of_shape.setdefault(shape, []).append(counts)
     shapes = list(of_shape)
-    alone = len(shapes) if view.verbose or len(shapes) <= MOST_SHAPES else FIRST_SHAPES
+    alone = len(shapes) if view.verbose else MOST_SHAPES
     lines = [_shape_line(shape, of_shape[shape]) for shape in shapes[:alone]]
     if rest := shapes[alone:]:
-        title = f"{len(rest)} more shapes: {ranged(rest)}"
+        title = f"{plural(len(rest), 'more shape')}; -v lists them"
         lines.append(_shape_line(title, [counts for shape in rest for counts in of_shape[shape]]))
     return tuple(lines)
 
@@ -175,18 +168,12 @@ def _details(steps: Steps) -> Sequence[str]:
     notes += [f"collectives over {steps.length}: {collectives}"] if collectives else []
     warm = ", ".join(str(step.misses) for step in steps.warmup)
     notes += [f"misses of each step of the warm-up: {warm}"] if warm else []
-    memory = steps.host_memory_growth_bytes
-    notes += [] if memory is None else [f"resident memory over {steps.length}: {memory:+,} bytes"]
     return notes
 
 
 def _range(counts: Sequence[int]) -> str:
     least, most = min(counts), max(counts)
     return f"{least:,}" if least == most else f"{least:,}-{most:,}"
-
-
-# The most that any one step may have.
-LIMITS = ("misses", "cache_growth", "spec_growth", "redistributes", "collectives", "wraps")
 
 
 def _consists_of(step: StepCounts, column: CountColumn) -> Sequence[str]:
@@ -197,11 +184,10 @@ def _consists_of(step: StepCounts, column: CountColumn) -> Sequence[str]:
 
 def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
     """Hold the worst step against each limit."""
-    columns = {column.limit: column for column in COLUMNS}
     steps = counted.steps
-    for limit in LIMITS:
+    for column in COLUMNS:
+        limit = column.limit
         if limit in limits and steps:
-            column = columns[limit]
             worst = max(steps, key=column.number)
             found = column.number(worst)
             what = f"step {steps.index(worst) + 1} has {found:,}"

@@ -57,8 +57,8 @@ def transfers_text(counts: StepCounts) -> str:
     """
     numbers = (
         ("call", counts.calls),
-        ("redistribution", counts.redistributes),
-        ("collective", counts.collective_calls),
+        ("redistribution", len(counts.redistributions)),
+        ("collective", len(counts.collective_runs)),
         ("wrap", len(counts.wraps)),
         ("unwrap", len(counts.unwraps)),
     )
