@@ -49,7 +49,7 @@ def compared(first: Callable[[], None], other: Callable[[], None], plan: Plan) -
 
 def report(title: str, ratios: list[Ratio]) -> None:
     """Print how often they were told apart."""
-    told = Counter(str(ratio.told) for ratio in ratios)
+    told = Counter(ratio.outcome() for ratio in ratios)
     middle = statistics.median(ratio.ratio for ratio in ratios)
     least, most = (f(ratio.ratio for ratio in ratios) for f in (min, max))
     width = statistics.median(ratio.high - ratio.low for ratio in ratios)

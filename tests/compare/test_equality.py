@@ -42,7 +42,7 @@ def hold(first: Any, other: Any, **options: Any) -> None:
         (torch.ones(2), torch.ones(3), "f32[3] is not f32[2]"),
         (torch.ones(2), 1, "1 is not a tensor [2]"),
         ({"a": [torch.ones(2), 3]}, {"a": [torch.ones(2), 4]}, "at result['a'][1], 4 is not 3"),
-        ([torch.ones(2), 3], torch.ones(2), "'first' gives 2 values ([0], [1]), and 'other' gives 1 val"),
+        ([torch.ones(2), 3], torch.ones(2), "it has values at [''], and not at ['[0]', '[1]']"),
         (None, 3, "3 is not None"),
         (Odd(), Odd(), "a Odd cannot be compared (RuntimeError): give equal="),
     ],

@@ -52,10 +52,6 @@ class Snapshot:
         known = {path: known_part(leaf) if isinstance(leaf, torch.Tensor) else leaf for path, leaf in leaves}
         return cls(label, known, spec)
 
-    def __str__(self) -> str:
-        paths = ", ".join(path or "the result" for path in [*self.leaves][:5])
-        return f"{self.label!r} gives {len(self.leaves)} values ({paths})"
-
 
 def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], Any] | None = None) -> None:
     """Call each variant once, from the same random state, and compare what they return.
@@ -125,7 +121,7 @@ def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
 def difference(first: Snapshot, other: Snapshot) -> str:
     """Say where two results differ first, and by how much; empty where they are equal bit for bit."""
     if [*first.leaves] != [*other.leaves]:
-        return f"{first}, and {other}"
+        return f"it has values at {shown([*other.leaves])}, and not at {shown([*first.leaves])}"
     for path, leaf in first.leaves.items():
         if text := _leaf_difference(leaf, other.leaves[path]):
             return f"at result{path}, {text}" if path else text
@@ -142,11 +138,11 @@ def _leaf_difference(first: Any, other: Any) -> str:
         )
     except Exception as error:  # what the users' own classes raise
         return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): give equal="
-    return "" if is_equal else f"{_leaf_text(other)} is not {_leaf_text(first)}"
-
-
-def _leaf_text(leaf: Any) -> str:
-    return f"a tensor {shape_text(leaf.shape)}" if isinstance(leaf, KnownPart) else shown(leaf)
+    texts = [
+        f"a tensor {shape_text(leaf.shape)}" if isinstance(leaf, KnownPart) else shown(leaf)
+        for leaf in (other, first)
+    ]
+    return "" if is_equal else " is not ".join(texts)
 
 
 def _tensor_difference(first: KnownPart, other: KnownPart) -> str:

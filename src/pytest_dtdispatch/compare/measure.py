@@ -153,6 +153,23 @@ class Turns:
             self._signals.is_open = False
         return [sample for sample, _, _ in timed]
 
+    def count(self, label: str) -> CallCounts:
+        """Count what a call does that finds the caches filled, what prepares it aside."""
+        self._calls(label, 1)
+        subject = self._subjects[label]
+        args = subject.prepare()
+        try:
+            self._signals.let_in()
+            with StepCounter() as counter:
+                result = subject.fn(*args)
+                if subject.release:
+                    subject.release(result)
+                counts = counter.lap()
+        finally:
+            self._signals.is_open = False
+        moved = (counts.redistributions, counts.collective_runs, counts.wraps)
+        return CallCounts(counts.misses, *map(len, moved))
+
 
 def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
     """Give whose turn it is when: each is first as often as any other, and each pair as often either way.
@@ -210,8 +227,8 @@ def _measured(
     with repetitions([*again.values()], one_thread, is_alone=is_alone) as outcome:
         turns = Turns(subjects, caches, plan, outcome.signals)
         turns.take()
-        for turns.at, subject in subjects.items():
-            counts[turns.at] = _counted(subject, outcome.signals)
+        for label in subjects:
+            counts[label] = turns.count(label)
     if failed := outcome.figures.notes:
         why = (f"{turns.at}: {failed[0]}",)
         return figures | dict.fromkeys(again, Figures(notes=why)), {}
@@ -221,22 +238,3 @@ def _measured(
         samples = Samples(State.CALL, tuple(turns.medians[label]), unit=plan.sampler.unit)
         figures[label] = Figures(len(samples.values), (samples,), notes, (remark,))
     return figures, counts
-
-
-def _counted(subject: Subject, signals: Signals) -> CallCounts:
-    """Count what a call does that finds the caches filled, what prepares it aside."""
-    release = subject.release or (lambda result: None)
-    try:
-        args = subject.prepare()
-        signals.let_in()
-        release(subject.fn(*args))
-        signals.is_open = False
-        args = subject.prepare()
-        signals.let_in()
-        with StepCounter() as counter:
-            release(subject.fn(*args))
-            counts = counter.lap()
-    finally:
-        signals.is_open = False
-    moved = (counts.redistributions, counts.collective_runs, counts.wraps)
-    return CallCounts(counts.misses, *map(len, moved))

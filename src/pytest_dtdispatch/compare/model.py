@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
-from itertools import chain
 from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.results import row_key, row_name
+from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import CompareError, GateError
 from pytest_dtdispatch.stats.intervals import paired_ratio
@@ -20,6 +19,7 @@ FLOOR = 0.03
 NOT_MEASURED = "nothing is measured in this run"
 USAGE = 'dtdispatch.compare({"dtensor": f, "plain": g})'
 CONFIDENCE = 0.999
+FASTER, SLOWER, NOT_APART = "faster", "slower", "not told apart"
 Equal = Callable[[Any, Any], object]
 
 
@@ -63,16 +63,6 @@ class CallCounts:
 COUNTS = tuple(field.name for field in fields(CallCounts))
 
 
-class RatioOutcome(str, Enum):
-    """What an interval of a ratio says."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    NOT_APART = "not told apart"
-
-    __str__ = str.__str__
-
-
 @dataclass(frozen=True)
 class Ratio:
     """How many times as long one variant takes as another: the median over rounds, with its interval.
@@ -89,12 +79,11 @@ class Ratio:
     high: float
     rounds: int
 
-    @property
-    def told(self) -> RatioOutcome:
-        """Which of both is faster, where the whole interval says so by at least 3 %."""
-        if self.high < 1 - FLOOR:
-            return RatioOutcome.FASTER
-        return RatioOutcome.SLOWER if self.low > 1 + FLOOR else RatioOutcome.NOT_APART
+    def outcome(self, by: float = FLOOR) -> str:
+        """Return ``faster`` or ``slower`` where the whole interval says so by this share, else neither."""
+        if self.high < 1 - by:
+            return FASTER
+        return SLOWER if self.low > 1 + by else NOT_APART
 
     def __str__(self) -> str:
         return f"{self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})"
@@ -158,8 +147,6 @@ class Claim:
     def __repr__(self) -> str:
         return self.text
 
-    __str__ = __repr__
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -198,15 +185,8 @@ class Compared:
     def __iter__(self) -> Iterator[str]:
         return iter(self.labels)
 
-    def __len__(self) -> int:
-        return len(self.labels)
 
-    def __str__(self) -> str:
-        told = [f"{one.label}: {one.to_first or '1'}" for one in self.variants]
-        return "\n  ".join((self.name, *told, *filter(None, (self.why_not,))))
-
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class VariantResult:
     """One variant beside the others that it was compared with.
 
@@ -215,7 +195,7 @@ class VariantResult:
         label: which of them it is.
     """
 
-    compared: Compared
+    compared: Compared = field(repr=False)
     label: str
 
     @property
@@ -267,7 +247,7 @@ class VariantResult:
             GateError: the run measures, and these two were not measured.
         """
         __tracebackhide__ = True
-        return self._claim(RatioOutcome.FASTER, other, by)
+        return self._claim(FASTER, other, by)
 
     def slower_than(self, other: str, by: float = 0.0) -> Claim:
         """Tell whether it is slower than another variant, by the whole interval of their ratio.
@@ -285,42 +265,36 @@ class VariantResult:
             GateError: the run measures, and these two were not measured.
         """
         __tracebackhide__ = True
-        return self._claim(RatioOutcome.SLOWER, other, by)
+        return self._claim(SLOWER, other, by)
 
-    def _claim(self, claimed: RatioOutcome, other: str, by: float) -> Claim:
+    def _claim(self, claimed: str, other: str, by: float) -> Claim:
         """Judge the whole interval; the ratio is missing only where the run does not measure."""
         __tracebackhide__ = True
-        check_share(by, most=1.0 if claimed is RatioOutcome.FASTER else float("inf"))
+        is_faster = claimed == FASTER
+        if (
+            isinstance(by, bool)
+            or not isinstance(by, (int, float))
+            or not 0 <= by < (1 if is_faster else math.inf)
+        ):
+            valid = "a number from 0 to below 1" if is_faster else "a number of at least 0"
+            raise CompareError(f"by={shown(by)} is not {valid}: 0.2 is 20 %")
         ratio, compared, share = self.ratio_to(other), self.compared, max(by, FLOOR)
         pair = escape_controls(f"{self.label} against {other}")
         if ratio is None and (compared.variants or compared.is_gate):
             what = f"{self.label} {claimed}_than({other!r}, by={by:g})"
             raise GateError(f"{compared.name!r}: {what} is disabled: {self._why_not_measured(other)}")
         if ratio is None:
-            return Claim(claimed is RatioOutcome.FASTER, f"{pair}: {compared.why_not}")
-        if claimed is RatioOutcome.FASTER:
-            holds, wanted = ratio.high < 1 - share, f"below {1 - share:g}"
-        else:
-            holds, wanted = ratio.low > 1 + share, f"above {1 + share:g}"
-        found = f"{ratio.told}, {ratio} times as long in {ratio.rounds} rounds"
-        return Claim(holds, f"{pair}: {found}; {claimed} asks for all of it {wanted}")
+            return Claim(is_faster, f"{pair}: {compared.why_not}")
+        wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
+        found = f"{ratio.outcome()}, {ratio} times as long in {ratio.rounds} rounds"
+        return Claim(
+            ratio.outcome(share) == claimed, f"{pair}: {found}; {claimed} asks for all of it {wanted}"
+        )
 
     def _why_not_measured(self, other: str) -> str:
         either = (self.measured, self.compared[other].measured)
-        silent = (one.measurement.notes for one in either if one and not one.samples)
-        notes = dict.fromkeys(chain.from_iterable(silent))
-        return self.compared.why_not or "; ".join(notes) or "there are too few rounds"
-
-    def __repr__(self) -> str:
-        return f"<{escape_controls(self.label)} of {escape_controls(self.compared.name)}>"
-
-
-def check_share(by: object, most: float) -> None:
-    """Refuse a share that is none."""
-    __tracebackhide__ = True
-    if isinstance(by, bool) or not isinstance(by, (int, float)) or not 0 <= by < most:
-        valid = "a number from 0 to below 1" if most == 1 else "a number of at least 0"
-        raise CompareError(f"by={shown(by)} is not {valid}: 0.2 is 20 %")
+        notes = [note for one in either if one and not one.samples for note in one.measurement.notes]
+        return self.compared.why_not or "; ".join(dict.fromkeys(notes)) or "there are too few rounds"
 
 
 def check_variants(variants: object, equal: object, name: object) -> None:
@@ -334,17 +308,17 @@ def check_variants(variants: object, equal: object, name: object) -> None:
         raise CompareError(f"compare(name={shown(name)}): a name is a text, and not empty")
     if len(variants) < 2:
         raise CompareError(f"compare() of {len(variants)} variants: it takes two at the least, as in {USAGE}")
-    labels = [label for label in variants if isinstance(label, str) and label.strip()]
     for label, fn in variants.items():
-        if label not in labels:
-            raise CompareError(f"compare(): the name {shown(label)} of a variant is not a text, or is empty")
+        if not isinstance(label, str) or not label or label != label.strip():
+            raise CompareError(
+                f"compare(): the name {shown(label)} of a variant is no text, is empty, or "
+                "begins or ends with a space"
+            )
         check_callable(f"compare: {label!r}", fn, None)
         if required := required_arguments(fn):
             raise CompareError(
                 f"the variant {label!r} takes arguments ({', '.join(required)}), and compare() gives none: "
                 f"wrap each, as in {{{label!r}: lambda: f(x)}}"
             )
-    if len({*map(row_key, labels)}) < len(labels):
-        raise CompareError("compare(): two variants have the same name, less the spaces at its ends")
     if equal is not None and not callable(equal):
         raise CompareError(f"compare(equal={shown(equal)}): it takes a function of two results")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.compare.model import COUNTS, ComparedVariant, RatioOutcome
+from pytest_dtdispatch.compare.model import COUNTS, FASTER, NOT_APART, SLOWER, ComparedVariant
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
@@ -21,7 +21,7 @@ MEANINGS = {
     "rounds": "in each of which every variant had a turn",
 }
 EXPENDABLE = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes")
-TONES = {RatioOutcome.FASTER: Tone.GOOD, RatioOutcome.SLOWER: Tone.NOTICE, RatioOutcome.NOT_APART: Tone.PLAIN}
+TONES = {FASTER: Tone.GOOD, SLOWER: Tone.NOTICE, NOT_APART: Tone.PLAIN}
 
 
 def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> Document:
@@ -36,7 +36,7 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
             groups.append(Group(f"{test}: {name} ({of_name[0].measurement.contains})", lines))
     times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
     columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
-    table = Table(columns, tuple(groups), label_title="variant", proof_title="told", expendable=EXPENDABLE)
+    table = Table(columns, tuple(groups), label_title="variant", proof_title="outcome", expendable=EXPENDABLE)
     return Document((table,), LEGEND, MEANINGS)
 
 
@@ -50,19 +50,20 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
         *(f"{getattr(variant.counts, name):,}" if variant.counts else "-" for name in counts),
         str(row.rounds),
     )
-    text, tone = _told(variant, first)
+    text, tone = _outcome(variant, first)
     notes = row.notes + (row.remarks if view.verbose else ())
     return Line(variant.name, cells, text, notes, tone)
 
 
-def _told(variant: ComparedVariant, first: ComparedVariant) -> tuple[str, Tone]:
+def _outcome(variant: ComparedVariant, first: ComparedVariant) -> tuple[str, Tone]:
     if variant.samples is None:
         return "not measured", Tone.NOTICE
     if variant is first:
         return "first", Tone.PLAIN
     if variant.to_first is None:
         return "too few rounds" if first.samples else "first not measured", Tone.NOTICE
-    return str(variant.to_first.told), TONES[variant.to_first.told]
+    outcome = variant.to_first.outcome()
+    return outcome, TONES[outcome]
 
 
 KIND = Kind(ComparedVariant.kind, document, tuple(f"{name}_per_call" for name in COUNTS))
