@@ -36,40 +36,37 @@ class PlaceLog:
         self._last_line_ns = 0
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
-        """Note what the program does inside; another tracer of Python, as a debugger is one, must not run."""
+    def noting(self, innermost: FrameType | None) -> Iterator[None]:
+        """Note what the program does inside, in functions too that run already; no other tracer must run.
+
+        Args:
+            innermost: of the frames that run.
+        """
         self._stack.clear()
         self._is_after_backward = False
         self._enter, self._trace = uncompiled(self._on_entry), uncompiled(self._on_event)
+        while innermost is not None:
+            kind = self._owner(innermost)
+            if kind is not FrameOwner.NOTHING:
+                self._stack.insert(0, (kind, innermost))
+            innermost = innermost.f_back
+        running = [frame for _, frame in self._stack]
+        for kind, frame in self._stack:
+            frame.f_trace_lines, frame.f_trace = kind is FrameOwner.USER, self._on_event
+        self._note(time.perf_counter_ns())
         sys.settrace(self._on_call)
         try:
             yield
         finally:
             sys.settrace(None)
+            for frame in running:
+                frame.f_trace = None
 
-    @contextmanager
-    def noting_inside(self, innermost: FrameType | None) -> Iterator[None]:
-        """Note it in functions too that run already, from the innermost of them outwards."""
-        running: list[tuple[FrameOwner, FrameType]] = []
-        while innermost is not None:
-            kind = self._frames.known.get(id(innermost.f_code)) or self._frames.learn(innermost.f_code)
-            if kind is not FrameOwner.NOTHING:
-                running.insert(0, (kind, innermost))
-            innermost = innermost.f_back
-        with self.noting():
-            for kind, frame in running:
-                frame.f_trace_lines, frame.f_trace = kind is FrameOwner.USER, self._on_event
-            self._stack += running
-            self._note(time.perf_counter_ns())
-            try:
-                yield
-            finally:
-                for _, frame in running:
-                    frame.f_trace = None
+    def _owner(self, frame: FrameType) -> FrameOwner:
+        return self._frames.known.get(id(frame.f_code)) or self._frames.learn(frame.f_code)
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        code = frame.f_code
-        kind = self._frames.known.get(id(code)) or self._frames.learn(code)
+        kind = self._owner(frame)
         return None if kind is FrameOwner.NOTHING else self._enter(frame, kind)
 
     def _on_entry(self, frame: FrameType, kind: FrameOwner) -> Any:
@@ -91,8 +88,7 @@ class PlaceLog:
         if event == "return":
             while self._stack and self._stack.pop()[1] is not frame:
                 continue
-            kind = self._frames.known.get(id(frame.f_code))
-            if kind is FrameOwner.ENGINE and not self._is_in_engine():
+            if self._owner(frame) is FrameOwner.ENGINE and not self._is_in_engine():
                 self._is_after_backward = True
         if event != "exception":
             self._note(began)

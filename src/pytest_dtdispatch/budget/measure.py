@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import repeat
 from typing import Any
 
@@ -75,12 +75,11 @@ BLOCKS = 4
 # were still up to 5 % above those of a loop by hand, after 20 ms within 3 %.
 WARM_NS, MOST_DISCARDED = 20_000_000, 40
 LOCATED = 2  # steps that are followed line by line, after one that is not looked at
-EVENT_ROUNDS, EVENT_CALLS = 9, 10
+EVENT_CALLS = 50
 ONCE = "ran once, as it was timed: measured is what it took less the cost of timing and of following lines"
 TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
-Following = Callable[[PlaceLog], AbstractContextManager[None]]
 
 
 def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
@@ -90,7 +89,7 @@ def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, 
     with Measuring("a budget is taken"), gc_paused() as collect:
         for _ in range(warmup):
             wait_for(step())
-        with closing(take_budget(steps, name, PlaceLog.noting, collect)) as taking:
+        with closing(take_budget(steps, name, collect)) as taking:
             while True:
                 try:
                     next(taking)
@@ -103,7 +102,7 @@ def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, 
 
 
 def take_budget(
-    steps: int, name: str, following: Following, collect: Callable[[], object] = nothing_to_do
+    steps: int, name: str, collect: Callable[[], object] = nothing_to_do
 ) -> Generator[None, None, Budget]:
     """Follow some steps line by line, then run undisturbed, marked and timed ones in turn, block by block.
 
@@ -112,12 +111,11 @@ def take_budget(
     Args:
         steps: of each level.
         name: of the budget.
-        following: how the log of places follows a step.
         collect: is called after each block.
     """
     _leave_ours_uncompiled()
     log = PlaceLog()
-    located = yield from _follow(log, following)
+    located = yield from _follow(log)
     undisturbed: list[int] = []
     once: list[list[Mark]] = []
     twice: list[list[Mark]] = []
@@ -204,8 +202,8 @@ def _timed(count: int) -> Steps:
     return steps_among(events, marks)
 
 
-def _follow(log: PlaceLog, following: Following) -> Steps:
-    """Follow steps line by line, where no other tracer does; give them on the clock of the log."""
+def _follow(log: PlaceLog) -> Steps:
+    """Follow steps line by line, where no other tracer does; return them on the clock of the log."""
     if sys.gettrace() is not None:
         return []
     refuse_another_profiler("a budget")
@@ -215,7 +213,7 @@ def _follow(log: PlaceLog, following: Following) -> Steps:
             yield
         yield
         for _ in range(LOCATED):
-            with following(log):
+            with log.noting(sys._getframe()):
                 whole_step, before_ns = marks.marked("step"), time.perf_counter_ns()
                 with whole_step:  # calls are slow here: a clock that is late puts an op on the line before
                     anchors.append((before_ns + time.perf_counter_ns()) // 2)
@@ -270,7 +268,7 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     log, is_traced = PlaceLog(), sys.gettrace() is not None
     with Measuring("a budget is taken"), profiling() as events, Marks().in_place() as marks:
         began_ns = time.perf_counter_ns()
-        with marks.marked("step"), nullcontext() if is_traced else log.noting():
+        with marks.marked("step"), nullcontext() if is_traced else log.noting(sys._getframe()):
             yield
     [node] = steps_among(events, marks)
     event_ns, course = least_event_ns(), _on_clock(node, began_ns)
@@ -298,11 +296,7 @@ def least_event_ns() -> float:
             times.append(time.perf_counter_ns() - began)
         return min(times)
 
-    found = []
-    shortest_ns()
-    for _ in range(EVENT_ROUNDS):
-        bare_ns = shortest_ns()
-        with profiling() as events:
-            timed_ns = shortest_ns()
-        found.append((timed_ns - bare_ns) * EVENT_CALLS / len(events))
-    return max(statistics.median(found), 0.0)
+    bare_ns = min(shortest_ns(), shortest_ns())
+    with profiling() as events:
+        timed_ns = shortest_ns()
+    return max((timed_ns - bare_ns) * EVENT_CALLS / len(events), 0.0)

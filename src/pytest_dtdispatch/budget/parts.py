@@ -53,6 +53,7 @@ class Part(str, Enum):
 
 WHOLE = (Part.LOCAL, Part.PROPAGATION, Part.PLANNING, Part.COPIES, Part.SENDING, Part.COMMUNICATION)
 REDISTRIBUTED = (Part.MOVING, Part.WRAPPING)  # in which an op is no local op of the program
+RANGES = {PROPAGATION: Part.PROPAGATION, PLANNING: Part.PLANNING}
 
 
 @dataclass
@@ -143,80 +144,45 @@ Owner = tuple[Part, str]  # and the op that it belongs to
 
 
 def _owner(node: Node, within: Slice) -> Owner:
-    """Say which part an event is, and which op it belongs to: by the first rule that knows it."""
-    for rule in (_range, _conversion, _collective, _inside, _op, _autograd):
-        if (owner := rule(node, within)) is not None:
-            return owner
-    return within.part, within.op
-
-
-def _range(node: Node, within: Slice) -> Owner | None:
-    """A range of ours, or one that a program named."""
-    kind, _, label = node.event.name.partition(" ")
-    match kind:
-        case _ if not (node.event.is_range or kind.startswith(OURS)):
-            return None
-        case "dtdispatch::propagation":
-            return Part.PROPAGATION, within.op
-        case "dtdispatch::planning":
-            return Part.PLANNING, within.op
-        case "dtdispatch::redistribution":
-            return Part.MOVING, within.op if within.part is Part.DISPATCH else label
-        case "dtdispatch::wrapping":
-            return (within.part, within.op) if within.part in REDISTRIBUTED else (Part.WRAPPING, label)
-        case "dtdispatch::dispatch":
-            return None  # it is what the event of C++ is, for which a later rule stands
-        case "dtdispatch::backward":
-            return Part.AUTOGRAD, "autograd engine"
-        case _ if kind.startswith(OURS):
-            return within.part, within.op
-    return within.part, node.event.name if within.part is Part.OTHER else within.op
-
-
-def _conversion(node: Node, within: Slice) -> Owner | None:
-    """A function of autograd's that wraps, unwraps or redistributes, or its backward one."""
-    base = node.event.name.removesuffix("Backward")
-    if base in REDISTRIBUTING:
-        return Part.MOVING, within.op if within.part in REDISTRIBUTED else _redistribution_in(node)
-    if base in CONVERTING:
-        inside = within.part in REDISTRIBUTED
-        return (within.part, within.op) if inside else (Part.WRAPPING, CONVERTING[base])
-    return None
-
-
-def _collective(node: Node, within: Slice) -> Owner | None:
-    """A collective: of a redistribution, or of the program's own."""
-    if not node.event.name.startswith(COLLECTIVES):
-        return None
-    moves = within.part in (*REDISTRIBUTED, Part.DISPATCH)
-    return Part.SENDING if moves else Part.COMMUNICATION, within.op or short(node.event.name)
-
-
-def _inside(node: Node, within: Slice) -> Owner | None:
-    """What runs inside of a conversion, or inside of a DTensor op that is dispatched."""
-    if within.part in REDISTRIBUTED:
-        copies = within.part is Part.MOVING and "::" in node.event.name
-        return Part.COPIES if copies else within.part, within.op
-    if node.event.name in DISPATCHES:
-        return Part.DISPATCH, within.op
-    if within.part is Part.DISPATCH:
-        return Part.DISPATCH if node.dispatches else Part.LOCAL, within.op
-    return None
-
-
-def _op(node: Node, within: Slice) -> Owner | None:
-    """An op that the program called, or autograd: on DTensors its own time is that of recording it."""
+    """Return which part an event is, and which op it belongs to: by the first rule that knows it."""
     name = node.event.name
-    if "::" not in name or name.startswith((ENGINE, "torch::autograd")):
-        return None
-    return Part.AUTOGRAD if node.dispatches else Part.LOCAL, short(name)
+    if (node.event.is_range or name.startswith(OURS)) and name != DISPATCH:
+        return _owner_of_range(name, within)
+    base, outer = name.removesuffix("Backward"), (within.part, within.op)
+    is_inside = within.part in REDISTRIBUTED
+    if base in REDISTRIBUTING:
+        return Part.MOVING, within.op if is_inside else _redistribution_in(node)
+    if base in CONVERTING:
+        return outer if is_inside else (Part.WRAPPING, CONVERTING[base])
+    if name.startswith(COLLECTIVES):
+        moves = is_inside or within.part is Part.DISPATCH
+        return Part.SENDING if moves else Part.COMMUNICATION, within.op or short(name)
+    if is_inside:
+        copies = within.part is Part.MOVING and "::" in name
+        return Part.COPIES if copies else within.part, within.op
+    if name in DISPATCHES or within.part is Part.DISPATCH:
+        dispatches = name in DISPATCHES or node.dispatches
+        return Part.DISPATCH if dispatches else Part.LOCAL, within.op
+    if name.startswith((f"{ENGINE}: ", "torch::autograd")):
+        return Part.AUTOGRAD, short(name.removeprefix(f"{ENGINE}: "))
+    if "::" in name:  # of an op on DTensors its own time is that of recording it
+        return Part.AUTOGRAD if node.dispatches else Part.LOCAL, short(name)
+    return (Part.AUTOGRAD, name) if "Backward" in name else outer
 
 
-def _autograd(node: Node, within: Slice) -> Owner | None:
-    """A node of the graph that runs."""
-    name = node.event.name.removeprefix(f"{ENGINE}: ")
-    is_node = name != node.event.name or name.startswith("torch::autograd") or "Backward" in name
-    return (Part.AUTOGRAD, short(name)) if is_node else None
+def _owner_of_range(name: str, within: Slice) -> Owner:
+    """Return that of a range of ours, or of one that a program named."""
+    kind, _, label = name.partition(" ")
+    if kind in RANGES:
+        return RANGES[kind], within.op
+    if kind == REDISTRIBUTION:
+        return Part.MOVING, within.op if within.part is Part.DISPATCH else label
+    if kind == WRAPPING and within.part not in REDISTRIBUTED:
+        return Part.WRAPPING, label
+    if kind == BACKWARD:
+        return Part.AUTOGRAD, "autograd engine"
+    is_named = not kind.startswith(OURS) and within.part is Part.OTHER
+    return within.part, name if is_named else within.op
 
 
 def _redistribution_in(node: Node) -> str:

@@ -142,10 +142,7 @@ def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
     yield
     yield
     first = len(loop) + 1
-    # Functions that run already are followed too, such as the one that has the loop.
-    found = yield from take_budget(
-        steps, f"steps from {first:,} on", lambda log: log.noting_inside(sys._getframe().f_back)
-    )
+    found = yield from take_budget(steps, f"steps from {first:,} on")
     return replace(found, name=f"steps {first:,} to {len(loop):,}")
 
 
