@@ -89,12 +89,10 @@ def test_a_compile_has_rows_in_files_and_a_line_of_its_own(pytester: pytest.Pyte
     )
     assert by_state["compile-cold"]["extra_info"]["contains"].startswith("torch.compile and the first call")
     text = text_of(result)
-    assert re.search(r"\n  compiled +cold s +warm ms +call us +eager us +cold/call +graphs +breaks", text)
+    assert re.search(r"\n  compiled +cold s +warm ms +call us +eager us +graphs +breaks", text)
     assert "test_it.py::test_double (compiled by aot_eager)" in text
-    assert re.search(rf"\n  double( +[\d.,]+){{5}} +1 +0 +\d+ +0 +{ONCE} .*2\+2\+6(  noisy)?\n", text)
+    assert re.search(rf"\n  double( +[\d.,]+){{4}} +1 +0 +\d+ +0 +{ONCE} .*2\+2\+6(  noisy)?\n", text)
     assert "signature " not in text
-    misses = "1" if has(NATIVE_CACHE) else r"\d+"
-    assert re.search(rf"tracing: {ONCE} propagations, {misses} misses of the sharding caches", text)
 
 
 def test_an_argument_beats_the_marker_and_the_marker_the_ini_file(pytester: pytest.Pytester) -> None:

@@ -62,7 +62,7 @@ def test_a_loop_that_ends_early_leaves_nothing_behind(mesh: DeviceMesh) -> None:
 def test_what_makes_no_sense_is_refused_in_one_line(mesh: DeviceMesh) -> None:
     with StepWatch(list[str]().append) as watch:
         for steps in (0, -1, "two", True):
-            with pytest.raises(WatchError, match="not a whole number of at least 1"):
+            with pytest.raises(DtDispatchError, match="not a whole number of at least 1"):
                 watch.budget(steps)  # type: ignore[arg-type]
         with (
             torch.autograd.profiler.profile(),

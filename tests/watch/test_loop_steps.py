@@ -82,7 +82,7 @@ def test_a_line_stays_a_line_where_very_much_missed_and_has_no_time_where_more_w
     line = disturbed_line(step, steps)
     assert line.startswith("step 1: 20 misses: add")
     assert line.endswith("; and 17 more")
-    assert (steps.disturbed.timed, steps.looked_at) == (0, step)
+    assert (len(steps.disturbed.times), steps.looked_at) == (0, step)
 
 
 def test_a_step_is_written_by_its_calls_and_what_it_moves() -> None:

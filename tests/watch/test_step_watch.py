@@ -127,7 +127,7 @@ def test_lines_go_where_they_are_wanted(mesh: DeviceMesh, capsys: pytest.Capture
 
 @pytest.mark.parametrize("given", [{"print": 3}, {"warmup": -1}, {"warmup": "two"}, {"warmup": True}])
 def test_what_makes_no_sense_is_refused_in_one_line(given: dict[str, Any]) -> None:
-    with pytest.raises(WatchError, match=r"^StepWatch\((print|warmup)=.*\): .*$"):
+    with pytest.raises(DtDispatchError, match=r"^StepWatch\(.*\): .*$"):
         StepWatch(**given)
     assert not open_modes()
 

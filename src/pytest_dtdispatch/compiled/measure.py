@@ -179,10 +179,8 @@ class CompileRounds:
             guards=compilerapi.guards_since(self._compiles_before),
             # The Python cache holds the propagator's entry as it was bound at start.
             propagations=uncached + python()[1],
-            sharding_misses=sum(read()[1] for read in self._caches.readers()),
             fake_tensor_hits=fake and fake.hits,
             fake_tensor_misses=fake and fake.misses,
-            fake_tensor_bypasses=fake and fake.bypasses,
         )
         wait_for(self._call_others())
         self.counts = replace(counts, recompiles=compilerapi.recompiles_since(self._compiles_before))

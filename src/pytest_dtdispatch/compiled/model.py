@@ -89,10 +89,8 @@ class CompileCounts:
         recompiles: function, place and reason of each compile once more, as no program that the function had
             fitted its arguments: in the first call, in calls with other arguments, in calls that were timed.
         propagations: of DTensor's sharding, while the function was traced.
-        sharding_misses: look-ups of the sharding-propagation caches that found nothing; tracing may ask none.
         fake_tensor_hits: look-ups of the FakeTensor cache that were answered.
         fake_tensor_misses: those that were not.
-        fake_tensor_bypasses: calls of ops that did not ask it.
     """
 
     graphs: int | None = None
@@ -100,10 +98,8 @@ class CompileCounts:
     guards: int | None = None
     recompiles: tuple[str, ...] | None = None
     propagations: int | None = None
-    sharding_misses: int | None = None
     fake_tensor_hits: int | None = None
     fake_tensor_misses: int | None = None
-    fake_tensor_bypasses: int | None = None
 
     def number(self, name: str) -> int | None:
         """Return a count by its name, or how long a list is."""

@@ -29,11 +29,7 @@ COUNTS = {
     "propagations": "{propagations}",
     "fake": "{fake_tensor_hits}+{fake_tensor_misses}",
 }
-TRACING = (
-    "tracing: {propagations} propagations, {sharding_misses} misses of the sharding caches; "
-    "FakeTensor cache: {fake_tensor_hits} hits, {fake_tensor_misses} misses, {fake_tensor_bypasses} not asked"
-)
-EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm", "cold/call")
+EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm")
 LEGEND = (
     "Compiled: quietest blocks, of instructions the least; counts of one cold compile by torch's counters, "
     "? where it has none."
@@ -77,7 +73,6 @@ def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> It
     def line(function: CompiledFunction) -> Line:
         measurement, counts = function.measurement, _texts(function.counts)
         cells = [scale.text(measurement.figure(state)) for state, scale in scales.values()]
-        cells += [_ratio(measurement)] * bool(scales)
         cells += [text.format_map(counts) for text in COUNTS.values()]
         cells += [_samples(measurement)] * bool(scales)
         text, tone = mark(measurement) if scales else ("", Tone.PLAIN)
@@ -91,16 +86,11 @@ def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> It
         for test, of_test in compiled.items()
         for backend in dict.fromkeys(function.backend for function in of_test)
     )
-    titles = [*["cold/call"] * bool(scales), *COUNTS, *["samples"] * bool(scales)]
+    titles = [*COUNTS, *["samples"] * bool(scales)]
     columns = (*(Column(title, scale.name) for title, (_, scale) in scales.items()), *map(Column, titles))
     last = title_of([line for group in groups for line in group.lines])
     yield Table(columns, groups, label_title="compiled", proof_title=last, expendable=EXPENDABLE)
     yield from proved(everything if scales else (), by="torch's counters")
-
-
-def _ratio(measurement: Measurement) -> str:
-    cold, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
-    return f"{cold / call:,.0f}" if cold and call else "-"
 
 
 def _samples(measurement: Measurement) -> str:
@@ -114,8 +104,6 @@ def _notes(function: CompiledFunction, view: View) -> Iterator[str]:
     listed = [f"graph break at {text}" for text in repeated(counts.graph_breaks or ())]
     listed += [f"recompiled {text}" for text in repeated(counts.recompiles or ())]
     yield from view.listed(listed)
-    if view.verbose:
-        yield TRACING.format_map(_texts(counts))
 
 
 def _texts(counts: CompileCounts) -> dict[str, str]:

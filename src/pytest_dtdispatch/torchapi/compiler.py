@@ -42,14 +42,6 @@ class LookUps(NamedTuple):
     misses: int
 
 
-class FakeTensorCounts(NamedTuple):
-    """What the FakeTensor cache says since it was cleared."""
-
-    hits: int
-    misses: int
-    bypasses: int
-
-
 def is_tracing() -> bool:
     """Return whether torch's compiler traces in this thread."""
     context = importlib.import_module("torch._guards").TracingContext
@@ -150,14 +142,11 @@ def noticing_compiled_code(note: Callable[[], None]) -> AbstractContextManager[N
     return hooked({"compiled code": handed_to(entered)})
 
 
-def fake_tensor_counts() -> FakeTensorCounts | None:
-    """Read the counters of the FakeTensor cache, which clearing sets to 0."""
+def fake_tensor_counts() -> Any:
+    """Return hits and misses of the FakeTensor cache since it was cleared; None where it has no counters."""
     mode = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
     info = getattr(mode, "cache_info", None)
-    if info is None:
-        return None
-    now = info()
-    return FakeTensorCounts(now.hits, now.misses, sum(now.bypasses.values()))
+    return info and info()
 
 
 def fake_tensor_cache(is_on: bool) -> AbstractContextManager[Any]:

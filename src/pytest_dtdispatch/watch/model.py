@@ -99,17 +99,14 @@ class Total:
         calls: of ops on DTensors.
         misses: of those, how many propagated.
         new_entries: that caches gained.
-        least_calls: of the step that made fewest.
-        most_calls: of the step that made most.
+        times: wall times of the latest of them that were timed, in nanoseconds.
     """
 
     steps: int = 0
     calls: int = 0
     misses: int = 0
     new_entries: int = 0
-    least_calls: int = 0
-    most_calls: int = 0
-    _times: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_TIMES))
+    times: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_TIMES))
 
     def add(self, step: LoopStep) -> None:
         """Add a step."""
@@ -119,27 +116,20 @@ class Total:
 
     def add_calls(self, calls: int, took_ns: int | None) -> None:
         """Add a step of hits alone."""
-        self.least_calls = min(self.least_calls, calls) if self.steps else calls
-        self.most_calls = max(self.most_calls, calls)
         self.steps += 1
         self.calls += calls
         if took_ns is not None:
-            self._times.append(took_ns)
+            self.times.append(took_ns)
 
     @property
     def median_ns(self) -> float:
         """Median wall time of the latest of them; 0 where none was timed."""
-        return statistics.median(self._times) if self._times else 0.0
-
-    @property
-    def timed(self) -> int:
-        """How many of the latest were timed."""
-        return len(self._times)
+        return statistics.median(self.times) if self.times else 0.0
 
     @property
     def most_of_them_ns(self) -> tuple[float, float]:
         """Between which wall times eight of ten of the latest lie."""
-        ordered = sorted(self._times)
+        ordered = sorted(self.times)
         cut = len(ordered) // 10
         return (ordered[cut], ordered[-1 - cut]) if ordered else (0.0, 0.0)
 

@@ -16,9 +16,9 @@ from typing import Any, TextIO
 from pytest_dtdispatch.budget.measure import take_budget
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
-from pytest_dtdispatch.core.text import escape_controls, shown
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import DtDispatchError, WatchError
-from pytest_dtdispatch.measuring.guard import refuse_inside
+from pytest_dtdispatch.measuring.guard import check_count, refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.counter import LoopCounter, live_objects
@@ -88,7 +88,6 @@ class Growth:
         self._next = since + FIRST_LOOK
         self._cost_ns = COLLECTION_NS
         self._grew_before = False
-        self._grown = Counter[str]()
 
     def look(self, step: int) -> str:
         """Say what grew, garbage being collected; empty where nothing did, or where it is no time to look."""
@@ -105,36 +104,22 @@ class Growth:
         live, again = self._live(), self._grew_before
         grew = bool(live - self._last)
         self._begin_window(step, live & fewest, grew)
-        if not (grew and again):
-            return ""
-        self._grown = live - self._base
-        return f"live objects grow: {growth_text(self._grown)} since step {self.since}"
+        return self._text(live) if grew and again else ""
+
+    def so_far(self, step: int) -> str:
+        """Return for a summary what grew in every second step, garbage being collected; else nothing."""
+        gc.collect()
+        live = self._live()
+        most = max((live - self._base).values(), default=0)
+        return self._text(live) if 2 * most >= step - self.since else ""
+
+    def _text(self, live: Counter[str]) -> str:
+        grown = ", ".join(f"+{count:,} {name}" for name, count in (live - self._base).items())
+        return f"live objects grow: {grown} since step {self.since}"
 
     def _begin_window(self, step: int, fewest: Counter[str], grew: bool) -> None:
         self._last, self._fewest, self._grew_before = fewest, None, grew
         self._next = self.since + 2 * (step - self.since)
-
-    def so_far(self, step: int) -> str:
-        """Say for a summary what grew; empty where nothing did."""
-        if self._grown:
-            return f"live objects grew: {growth_text(self._grown)} since step {self.since}"
-        more = self._live() - self._base
-        if (
-            not (self._fewest and self._fewest - self._base)
-            or max(more.values(), default=0) < step - self.since
-        ):
-            return ""  # not even one in each step
-        return f"live objects: {growth_text(more)} since step {self.since}, garbage among them"
-
-
-def growth_text(grown: Counter[str]) -> str:
-    """Say how many objects were gained.
-
-    Example:
-        >>> growth_text(Counter({"sharding specs": 1200, "DTensors": 1}))
-        '+1,200 sharding specs, +1 DTensors'
-    """
-    return ", ".join(f"+{count:,} {name}" for name, count in grown.items())
 
 
 def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
@@ -185,8 +170,8 @@ class StepWatch:
         print: Say | TextIO | None = None,  # noqa: A002 (the name says it)
         warmup: int | None = None,
     ) -> None:
-        if warmup is not None and (not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0):
-            raise WatchError(f"StepWatch(warmup={shown(warmup)}): not a whole number of at least 0")
+        if warmup is not None:
+            check_count("warmup", warmup, 0, "StepWatch")
         self.steps = LoopSteps()
         self.budgets: list[Budget] = []
         self._budget: Generator[None, None, Budget] | None = None
@@ -238,11 +223,15 @@ class StepWatch:
         is_looked_at = self._counter.is_looking
         took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
-        if self._is_in_warmup(step):
+        counts = step.counts
+        if self._warmup is None:
+            is_warmup = not self._is_warm and counts.misses > 0 and step.number <= MOST_WARMUP
+        else:
+            is_warmup = step.number <= self._warmup
+        if is_warmup:
             self.steps.warmup.add(step)
             if step.number >= NOTED:
                 self._counter.end_notes()
-            counts = step.counts
             self._tell(f"step {step.number}: warm-up: {counts.misses:,} of {counts.calls:,} calls missed")
         else:
             self._watch(step)
@@ -266,8 +255,7 @@ class StepWatch:
         self._check("budget()")
         if self._budget is not None:
             raise WatchError("budget(): one is being taken, and is printed when enough steps ran")
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise WatchError(f"budget(steps={shown(steps)}): not a whole number of at least 1")
+        check_count("steps", steps, 1, "budget")
         refuse_another_profiler("a budget")
         self._counter.look_away()
         self._counter.end_notes()
@@ -311,11 +299,6 @@ class StepWatch:
                 f"{method} in thread {thread.name!r}: this StepWatch counts thread {self._thread.name!r}, "
                 "so call it there"
             )
-
-    def _is_in_warmup(self, step: LoopStep) -> bool:
-        if self._warmup is not None:
-            return step.number <= self._warmup
-        return not self._is_warm and step.counts.misses > 0 and step.number <= MOST_WARMUP
 
     def _watch(self, step: LoopStep) -> None:
         self.steps.add(step)

@@ -84,7 +84,7 @@ def calls_text(counts: StepCounts) -> str:
 
 def _beside(steady: Total) -> str:
     least, most = steady.most_of_them_ns
-    return f", steady steps {ms(least)} to {ms(most)} ms" if steady.timed >= LEAST_TIMES else ""
+    return f", steady steps {ms(least)} to {ms(most)} ms" if len(steady.times) >= LEAST_TIMES else ""
 
 
 def ms(ns: float) -> str:
@@ -114,11 +114,9 @@ def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:
 
 def _line(label: str, total: Total) -> Line:
     least, most = total.most_of_them_ns
-    calls = f"{total.least_calls:,}"
-    if total.most_calls > total.least_calls:
-        calls += f"-{total.most_calls:,}"
+    calls = f"{total.calls / total.steps:,.0f}"
     numbers = f"{total.steps:,}", calls, f"{total.misses:,}", f"{total.new_entries:,}"
-    times = (ms(total.median_ns), f"{ms(least)}-{ms(most)}") if total.timed else ("-", "-")
+    times = (ms(total.median_ns), f"{ms(least)}-{ms(most)}") if total.times else ("-", "-")
     return Line(label, (*numbers, *times))
 
 
