@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -31,7 +31,7 @@ from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, ke
 from pytest_dtdispatch.measuring.rounds import Caches, Prepare, Rounds, Subject, nothing_to_do
 from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
-from pytest_dtdispatch.torchapi.hooks import collective_of, handed_to, hooked, listening
+from pytest_dtdispatch.torchapi.hooks import collective_of, hooked, listening
 from pytest_dtdispatch.torchapi.ops import (
     close_modes_opened_since,
     is_collective,
@@ -84,16 +84,12 @@ def _local_among(call: OpCall, ran: Sequence[OpCall]) -> tuple[OpCall | None, st
     [local] = ran
     if local.func is not call.func:
         return None, f"runs {op_name(local.func)} on local shards"
-    if not _same_tensors(call, local):
-        return None, "runs on other tensors than its local shards"
-    return local, ""
-
-
-def _same_tensors(call: OpCall, local: OpCall) -> bool:
     shards = [local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
     used = [leaf for leaf in local.leaves() if isinstance(leaf, torch.Tensor)]
-    is_same = all(shard is tensor for shard, tensor in zip_longest(shards, used))
-    return is_same and all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
+    is_plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
+    if is_plain and all(shard is tensor for shard, tensor in zip_longest(shards, used)):
+        return local, ""
+    return None, "runs on other tensors than its local shards"
 
 
 @contextmanager
@@ -113,20 +109,20 @@ def left_as_it_was(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]
             if call.replay.masks:  # the call changed one: those of new plans are noted too
                 afterwards.enter_context(call.replay.watching_masks())
             if call.collectives is not None:
-                afterwards.enter_context(noting_collectives(call.collectives))
+                afterwards.enter_context(hooked({"collective output": partial(_noted, call.collectives)}))
                 afterwards.callback(wait_for_all, call.collectives)
         afterwards.callback(close_modes_opened_since, open_modes())
         yield
 
 
-def noting_collectives(collectives: list[torch.Tensor]) -> AbstractContextManager[None]:
+def _noted(collectives: list[torch.Tensor], wrap: Callable[..., Any]) -> Callable[..., Any]:
     """Note collectives that repetitions leave and their results do not show."""
 
-    def noted(wrap: Callable[..., Any], output: torch.Tensor) -> Any:
+    def noted(output: torch.Tensor) -> Any:
         collectives.append(output)
         return wrap(output)
 
-    return hooked({"collective output": handed_to(noted)})
+    return noted
 
 
 @dataclass
@@ -138,26 +134,14 @@ class Repeated:
 
 
 @contextmanager
-def repetitions(
-    calls: Sequence[RanCall],
-    one_thread: bool,
-    clear: Callable[[], None] = nothing_to_do,
-    is_alone: bool = True,
-) -> Iterator[Repeated]:
-    """Repeat calls in a ``with`` block, without the program noticing.
+def repetitions(calls: Sequence[RanCall], one_thread: bool) -> Iterator[Repeated]:
+    """Repeat calls in a ``with`` block, in one intra-op thread or in the program's, unnoticed by the program.
 
-    What a repetition raises becomes a note in place of figures, as the program's own call succeeded. What
-    comes from elsewhere while one runs, the program sees as if its own call had raised it: what a signal
-    handler raises, or another thread sets for this one to raise.
+    What a repetition raises becomes a note in place of figures, as the program's own call succeeded. What a
+    signal handler raises, the program sees as if its own call had raised it.
 
     It is no function that is given what to repeat, as each frame between the program and its op makes a miss
     longer: propagation walks the stack.
-
-    Args:
-        calls: that are repeated, in turn.
-        one_thread: whether in one intra-op thread, or in the program's.
-        clear: empties caches, before a call is made once more to see where an error comes from.
-        is_alone: whether it may be made once more: not where ranks repeat together.
     """
     __tracebackhide__ = True
     result = Repeated()
@@ -168,27 +152,9 @@ def repetitions(
             raise
         except Exception as error:
             result.signals.is_open = False
-            if is_alone and is_from_elsewhere(error, calls, clear):
-                raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
             why = str(error) if isinstance(error, NoCopyError) else f"repeating it raised {first_line(error)}"
             result.figures = Figures(notes=(why,))
-
-
-def is_from_elsewhere(error: Exception, calls: Sequence[RanCall], clear: Callable[[], None]) -> bool:
-    """Tell what another thread made this one raise: it says nothing, and does not come again."""
-    if error.args:
-        return False
-    try:
-        for subject in (call.subject for call in calls):
-            args = subject.prepare()
-            clear()
-            result = subject.fn(*args, **subject.kwargs)
-            if subject.release is not None:
-                subject.release(result)
-    except Exception as again:
-        return type(again) is not type(error)
-    return True
 
 
 def synchronizer() -> Any:
@@ -205,12 +171,14 @@ class Found(NamedTuple):
     Args:
         subject: what is measured.
         local: the op on local shards, which is measured beside it.
-        explain: adds to the figures what was seen.
+        notes: what the figures are to say first.
+        remarks: what explains them, in front of other remarks.
     """
 
     subject: Subject
-    local: Subject | None
-    explain: Callable[[Figures], Figures]
+    local: Subject | None = None
+    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -261,15 +229,13 @@ class RanCall:
         if why_not := self.why_not_repeatable or NOT_COUNTED * (not caches.readers()):
             return Figures(notes=(why_not,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
-        with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
-            look, signals = self.look, outcome.signals
-            if look is None:
-                rounds = Rounds(self.subject, caches, plan, None, synchronizer(), signals)
-                outcome.figures = rounds.take()
-            else:
-                found = with_own_warnings(lambda: look(signals))
-                rounds = Rounds(found.subject, caches, plan, found.local, synchronizer(), signals)
-                outcome.figures = found.explain(with_own_warnings(rounds.take))
+        with repetitions([self], one_thread) as outcome:
+            signals = outcome.signals
+            found = with_own_warnings(partial(self.look, signals)) if self.look else Found(self.subject)
+            rounds = Rounds(found.subject, caches, plan, found.local, synchronizer(), signals)
+            figures = with_own_warnings(rounds.take) if self.look else rounds.take()
+            notes, remarks = (*found.notes, *figures.notes), (*found.remarks, *figures.remarks)
+            outcome.figures = replace(figures, notes=notes, remarks=remarks)
         figures = outcome.figures
         if one_thread == plan.one_thread or threads == 1:
             return figures
@@ -330,11 +296,11 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
 def _subject_of_op(call: OpCall, replay: Replay) -> Subject:
     args = call.args
 
-    def rewound() -> tuple[Any, ...]:
+    def prepare() -> tuple[Any, ...]:
         replay.rewind_op()
         return args
 
-    return Subject(call.func, rewound if replay.must_rewind else lambda: args, call.kwargs)
+    return Subject(call.func, prepare if replay.must_rewind else lambda: args, call.kwargs)
 
 
 def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals) -> Found:
@@ -358,11 +324,7 @@ def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals
     local, why_none = _local_among(call, below.calls)
     remarks = () if local else (f"no local row: {why_none}",)
     notes = (f"redistributes {', '.join(repeated(redistributed))}",) if redistributed else ()
-
-    def explain(figures: Figures) -> Figures:
-        return replace(figures, notes=(*notes, *figures.notes), remarks=(*remarks, *figures.remarks))
-
-    return Found(subject, _subject_of_op(local, replay) if local else None, explain)
+    return Found(subject, _subject_of_op(local, replay) if local else None, notes, remarks)
 
 
 def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
@@ -392,22 +354,7 @@ def _look_at_conversion(subject: Subject, result: Any, signals: Signals) -> Foun
     if collectives:  # else what is waited for would be a collective of the program's own
         wait_for(again)
         subject = replace(subject, release=release_of(result))
-    ran = f"runs {', '.join(collectives) or 'no collective'}"
-    return Found(subject, None, partial(_in_terms_of_plans, ran))
-
-
-def _in_terms_of_plans(ran: str, figures: Figures) -> Figures:
-    """Say of plans what is said of propagation where ops are measured."""
-
-    def of_plans(text: str) -> str:
-        return text.replace("the sharding propagator", "for a plan").replace("propagation", "planning")
-
-    samples = tuple(
-        replace(one, refused=tuple(replace(each, reason=of_plans(each.reason)) for each in one.refused))
-        for one in figures.samples
-    )
-    notes, remarks = (tuple(map(of_plans, texts)) for texts in (figures.notes, figures.remarks))
-    return replace(figures, samples=samples, notes=notes, remarks=(ran, *remarks))
+    return Found(subject, remarks=(f"runs {', '.join(collectives) or 'no collective'}",))
 
 
 class WriteWatch(UnnoticedMode):
