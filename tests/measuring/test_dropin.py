@@ -48,7 +48,7 @@ def test_the_two_fields_are_microseconds_of_the_last_samples(shard: Make) -> Non
     assert statistics.median(hits) < seconds
 
 
-def test_a_mode_prints_as_a_table_and_as_html_with_a_line_a_signature(
+def test_a_mode_prints_as_a_table_with_a_line_a_signature(
     shard: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -62,10 +62,7 @@ def test_a_mode_prints_as_a_table_and_as_html_with_a_line_a_signature(
     assert add.split(")@4")[1].split()[0] == "3"
     assert "unpropagated" in same
     assert "1 of 2 rows are proved by the cache counters" in str(mode)
-    page = mode._repr_html_()
-    assert page.startswith("<pre>")
-    assert page.count("f32[8,8]S0") >= 2
-    assert "unpropagated" in page
+    assert repr(mode) == str(mode)
 
 
 def test_an_op_that_never_propagates_has_no_miss_and_its_latency_for_a_hit(shard: Make) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import statistics
 import sys
@@ -31,7 +30,7 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_conversion, run_op
+from pytest_dtdispatch.measuring.repeat import RanCall, run_conversion, run_op
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.torchapi.compiler import is_tracing
@@ -43,8 +42,6 @@ from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, wraps_dtensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-MOST_NAMES = 3
 
 
 class UnseenOps:
@@ -91,21 +88,19 @@ class UnseenOps:
 
     def warn(self) -> None:
         """Warn of what was noticed."""
-        found, names = self.found(), [name for _, name in self._propagated]
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        listed = (
-            f"{'thread' if len(names) == 1 else 'threads'} {', '.join(map(repr, names[:MOST_NAMES]))}{more}"
-        )
-        threads = (
-            f"DTensor ops ran in {listed} (at least {found.ops}), where no capture was open: "
-            "they were not measured; open the capture in the thread that runs them"
-        )
-        modes = (
+        found = self.found()
+        messages = [
             f"{mode} was opened inside the capture and hides DTensor ops from it: "
             f"open a capture inside {mode}, by TimeCaptureMode or dtdispatch.capture()"
             for mode in found.modes
-        )
-        for message in (*[threads] * bool(names), *modes):
+        ]
+        if found.threads:
+            names = ", ".join(repr(name) for _, name in self._propagated)
+            messages.append(
+                f"DTensor ops ran in threads without a capture ({names}; at least {found.ops} ops): "
+                "they were not measured; open the capture in the thread that runs them"
+            )
+        for message in messages:
             warnings.warn(message, DtDispatchWarning, stacklevel=4)
 
     def _counters(self) -> list[tuple[int, int]]:
@@ -240,7 +235,7 @@ class TimeCaptureMode(DispatchCapture):
     propagator has no miss; its latency stands where the hit does. What is timed runs local ops in one thread.
 
     ``print(mode)`` writes a table, a line for each signature: calls, miss, hit, how far both scatter, and a
-    mark where something is not proved. Jupyter shows it as HTML.
+    mark where something is not proved.
 
     Args:
         repeat_count: hits recorded for each call.
@@ -275,8 +270,7 @@ class TimeCaptureMode(DispatchCapture):
         document = timed_document("TimeCaptureMode", self._timed)
         return plain_text(document, page_width(is_terminal, get_terminal_size().columns))
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+    __repr__ = __str__  # which notebooks show
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
@@ -319,15 +313,13 @@ class SignatureCapture(DispatchCapture):
         __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
         if self._results.count(signature):
-            if self._results.explains(signature):
-                return call.run()
             began = time.perf_counter_ns()
             result = call.run()
-            self._results.note_in_place(signature, time.perf_counter_ns() - began)
+            self._note_in_place(signature, time.perf_counter_ns() - began)
             return result
         self._begin(signature)
         result, ran = run_op(call)
-        self._enter(signature, ran.measure(self._caches, self._plan), ran.took_ns)
+        self._enter(signature, ran, self._caches)
         return result
 
     def on_conversion(
@@ -358,12 +350,11 @@ class SignatureCapture(DispatchCapture):
             return result
         signature = call.signature(result)
         if self._results.count(signature):
-            if not self._results.explains(signature):
-                self._results.note_in_place(signature, ran.took_ns)
+            self._note_in_place(signature, ran.took_ns)
             return result
         self._begin(signature)
         ran.settle()
-        self._enter(signature, ran.measure(self._plans, self._plan), ran.took_ns)
+        self._enter(signature, ran, self._plans)
         self._unseen.note()
         return result
 
@@ -373,12 +364,16 @@ class SignatureCapture(DispatchCapture):
             self._plan.agreement.come_to(signature.full)
         tell("measuring {}", signature)
 
-    def _enter(self, signature: Signature, figures: Figures, took_ns: int) -> None:
-        """Keep what was measured of a new signature."""
-        self._results.enter(signature, figures)
+    def _enter(self, signature: Signature, ran: RanCall, caches: ShardingCaches) -> None:
+        """Measure a new signature."""
+        self._results.enter(signature, ran.measure(caches, self._plan))
+        self._note_in_place(signature, ran.took_ns)
+        self._results.is_simulated |= is_local_mode_open()
+
+    def _note_in_place(self, signature: Signature, took_ns: int) -> None:
+        """Note how long the program's own call took, where no row of figures explains it."""
         if not self._results.explains(signature):
             self._results.note_in_place(signature, took_ns)
-        self._results.is_simulated |= is_local_mode_open()
 
 
 def _median_us(ns: Sequence[int]) -> float:

@@ -21,10 +21,10 @@ _open: list[Measuring] = []
 
 
 class Measuring:
-    """Keep every other thread, and every other asyncio task, from measuring as long as this is open.
+    """Keep every other thread from measuring as long as this is open.
 
-    In the thread and the task that opened it, others may be opened inside. One whose thread has died, or
-    whose task is done, keeps nobody away; what a dead thread had put in place is taken out then.
+    In the thread that opened it, others may be opened inside. One whose thread has died keeps nobody away;
+    what that had put in place is taken out then.
 
     Attributes:
         thread: that opened it.
@@ -35,13 +35,12 @@ class Measuring:
         self.what = what
         self.thread = threading.current_thread()
         self.held = ExitStack()
-        self._task: Any = None
 
     def __enter__(self) -> Measuring:
         __tracebackhide__ = True
         with _lock:
             refuse_elsewhere()
-            self.thread, self._task = threading.current_thread(), _current_task()
+            self.thread = threading.current_thread()
             _open.append(self)
         return self
 
@@ -64,31 +63,20 @@ class Measuring:
         # The threading module does not see a thread die that it did not start.
         return not self.thread.is_alive() or self.thread.ident not in sys._current_frames()
 
-    def against(self, task: Any) -> str:
-        """Return what keeps the calling thread and its task from measuring; empty if nothing."""
-        if not self.is_of_this_thread():
-            return (
-                f"{self.what} in thread {self.thread.name!r}: two threads would measure each other, "
-                "so let that one end first"
-            )
-        if self._task is None or task is None or self._task is task or self._task.done():
-            return ""
-        return (
-            f"{self.what} in asyncio task {self._task.get_name()!r}, which would measure what task "
-            f"{task.get_name()!r} of the same thread does: let that one end first"
-        )
-
 
 def refuse_elsewhere() -> None:
-    """Refuse to measure while another thread or another asyncio task does."""
+    """Refuse to measure while another thread does."""
     __tracebackhide__ = True
     with _lock:
         for void in [each for each in _open if each.is_void()]:
             _open.remove(void)
             void.held.close()
         for each in _open:
-            if against := each.against(_current_task()):
-                raise CaptureError(against)
+            if not each.is_of_this_thread():
+                raise CaptureError(
+                    f"{each.what} in thread {each.thread.name!r}: two threads would measure each other, "
+                    "so let that one end first"
+                )
 
 
 def refuse_inside(what: str) -> None:
@@ -97,15 +85,6 @@ def refuse_inside(what: str) -> None:
         for each in _open:
             if each.is_of_this_thread():
                 raise CaptureError(f"{what}: {each.what} in this thread: end that first")
-
-
-def _current_task() -> Any:
-    """Return the asyncio task that runs, without importing asyncio where the program has not."""
-    asyncio = sys.modules.get("asyncio")
-    try:
-        return asyncio.current_task() if asyncio else None
-    except RuntimeError:  # no loop runs in this thread
-        return None
 
 
 Setup = Callable[[], "tuple[Any, ...] | None"]
