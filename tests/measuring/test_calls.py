@@ -14,13 +14,12 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
-from pytest_dtdispatch.measuring.replay import RandomState
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call
 from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN
-from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes, tree_leaves
+from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
-from tests.measuring.runs import Make, NamingMode, measured_call
+from tests.measuring.runs import Make, measured_call
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
@@ -51,18 +50,6 @@ def test_a_call_is_measured_on_misses_and_on_hits(shard: Make) -> None:
     assert counts(figures) == PROVED
     assert (figures.rounds, figures.notes) == (ROUNDS, ())
     assert torch.equal(result.to_local(), (a * a + a).to_local())
-
-
-def test_a_mode_that_a_repetition_leaves_half_closed_is_closed_before_anything_is_put_back() -> None:
-    noted = NamingMode()  # one that a signal interrupted as it was closed
-    total = torch.zeros(2)
-    _, ran = run_call(lambda: total.add_(1))
-    with ran.repeating(one_thread=True) as prepare:
-        assert prepare() == ()
-        noted.__enter__()  # type: ignore[no-untyped-call]
-        total.add_(1)
-    left_open = close_modes_opened_since(())
-    assert (left_open, len(noted.names), total.tolist()) == ([], 1, [1, 1])
 
 
 def test_the_mesh_of_a_call_is_named(shard: Make) -> None:
@@ -280,6 +267,14 @@ def a_backward_that_runs_before_a_write_can_be_repeated(shard: Make, call: Call)
 
 
 @program
+def a_tensor_of_any_kind_is_left_as_after_one_call(shard: Make, call: Call) -> Any:
+    values = [torch.rand(3, 4)[:, 1], torch.rand(0, 4), torch.tensor(3.0), torch.tensor([float("inf"), -0.0])]
+    conjugate, flags = torch.rand(3, dtype=torch.complex64).conj(), torch.tensor([True, False])
+    call(lambda: ([each.mul_(-1).add_(1) for each in (*values, conjugate)], flags.logical_not_()))
+    return values, conjugate.resolve_conj(), flags
+
+
+@program
 def a_write_to_overlapping_memory_loses_no_other_write(shard: Make, call: Call) -> Any:
     expanded, other = torch.zeros(1, 4).expand(3, 4), torch.zeros(3)
 
@@ -336,6 +331,13 @@ def a_sparse_tensor_that_the_first_call_made(shard: Make, call: Call) -> Any:
     return made[0].to_dense(), made[0].shape
 
 
+@runs_once("runs once: it writes to a nested tensor, whose contents cannot be put back")
+def a_nested_tensor(shard: Make, call: Call) -> Any:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    call(lambda: nested.mul_(2))
+    return [*nested.unbind(), nested.dim()]
+
+
 @runs_once("runs once: it changed the layout of a tensor that it wrote to")
 def a_shape_that_changes_in_place(shard: Make, call: Call) -> Any:
     a = torch.rand(8, 1)
@@ -350,6 +352,7 @@ def a_graph_that_can_be_walked_once(shard: Make, call: Call) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested:UserWarning")
 @pytest.mark.parametrize(
     ("body", "why"),
     [*((body, "") for body in PROGRAMS.values()), *((body, why.strip()) for why, body in ONCE.items())],
@@ -437,22 +440,6 @@ def test_the_device_is_waited_for_where_the_process_uses_one(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     measure(lambda: a + a)
     assert waits[0] == 1, "once for the rounds in a row, which these few are"
-
-
-def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(1)
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
-    random = RandomState([])
-    random.watch([torch.device("cuda", 0)])
-    first = torch.rand(3, generator=generator)
-    random.settle()
-    after = generator.get_state()
-    random.rewind()
-    assert torch.equal(torch.rand(3, generator=generator), first)
-    random.rewind()
-    random.restore()
-    assert torch.equal(generator.get_state(), after)
 
 
 # Errors

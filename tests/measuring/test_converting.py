@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -19,10 +18,10 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.report.document import View
-from pytest_dtdispatch.report.notes import explained, explained_lines
+from pytest_dtdispatch.report.notes import explained_lines
 from pytest_dtdispatch.torchapi.tensors import wait_for
 from tests.measuring.runs import Make, captured
-from tests.probes import compiles_once_under_a_mode, needs_rule, needs_that
+from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
@@ -160,34 +159,6 @@ def test_an_error_is_the_program_s_and_leaves_no_row(mesh: DeviceMesh) -> None:
     assert book.measurements() == ()
 
 
-def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
-    split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
-
-    def held() -> dict[tuple[int, str], int]:
-        """Everything that DTensor's modules and their classes hold, by its owner and name."""
-        modules = [
-            module for name, module in sys.modules.items() if name.startswith("torch.distributed.tensor")
-        ]
-        classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
-        return {
-            (id(owner), name): id(value)
-            for owner in (*modules, *classes)
-            for name, value in vars(owner).items()
-            if callable(value) or isinstance(value, staticmethod)
-        }
-
-    rows(lambda: split.redistribute(placements=[R]))  # what torch imports on the way is there now
-    before = held()
-
-    def fail() -> None:
-        split.redistribute(placements=[R])
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        rows(fail)
-    assert held() == before
-
-
 def test_ops_that_are_asked_for_are_globs_on_conversions_too(mesh: DeviceMesh, shard: Make) -> None:
     a = shard(8, 8)
 
@@ -208,27 +179,6 @@ def test_the_interface_of_the_old_class_has_ops_alone(mesh: DeviceMesh, shard: M
     with TimeCaptureMode(2) as mode:
         (a + a).redistribute(placements=[R])
     assert list(mode.op_to_time) == ["add.Tensor"]
-
-
-@needs_rule("squeeze_.dim")
-def test_calls_without_a_figure_are_said_to_be_unexplained(shard: Make) -> None:
-    a = shard(8, 8)
-    local = a.to_local()
-
-    def work() -> None:
-        a + a
-        a.squeeze_(1)
-        a.squeeze_(1)
-
-    book = captured(work, plan=QUICK)
-    assert local.shape == a.to_local().shape
-    found = explained(book)
-    assert (found.calls, found.all_calls) == (1, 3)
-    assert found.least_share is not None
-    assert 0 < found.least_share < 1
-    [line] = explained_lines({"t": book}, View())
-    assert line.spans[0].text.startswith("rows explain at least ")
-    assert "1 of 3 calls that captures saw; without a figure: squeeze_.dim (2x)" in line.spans[0].text
 
 
 @needs_that(compiles_once_under_a_mode)

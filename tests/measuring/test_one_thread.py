@@ -99,23 +99,6 @@ def test_the_program_s_own_call_has_its_own_number_and_result() -> None:
     assert (seen[1], set(seen[-len(figures.samples[0].ns) :])) == (OWN, {1})
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseException]) -> None:
-    calls = []
-
-    def late() -> None:
-        calls.append(torch.get_num_threads())
-        if len(calls) == 5:
-            raise error("stop")
-
-    try:
-        measured_call(late)
-    except KeyboardInterrupt:
-        assert error is KeyboardInterrupt
-    assert calls[4] == 1
-    assert torch.get_num_threads() == OWN
-
-
 @needs_that(compiles_once_under_a_mode)
 def test_code_that_the_program_compiled_is_not_compiled_again() -> None:
     graphs = CompileCounter()

@@ -12,17 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State
+from pytest_dtdispatch.core.measurement import Figures, Samples, State
 from pytest_dtdispatch.core.text import told_to
 from pytest_dtdispatch.measuring.plan import Plan, Propagation
 from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
-    NOT_COUNTED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
-    SampleRecorder,
     Subject,
 )
 from tests.scripted_bench import Bench, FakeOp
@@ -113,14 +111,6 @@ def test_more_quick_hits_are_discarded_but_not_for_longer(hit_ms: float, discard
     bench = slow_bench(1, hit_ms)
     assert bench.take(Plan(rounds=2, repeat=3)).rounds == 2
     assert bench.op.calls == REHEARSAL + 2 + discarded + 2 * 3
-
-
-def test_rows_are_five_long_where_a_miss_takes_long() -> None:
-    taken = slow_bench(10, 0).take(scripted(rounds=10, repeat=1, max_time_s=0.1))
-    row = list(range(REHEARSAL, REHEARSAL + 5))
-    next_row = [number + 5 + WARMUP + 5 for number in row]
-    assert [number % 10**7 for number in calls_of(taken, State.MISS)] == [*row, *next_row]
-    assert taken.rounds == 10
 
 
 # What the counters refuse
@@ -230,26 +220,6 @@ def test_an_op_that_uses_the_propagator_in_another_way_is_known_by_its_rehearsal
     assert propagation_of(taken) is propagation
     assert {samples.state: calls_of(taken, samples.state) for samples in taken.samples} == recorded
     assert {why: count for state in recorded for why, count in refused(taken, state).items()} == reasons
-
-
-def test_uncached_propagations_are_counted_during_the_rehearsal_alone(bench: Bench) -> None:
-    watched: list[bool] = []
-
-    def effect(number: int) -> None:
-        watched.append(bench.caches.uncached is not None)
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
-    bench.take(plan(rounds=1, repeat=2))
-    assert watched == [True] * REHEARSAL + [False] * (1 + WARMUP + 2)
-
-
-def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:
-    recorder = SampleRecorder(INSTRUCTIONS)
-    for reading in (0, 46_104, 2**64 - 1):
-        recorder.record(State.HIT, reading)
-    assert recorder.recorded(State.HIT) == [46_104]
-    assert [str(each) for each in recorder.refused(State.HIT)] == [f"{NOT_COUNTED} (2x)"]
 
 
 # Cold calls
@@ -443,20 +413,6 @@ def test_of_calls_that_take_long_as_many_are_taken_as_fit(
     others = {State.COLD: misses, State.LOCAL: hits} if with_others else {}
     assert counts_of(taken) == {State.MISS: misses, State.HIT: hits} | others
     assert list(counts_of(taken)) == [State.MISS, State.HIT, *others]
-
-
-def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
-    bench = slow_bench(200, 200)
-    effect = bench.op._effect
-
-    def second_propagates(number: int) -> None:
-        bench.caches.native.is_filled = bench.caches.native.is_filled and number != 1
-        effect(number)
-
-    bench.op_that(second_propagates)
-    taken = bench.take(scripted())
-    assert propagation_of(taken) is Propagation.CACHED
-    assert bench.op.calls == 1 + 2 + 5 + 5
 
 
 @pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 4)])

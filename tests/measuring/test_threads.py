@@ -190,11 +190,6 @@ def test_ops_of_threads_without_a_capture_are_said(shard: Make) -> None:
     ]
 
 
-def test_what_a_capture_itself_runs_is_no_op_of_another_thread(shard: Make) -> None:
-    a = shard(8, 8, requires_grad=True)
-    assert warned(lambda: (a * a).sum().backward()) == []
-
-
 def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(shard: Make) -> None:
     a, book = shard(8, 8), TestResults()
 
@@ -250,22 +245,3 @@ def test_what_notices_propagations_stands_in_no_call(shard: Make) -> None:
             a + a
     assert len(depths) == 2
     assert len(set(depths)) == 1
-
-
-UNSEEN = """
-import threading
-
-def test_threads(device_mesh):
-    a = sharded(device_mesh)
-    thread = threading.Thread(target=lambda: a + a, name="loader")
-    thread.start()
-    thread.join()
-"""
-
-
-def test_it_is_said_where_every_test_is_measured(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(IMPORTS + UNSEEN)
-    result = measure(pytester, "--dtdispatch-all")
-    result.assert_outcomes(passed=1)
-    [warning] = [line for line in result.outlines if "DtDispatchWarning: " in line]
-    assert "DtDispatchWarning: DTensor ops ran in threads without a capture ('loader'; at" in warning

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,14 +35,6 @@ def test_users_come_and_go_in_any_order_and_leave_nothing(is_first_closed: bool)
     assert owner.answer() == (52 if is_first_closed else 43)
     (second if is_first_closed else first).close()
     assert (owner.answer(), vars(owner)) == (42, {})
-
-
-def test_an_attribute_that_the_object_itself_has_is_put_back() -> None:
-    owner = SimpleNamespace(answer=lambda: 1)
-    own = owner.answer
-    with wrapped(owner, "answer", plus(1)):
-        assert owner.answer() == 2
-    assert owner.answer is own
 
 
 def test_what_somebody_else_put_over_the_wrapper_stays() -> None:
