@@ -202,14 +202,11 @@ def _fit_state(state: State, measured: Mapping[int, Sequence[Figures]], merged: 
     of_state = [each for figures in merged.values() for each in figures.samples if each.state is state]
     # Misses that were all refused are missing, and not absent: the callable propagates.
     is_absent = not any(each.ns or (state is State.MISS and each.refused) for each in of_state)
-    reasons: list[str] = []
-    for figures in merged.values():
-        refused = (one.reason for each in figures.samples if each.state is state for one in each.refused)
-        reasons += (*figures.notes, *refused, *figures.remarks)
-    what = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
-    why_not = f"no {state} was measured" if is_absent else what
-    why_not += f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
-    return Fit(state, why_not=why_not, is_absent=is_absent)
+    few = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
+    reasons = [note for one in merged.values() for note in (*one.notes, *one.remarks)]
+    reasons += [one.reason for each in of_state for one in each.refused]
+    why = f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
+    return Fit(state, why_not=(f"no {state} was measured" if is_absent else few) + why, is_absent=is_absent)
 
 
 def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[float]]) -> Fit:
@@ -238,14 +235,11 @@ def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator
         return
     fits = [fit for fit in scaling.fits if not fit.is_absent] or scaling.fits
     verdicts = [fit.verdict(limit) for fit in fits]
-    failures = []
-    for fit, verdict in zip(fits, verdicts, strict=True):
-        if verdict is Verdict.REGRESSED:
-            costs = ((at.size, at.miss_ns if fit.state is State.MISS else at.hit_ns) for at in scaling.points)
-            texts = (f"{size}: {'-' if ns is None else f'{ns / 1e3:,.1f} us'}" for size, ns in costs)
-            failures.append(f"{fit}, all of it above the limit: {', '.join(texts)}")
-        elif verdict is Verdict.MISSING:
-            failures.append(str(fit))
+    failures = [
+        f"{fit}, all of it above the limit" if verdict is Verdict.REGRESSED else str(fit)
+        for fit, verdict in zip(fits, verdicts, strict=True)
+        if verdict in (Verdict.REGRESSED, Verdict.MISSING)
+    ]
     criterion = f"max_exponent={limit:g}"
     details = (f"{criterion}: {'; '.join(failures)}",) if failures else ()
     yield RowVerdict(scaling.name, min(verdicts, key=[*JUDGED].index), (), "", criterion, details)
