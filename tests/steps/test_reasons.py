@@ -10,12 +10,12 @@ pytestmark = pytest.mark.torch
 
 
 def tensor(of: str, shape: str = "[8,8]", placements: str = "S0", dtype: str = "f32") -> dict[Trait, str]:
-    values = {"kind": "a tensor", "dtype": dtype, "shape": shape, "placements": placements, "stride": shape}
+    values = {"type": "tensor", "dtype": dtype, "shape": shape, "placements": placements, "stride": shape}
     return {Trait(of, what): value for what, value in values.items()}
 
 
 def number(of: str, value: object) -> dict[Trait, str]:
-    values = {"kind": "no tensor", "type": type(value).__name__, "value": str(value)}
+    values = {"type": type(value).__name__, "value": str(value)}
     return {Trait(of, what): text for what, text in values.items()}
 
 
@@ -26,7 +26,7 @@ def mesh(shape: str = "4", names: str = "None", ranks: str = "0,1,2,3") -> dict[
 
 def tensors(of: str, count: int) -> dict[Trait, str]:
     items = {trait: text for i in range(count) for trait, text in tensor(f"{of}[{i}]").items()}
-    return {Trait(of, "kind"): "a list", Trait(of, "length"): str(count), **items}
+    return {Trait(of, "type"): "list", Trait(of, "length"): str(count), **items}
 
 
 def note(seen: Seen, op: str, traits: Traits, at: CallPlace = CallPlace()) -> None:  # noqa: B008 (it is a constant)
@@ -49,7 +49,7 @@ BASE = {**mesh(), **tensor("self"), **number("other", 1)}
         (number("other", 1.5), "type of other float, was int"),
         (number("other", 7), "value of other 7, was 1"),
         (number("alpha", 2), "alpha is given, and was not"),
-        (tensor("other"), "other is a tensor, and was no tensor"),
+        (tensor("other"), "type of other tensor, was int"),
         (mesh(names="('x',)"), "another mesh: dim_names ('x',), were None"),
         (mesh(ranks="3,2,1,0"), "another mesh: ranks 3,2,1,0, were 0,1,2,3"),
     ],

@@ -7,8 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from pytest_dtdispatch.compare.model import CallCounts, Compared, ComparedVarian
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import tell
-from pytest_dtdispatch.measuring.plan import WARMUP_NS, Plan
+from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import RanCall, repetitions, run_call, synchronizer, threads_note
 from pytest_dtdispatch.measuring.rounds import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.measuring.signals import Signals
@@ -31,29 +30,24 @@ ROUNDS_EACH = 5  # for each round that was asked for: 100 by default
 BLOCK_NS = 3_000_000  # short, so that what slows the machine down slows both of two blocks
 BLOCK_CALLS = (3, 100)
 LONG_NS = 10_000_000  # calls that are a block of their own
-WARMUP_CALLS = (2, 20)  # a miss makes the first hits after it slower
+MOST_WARMUP = 20  # calls
 REHEARSAL_CALLS = 3
 
 
-class Block(NamedTuple):
-    """Calls that one variant makes in a round once its caches are filled: discarded first, then recorded."""
+def calls_of_block(call_ns: int) -> int:
+    """Return how many calls of this length a variant makes in a round.
 
-    warmup: int
-    calls: int
+    Example:
+        >>> calls_of_block(12_000), calls_of_block(1_300_000), calls_of_block(60_000_000)
+        (100, 3, 1)
+    """
+    fewest, most = BLOCK_CALLS
+    return 1 if call_ns >= LONG_NS else min(max(BLOCK_NS // max(call_ns, 1), fewest), most)
 
-    @staticmethod
-    def of(call_ns: int) -> Block:
-        """Plan the block of calls that take so long.
 
-        Example:
-            >>> Block.of(12_000), Block.of(1_300_000), Block.of(60_000_000)
-            (Block(warmup=20, calls=100), Block(warmup=2, calls=3), Block(warmup=0, calls=1))
-        """
-        if call_ns >= LONG_NS:
-            return Block(int(call_ns < WARMUP_NS), 1)
-        (fewest, most), (least_warmup, most_warmup) = BLOCK_CALLS, WARMUP_CALLS
-        calls = min(max(BLOCK_NS // max(call_ns, 1), fewest), most)
-        return Block(min(max(calls // 3, least_warmup), most_warmup), calls)
+def warmup_of_block(calls: int) -> int:
+    """Return how many calls are discarded before them: a miss makes the first hits after it slower."""
+    return min(calls // 3 + 1, MOST_WARMUP) if calls > 1 else 0
 
 
 class Turns:
@@ -72,7 +66,7 @@ class Turns:
         self, subjects: Mapping[str, Subject], caches: ShardingCaches, plan: Plan, signals: Signals
     ) -> None:
         self.medians: dict[str, list[int]] = {label: [] for label in subjects}
-        self.blocks: dict[str, Block] = {}
+        self.calls: dict[str, int] = {}
         self.at = ""
         self._subjects = subjects
         self._caches = caches
@@ -86,9 +80,10 @@ class Turns:
         budget_ns = min(self._plan.max_time_s, 1e9) * 1e9 * len(self._subjects)
         began = time.perf_counter_ns()
         took = {label: self._rehearse(label) for label in self._subjects}
-        self.blocks = {label: Block.of(call_ns) for label, (_, call_ns) in took.items()}
+        self.calls = {label: calls_of_block(call_ns) for label, (_, call_ns) in took.items()}
         round_ns = sum(
-            fill_ns + sum(self.blocks[label]) * call_ns for label, (fill_ns, call_ns) in took.items()
+            fill_ns + (self.calls[label] + warmup_of_block(self.calls[label])) * call_ns
+            for label, (fill_ns, call_ns) in took.items()
         )
         agreed = self._agreed(min(self._most, max(LEAST_ROUNDS, int(budget_ns / max(round_ns, 1)))))
         for done in range(agreed or self._most):
@@ -111,26 +106,26 @@ class Turns:
         return fill_ns, call_ns
 
     def _agreed(self, rounds: int) -> int:
-        """Settle rounds and blocks with other ranks; 0 where there is nobody to settle them with."""
+        """Settle rounds and calls with other ranks; 0 where there is nobody to settle them with."""
         agreement = self._plan.agreement
-        numbers = (rounds, *chain.from_iterable(self.blocks.values()))
+        numbers = (rounds, *self.calls.values())
         settled = agreement.rounds(numbers, "compared") if agreement else None
         if not settled:
             return 0
-        agreed, *others = settled
-        blocks = map(Block, others[::2], others[1::2])
-        self.blocks = dict(zip(self.blocks, blocks, strict=True))
+        agreed, *calls = settled
+        self.calls = dict(zip(self.calls, calls, strict=True))
         return agreed
 
     def _take_block(self, label: str) -> int:
         tell("comparing: {}", label)
-        block = self.blocks[label]
+        calls = self.calls[label]
+        warmup = warmup_of_block(calls)
         with gc_paused() as collect:
             self._fill(label)
             collect()
             self._synchronize()
-            samples = self._calls(label, block.warmup + block.calls)
-        return round(statistics.median(samples[block.warmup :]))
+            samples = self._calls(label, warmup + calls)
+        return round(statistics.median(samples[warmup:]))
 
     def _fill(self, label: str) -> None:
         """Clear the caches, and make the call that fills them."""
@@ -232,7 +227,7 @@ def _measured(
         why = (f"{turns.at}: {failed[0]}",)
         return figures | dict.fromkeys(again, Figures(notes=why)), {}
     for label in again:
-        calls = turns.blocks[label].calls
+        calls = turns.calls[label]
         remark = f"each sample is {f'the median of {calls} calls' if calls > 1 else 'one call'}"
         samples = Samples(State.CALL, tuple(turns.medians[label]), unit=plan.sampler.unit)
         figures[label] = Figures(len(samples.values), (samples,), notes, (remark,))

@@ -59,7 +59,6 @@ class ThreadState(threading.local):
 
     depth = 0  # propagations that are running: one may need others
     asking: Any = None  # times the outermost of them
-    nested = 0
     asked = QueriedCache.NONE
     python_entries = 0
     clears = 0
@@ -228,7 +227,6 @@ class _Propagated(NamedTuple):
 
     schema: Any  # holds specs: it must not outlive the lap, at whose end live specs are counted
     asked: QueriedCache
-    nested: int
     error: str
     at: CallPlace
     place: CodePlace
@@ -280,13 +278,14 @@ class StepCounter:
         held.enter_context(watching_ops(self))
         held.enter_context(watching_transfers(self._transfers))
 
-    def note_place(self) -> None:
-        """Note where an op is called, so that its place is known in the backward of later steps."""
+    def note(self, call: OpCall) -> Any:
+        """Make a call, and note it with its place, so that later misses and backwards know it."""
         self._places.note()
-
-    def note_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Note a call that was made, so that it is known what a later miss has that no call had before."""
-        self._log.append(self._describer.called(func, args, kwargs, self._thread.last_call(self._lap)))
+        result = call.run()
+        if has_dtensor(call.leaves()):
+            at = self._thread.last_call(self._lap)
+            self._log.append(self._describer.called(call.func, call.args, call.kwargs, at))
+        return result
 
     def lap(self) -> StepCounts:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
@@ -385,20 +384,12 @@ class StepCounter:
             profiled.end()
             if not thread.depth:
                 thread.asking = None  # it holds specs
-            if has_propagated():
-                self._note_propagation(schema, asked, error)
-            elif not thread.depth:
-                self._python_hits += 1
-                thread.tell(self._lap)
-
-    def _note_propagation(self, schema: Any, asked: QueriedCache, error: str) -> None:
-        thread = self._thread
-        if thread.depth:
-            thread.nested += 1
-            return
-        nested, thread.nested = thread.nested, 0
-        at, place = thread.tell(self._lap), self._places.here()
-        self._log.append(_Propagated(schema, asked, nested, error, at, place))
+            if not thread.depth:
+                at = thread.tell(self._lap)
+                if has_propagated():
+                    self._log.append(_Propagated(schema, asked, error, at, self._places.here()))
+                else:
+                    self._python_hits += 1
 
     def _check(self, native_misses: int, propagated: Sequence[_Propagated]) -> None:
         """Compare what was seen with torch's own counter, which belongs to this thread."""
@@ -437,7 +428,6 @@ class StepCounter:
             signature=_signature_text(one.schema),
             reason=reason.text,
             asked=one.asked,
-            nested=one.nested,
             cause=reason.without_values or reason.text,
             call=one.at.call,
             elsewhere=one.at.thread != self._home,
@@ -464,12 +454,7 @@ class CallNotes(UnnoticedMode):
         __tracebackhide__ = True
         if not self.is_on:
             return func(*args, **kwargs or {})
-        call = OpCall(func, args, kwargs or {})
-        self._counter.note_place()
-        result = call.run()
-        if has_dtensor(call.leaves()):
-            self._counter.note_call(func, args, call.kwargs)
-        return result
+        return self._counter.note(OpCall(func, args, kwargs or {}))
 
 
 class LoopCounter(StepCounter):

@@ -52,7 +52,6 @@ class Miss(StepEvent):
         signature: the call.
         reason: what in it was not seen before, or why no cache could answer.
         asked: the cache that was asked.
-        nested: propagations of other ops inside this one, as an op without a rule of its own has them.
         cause: the reason without the values that may differ from step to step.
         call: how many calls its thread made before it in the step.
         elsewhere: whether it was made in another thread than the one that runs the step.
@@ -64,7 +63,6 @@ class Miss(StepEvent):
     signature: str
     reason: str
     asked: QueriedCache
-    nested: int = 0
     cause: str = field(default="", compare=False)
     call: int = field(default=0, compare=False)
     elsewhere: bool = False

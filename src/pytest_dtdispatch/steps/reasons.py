@@ -36,7 +36,7 @@ class Trait(NamedTuple):
 
     Args:
         of: an argument, ``self`` or ``tensors[3]``, or ``mesh``.
-        what: ``kind``, which every argument has, ``shape``, ``placements``, ``type``, ...
+        what: ``type``, which every argument has, ``shape``, ``placements``, ...
     """
 
     of: str
@@ -86,19 +86,18 @@ class Describer:
     def _add(self, traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
         tensor = tensor_traits(value)
         if tensor is not None:
-            traits[Trait(of, "kind")] = "a tensor"
+            traits[Trait(of, "type")] = "tensor"
             replicated = "R" * (mesh.ndim if mesh is not None else 1)  # as torch takes a plain tensor
             traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
             traits[Trait(of, "shape")] = shape_text(tensor.shape)
             traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
             traits[Trait(of, "stride")] = shape_text(stride_of(value))
         elif isinstance(value, (list, tuple)):
-            traits[Trait(of, "kind")] = "a list"
+            traits[Trait(of, "type")] = "list"
             traits[Trait(of, "length")] = str(len(value))
             for i, item in enumerate(value):
                 self._add(traits, f"{of}[{i}]", item, mesh)
         else:
-            traits[Trait(of, "kind")] = "no tensor"
             traits[Trait(of, "type")] = type(value).__name__
             traits[Trait(of, "value")] = str(value)
 
@@ -160,37 +159,25 @@ def _put_last(calls: dict[_Call, T], call: _Call, value: T, most: int) -> None:
 
 
 def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reason], list[Reason]]:
-    """Compare two calls, what weighs most first; equal differences of several arguments are told once."""
+    """Compare two calls, what weighs most first; equal differences of several arguments are one."""
+    # Of items of a list its length says it.
+    new, old = (
+        [trait.of for trait in each if trait.what == "type" and "[" not in trait.of]
+        for each in (traits, other)
+    )
+    texts = [f"{of} is given, and was not" for of in new if of not in old]
+    texts += [f"{of} is not given, and was" for of in old if of not in new]
     strong: list[Reason] = []
     weak: list[Reason] = []
-    kinds = _kinds(traits, other)
     changed: dict[tuple[str, str, str], list[str]] = {}
-    for trait, new in traits.items():
-        if trait in other and other[trait] != new and trait.of not in kinds:
-            changed.setdefault((trait.what, new, other[trait]), []).append(trait.of)
-    for (what, new, old), of in changed.items():
-        values = f"{new}, {'were' if what.endswith('s') else 'was'} {old}"
+    for trait, value in traits.items():
+        if trait in other and other[trait] != value:
+            changed.setdefault((trait.what, value, other[trait]), []).append(trait.of)
+    for (what, value, before), of in changed.items():
+        values = f"{value}, {'were' if what.endswith('s') else 'was'} {before}"
         subject = f"another mesh: {what}" if of == ["mesh"] else f"{what} of {_joined(of, ' and ')}"
         (weak if what in WEAK else strong).append(Reason(f"{subject} {values}", subject))
-    return [Reason(*[f"{of} {text}"] * 2) for of, text in kinds.items()], strong, weak
-
-
-def _kinds(traits: Traits, other: Traits) -> dict[str, str]:
-    """Say which arguments are given and were not, or are something else; of a list, that its length says."""
-    new = {trait.of: kind for trait, kind in traits.items() if trait.what == "kind"}
-    old = {trait.of: kind for trait, kind in other.items() if trait.what == "kind"}
-    lists = {of for of in new if new[of] == old.get(of) == "a list"}
-    return {
-        of: _change_of_kind(new.get(of), old.get(of))
-        for of in {**new, **old}
-        if new.get(of) != old.get(of) and of.rpartition("[")[0] not in lists
-    }
-
-
-def _change_of_kind(new: str | None, old: str | None) -> str:
-    if old is None:
-        return "is given, and was not"
-    return "is not given, and was" if new is None else f"is {new}, and was {old}"
+    return [Reason(text, text) for text in texts], strong, weak
 
 
 def _joined(texts: Sequence[str], joint: str) -> str:
