@@ -13,6 +13,7 @@ from pytest_dtdispatch.suite.atlas.arguments import TENSOR_TEMPLATES, Arguments,
 from pytest_dtdispatch.suite.atlas.inputs import NEEDS, Layout, layouts, layouts_of, needs_of
 from pytest_dtdispatch.torchapi.ops import SchemaArgument, ops_with_a_rule, schema_of
 from tests.plugin_runs import run
+from tests.probes import needs_rule
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -140,6 +141,10 @@ def test_tensors_are_placed_one_by_one_with_lists_and_outputs(mesh: DeviceMesh) 
     local = scaled.placed(mesh, Layout((4,), ("S0",)))
     assert isinstance(local.args[0][0], DTensor)
     assert not isinstance(local.args[1], DTensor)
+
+
+@needs_rule("sum.IntList_out")
+def test_outputs_are_placed_until_the_op_runs(mesh: DeviceMesh) -> None:
     supported = found(torch.ops.aten.sum.IntList_out).supported(mesh, Layout((4,), ("S0",)))
     assert not isinstance(supported, str)
     supported.run()
