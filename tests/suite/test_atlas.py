@@ -201,7 +201,7 @@ def test_every_op_is_measured_or_says_why_not(pytester: pytest.Pytester) -> None
     flags = (*FLAGS, "--dtdispatch-max-time=0.01", "-q", f"--junitxml={report}")
     result = run(pytester, *flags, "--pyargs", "pytest_dtdispatch.suite")
     assert result.ret == pytest.ExitCode.OK
-    outcomes = result.parseoutcomes()
-    assert outcomes["passed"] + outcomes["skipped"] == len(OPS)
+    outcomes, ops = result.parseoutcomes(), len(ops_with_a_rule())  # what is imported late registers more
+    assert outcomes["passed"] + outcomes["skipped"] == ops
     assert outcomes["passed"] >= 200
-    assert report.read_text().count('message="no arguments made') <= len(OPS) // 50
+    assert report.read_text().count('message="no arguments made') <= ops // 50
