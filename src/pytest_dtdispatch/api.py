@@ -301,7 +301,7 @@ class DtDispatch:
     def record(self, *results: Finding) -> None:
         """Keep results of your own with those of this test: they are shown, written and judged as ours are.
 
-        Their kind is registered once, in ``conftest.py``, by ``pytest_dtdispatch.plugin.kinds.register``.
+        Their kind is registered once, in ``conftest.py``, by ``pytest_dtdispatch.plugin.gates.register``.
         Where nothing is measured, nothing is kept and nothing judged.
 
         Args:

@@ -71,7 +71,7 @@ def _watch(words: list[str]) -> int:
 
 def _update_expected(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.gates.expected import update_expected
-    from pytest_dtdispatch.plugin.kinds import metric_names
+    from pytest_dtdispatch.plugin.gates import metric_names
 
     names = metric_names()
     update = update_expected(options.file, options.results, options.reason, options.new_margin, names)

@@ -25,7 +25,7 @@ from pytest_dtdispatch.core.verdicts import Threshold, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results, parse_expected, read_results
 from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
-from pytest_dtdispatch.plugin.kinds import metric_names
+from pytest_dtdispatch.plugin.gates import metric_names
 from pytest_dtdispatch.report.run import KEY, ReportedRun, decode_run, encode_run
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed, odd_texts, spoiled
 

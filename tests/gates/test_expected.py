@@ -13,7 +13,7 @@ from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.gates.expected import ExpectedRow, corrections, judge_results, read_expected, shortened
-from pytest_dtdispatch.plugin.kinds import metric_names
+from pytest_dtdispatch.plugin.gates import metric_names
 from tests import pytorch_reader
 
 HIT = "dispatch_hit_ns"

@@ -11,7 +11,7 @@ import pytest
 from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
-from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.gates import KINDS
 from pytest_dtdispatch.report.run import read_run
 from tests.plugin_runs import IMPORTS, assert_passed, assert_says_once, benchmarks_of, measure, run, text_of
 
@@ -153,7 +153,7 @@ KIND = """
     from typing import ClassVar
 
     from pytest_dtdispatch.core.verdicts import judge_count
-    from pytest_dtdispatch.plugin.kinds import register
+    from pytest_dtdispatch.plugin.gates import register
     from pytest_dtdispatch.report.document import Document, one_line
     from pytest_dtdispatch.report.document import Kind
 

@@ -14,7 +14,7 @@ import pytest
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.gates.expected import read_results
-from pytest_dtdispatch.plugin.kinds import metric_names
+from pytest_dtdispatch.plugin.gates import metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run, read_run

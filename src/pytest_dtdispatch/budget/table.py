@@ -148,4 +148,4 @@ def _mostly(spent: CostShare) -> str:
     return ", ".join(f"{part} {ns / spent.ns:.0%}" for part, ns in largest)
 
 
-KIND = Kind(Budget.kind, document, number="budgets taken: {}")
+KIND = Kind(Budget.kind, document)

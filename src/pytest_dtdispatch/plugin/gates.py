@@ -1,4 +1,4 @@
-"""What a run is held against: limits, a saved run, files of expected results; each judges once."""
+"""The kinds of results, and what a run is held against: limits, a saved run, expected results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.core.results import TestResults, number_name, row_key
+from pytest_dtdispatch.budget.table import KIND as BUDGET
+from pytest_dtdispatch.compare.table import KIND as COMPARED
+from pytest_dtdispatch.compiled.table import KIND as COMPILED
+from pytest_dtdispatch.core.measurement import UNITS
+from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults, number_name, row_key
 from pytest_dtdispatch.core.verdicts import (
     Judgement,
     RowVerdict,
@@ -28,21 +32,37 @@ from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_e
 from pytest_dtdispatch.gates.saved_run import StateRow, environment_differences, judge_run, state_rows
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin import PluginObject, resolve
-from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.plugin.settings import Settings
+from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.judgements import judgement_document
+from pytest_dtdispatch.report.rows import document as rows_document
 from pytest_dtdispatch.report.run import ReportedGate, ReportedRun, read_run
+from pytest_dtdispatch.scaling import KIND as SCALING
+from pytest_dtdispatch.steps.table import KIND as STEPS
 
+MEASURED = Kind(NamedCall.kind, rows_document)
+# In the order they are shown and written in.
+KINDS = {kind.name: kind for kind in (BUDGET, MEASURED, SCALING, STEPS, COMPILED, COMPARED)}
 # What a test may end with although a limit is broken: it fails by it, was told to fail, or the run ends.
 ENDS = (
     *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
     *(pytest.exit.Exception, KeyboardInterrupt),
 )
-RAISED = "it raised before it left counts"
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
 NO_BENCHMARK = "it compares with a run that pytest-benchmark saved, and that plugin is off"
 NO_COMPARE = "--benchmark-compare must name the saved run to compare with"
+
+
+def register(kind: Kind) -> None:
+    """Add a kind of result, or replace the one of its name."""
+    KINDS[kind.name] = kind
+
+
+def metric_names() -> MetricNames:
+    """Return every metric that files of results may have."""
+    of_rows = {metric: False for unit in UNITS for metric in unit.metrics}
+    return of_rows | {metric: True for kind in KINDS.values() for metric in kind.metrics}
 
 
 @dataclass(eq=False)
@@ -175,7 +195,7 @@ class Gates(PluginObject):
         """Gather what limits found in tests, and those of the run that judged nothing in all of it."""
         verdicts: list[RowVerdict] = []
         for kind in KINDS.values():
-            if not any(results.of(kind.name) for results in self._results.values()):
+            if kind.limits and not any(results.of(kind.name) for results in self._results.values()):
                 verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
                 for limit in resolve.limits_given(self._config, kind.limits):
                     verdicts.append(unjudged(limit, limit, self._why_not or kind.nothing, verdict))
@@ -195,16 +215,17 @@ class Gates(PluginObject):
 
     def _judge_saved_run(self) -> Iterator[tuple[str, Judgement]]:
         """Hold the run against the saved one, where any threshold was asked for."""
+        if not self.compares:
+            return
         base = self._base or ReportedRun("no saved run")
         saved = [
             row
             for test, rows in base.measured.items()
             for row in state_rows(test, rows, base.thresholds.get(test, ()))
         ]
-        found = self._results.items()
-        rows = [row for test, results in found for row in state_rows(test, results.measurements())]
-        has_thresholds = self._settings.threshold or any(self._thresholds.values())
-        if self.compares and (has_thresholds or any(map(self._thresholds_of, saved))):
+        if self._settings.threshold or any(self._thresholds.values()) or any(map(self._thresholds_of, saved)):
+            found = self._results.items()
+            rows = [row for test, results in found for row in state_rows(test, results.measurements())]
             judgement = self._why_not_judged(rows) or judge_run(saved, rows, self._thresholds_of)
             yield base.where, replace(judgement, since=base.taken[:10])
 

@@ -31,9 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
     """Take part in a run of many ranks, if a launcher started this process."""
     if "RANK" in os.environ:
-        from pytest_dtdispatch.plugin.run import begin
+        from pytest_dtdispatch.plugin.ranks import take_part
 
-        begin(early_config)
+        take_part(early_config)
     return (yield)
 
 
@@ -46,10 +46,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """
     if config.getoption("help") or config.getoption("version") or not settings.is_asked(config):
         return None
-    from pytest_dtdispatch.plugin import relaunch, run
+    from pytest_dtdispatch.plugin import relaunch
 
-    status = run.main(config)
-    return relaunch.rerun(config) if status is None else status
+    return relaunch.run_elsewhere(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", settings.marker_line())
     selects = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
     if selects or settings.is_asked(config):
-        from pytest_dtdispatch.plugin.run import load
+        from pytest_dtdispatch.plugin.session import load
 
         load(config, bool(selects))
 

@@ -15,7 +15,6 @@ from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject
-from pytest_dtdispatch.plugin.endings import FILE_LOST
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
@@ -31,6 +30,7 @@ from pytest_dtdispatch.report.summary import (
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.settings import Settings
 
+FILE_LOST = "file not written"
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 NO_JOB = f"no summary was written: --dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
 Write = Callable[[Export, ReportedRun, str], str]

@@ -11,19 +11,25 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
+from pytest_dtdispatch.core.environment import (
+    ENDED_ITS_RUN,
+    World,
+    group_ranks,
+    lost_text,
+    ranks_text,
+    read_world,
+)
+from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.endings import LONGEST_REASON, reason_of
-from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PhaseOutcome,
@@ -52,8 +58,19 @@ GRACE = 0.25  # of the timeout: for ranks whose own wait began later
 FAREWELL_S = 10.0  # for what takes milliseconds
 STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR2, 0.3
 STACK_TITLE, MOST_CALLS, MOST_LINES, LONGEST_LOG = "most recent call first", 6, 40, 20_000
+LONGEST_REASON = 300
 TAIL = 4000  # characters of a rank's output that are shown
 _NUMBER = pytest.StashKey[int]()
+
+
+def take_part(config: pytest.Config) -> None:
+    """Take part in a run of many ranks, if this is one, before anything is printed."""
+    world, flags = read_world(os.environ), config.known_args_namespace
+    switches = ("dtdispatch", "dtdispatch_all")
+    values = [getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches]
+    measures = any(value is True or value in ON for value in values)
+    if world.is_many and measures and not resolve.runs_nothing(flags):
+        config.pluginmanager.register(Rank(world), PLUGIN)
 
 
 def rank_of(config: pytest.Config) -> Rank | None:
@@ -293,12 +310,12 @@ class Rank:
 
         return None if self.why_stopped else Lockstep(self.exchange, str(test_number(config)))
 
-    def merged(self, results: TestResults, config: pytest.Config) -> TestResults:
+    def merged(self, results: TestResults, kinds: Iterable[str], config: pytest.Config) -> TestResults:
         """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
         if self.why_stopped or not self._runs:
             return results
         key = f"rows/{test_number(config)}"
-        ours = RankResults(results.measurements(), tuple(results.numbers(KINDS)), tuple(results.verdicts))
+        ours = RankResults(results.measurements(), tuple(results.numbers(kinds)), tuple(results.verdicts))
         self.exchange.put(key, encode(ours))
         if not self.world.is_first:
             return results
@@ -391,6 +408,16 @@ def _shortened(log: list[str]) -> list[str]:
     if not starts:
         return log[-MOST_LINES:]
     return [*log[: starts[0]][-MOST_LINES:], *log[starts[-1] :][: MOST_CALLS + 1]]
+
+
+def reason_of(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """Return in one line why a test, or a file, failed or was skipped."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")[:LONGEST_REASON]
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = str(crash.message if crash else report.longreprtext).strip().splitlines() or [report.outcome]
+    # Of a file the last line says it, of an exception the first.
+    return lines[0 if crash else -1].removeprefix("E ").strip()[:LONGEST_REASON]
 
 
 def _outcome(report: pytest.TestReport) -> PhaseOutcome:

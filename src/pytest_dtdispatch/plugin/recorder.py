@@ -28,7 +28,7 @@ from pytest_dtdispatch.core.results import (
 from pytest_dtdispatch.core.text import own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import CaptureError, GateError
-from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.gates import KINDS
 from pytest_dtdispatch.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 
@@ -420,12 +420,12 @@ class Recorder(api.DtDispatch):
                 f"the name {names[0]!r} is taken by another call of this test: give another name="
             )
 
-    def _measuring(self, method: str, name: str, *rows: str) -> Measuring:
+    def _measuring(self, method: str, name: str, *names: str) -> Measuring:
         """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import Measuring
 
-        self._refuse_taken(name, *rows)
+        self._refuse_taken(name, *names)
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(name)
         return Measuring(f"the {method} {name!r} is measured")

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.config.findpaths import determine_setup
 
-from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.core.environment import read_world
+from pytest_dtdispatch.errors import RanksError
+from pytest_dtdispatch.plugin import ranks, resolve
+from pytest_dtdispatch.plugin.ranks import rank_of, tail_of
 from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.sampler import Meter, Profiler
 
-RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
 HARDWARE, CALLGRIND = "hardware counter", "callgrind"
 HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
@@ -35,14 +37,9 @@ NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware
 INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
 
 
-def runs_nothing(flags: object) -> bool:
-    """Tell whether parsed flags ask for something else than to run tests."""
-    return any(getattr(flags, dest, False) for dest in RUNS_NOTHING)
-
-
 def measuring_settings(config: pytest.Config) -> Settings | None:
     """Return the settings of a run that measures and has no mistake: that is told when it is configured."""
-    if runs_nothing(config.option) or resolve.why_not_measured(config):
+    if resolve.runs_nothing(config.option) or resolve.why_not_measured(config):
         return None
     settings = resolve.valid_settings(config)
     return settings if settings and settings.measure else None
@@ -55,7 +52,7 @@ def refuse_questions(config: pytest.Config, because: str) -> None:
             raise pytest.UsageError(f"{flag}: not with {because}: run without either")
 
 
-def refuse_moved_rootdir(config: pytest.Config) -> None:
+def _refuse_moved_rootdir(config: pytest.Config) -> None:
     """Refuse a value of a flag of ours that changed the rootdir, and with it the ini file and names of rows.
 
     Pytest looks for both before it knows our flags, and takes FILE of ``--flag FILE`` for a path of tests.
@@ -112,13 +109,22 @@ class Choice:
     valgrind: str = ""
 
 
-def rerun(config: pytest.Config) -> int | None:
-    """Run the command line again in a process whose instructions can be counted, and wait for it."""
+def run_elsewhere(config: pytest.Config) -> int | None:
+    """Meet other ranks; or run the command line again, in ranks or where instructions can be counted."""
+    _refuse_moved_rootdir(config)
+    if (rank := rank_of(config)) is not None and (status := rank.join(config)) is not None:
+        return status
+    settings = measuring_settings(config)
+    if settings and settings.nproc > 1 and not read_world(os.environ).is_many:
+        return _launch(config, settings.nproc)
+    return _count_instructions(config, settings)
+
+
+def _count_instructions(config: pytest.Config, settings: Settings | None) -> int | None:
     from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
     from pytest_dtdispatch.instructions.meters import command
     from pytest_dtdispatch.measuring.sampler import register
 
-    settings = measuring_settings(config)
     if folder := os.environ.pop(FOLDER, ""):
         choice = Choice(**json.loads(Path(folder, "choice.json").read_text()))
         config.stash[METER] = f"instructions are counted by {choice.meter} ({choice.why})"
@@ -194,3 +200,32 @@ def _run(command: list[str], folder: Path) -> int:
         print(f"ERROR: the run under {command[0]} ended by signal {-status}", file=sys.stderr)
         return int(pytest.ExitCode.INTERNAL_ERROR)
     return status
+
+
+def _launch(config: pytest.Config, number: int) -> int:
+    """Run the command line again in ranks, and wait for them."""
+    refuse_questions(config, "--dtdispatch-nproc")
+    from pytest_dtdispatch.ranks.launch import launch
+
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
+        try:
+            end = launch(number, same_command(config), {ranks.FOLDER: folder}, folder)
+            status = Path(folder, ranks.STATUS)
+            if status.exists():  # the first rank came to its end
+                return int(status.read_text())
+            lines = _why_ended(end, Path(folder))
+        except RanksError as stopped:
+            lines = [str(stopped)]
+        # On lines of their own: the first rank was in the middle of one.
+        print("", *(f"ERROR: {line}" for line in lines), sep="\n", file=sys.stderr)
+    return int(pytest.ExitCode.TESTS_FAILED)
+
+
+def _why_ended(end: tuple[int, str] | None, folder: Path) -> list[str]:
+    if end is None:
+        return ["the ranks ended without a result"]
+    rank, how = end
+    at = folder / f"{ranks.AT}-{rank}"
+    test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
+    tails = map(tail_of, folder.glob(f"dtdispatch-rank-{rank}-*.log"))
+    return [f"rank {rank} {how}{test}", *(f"the end of its output:\n{tail}" for tail in tails if tail)]

@@ -29,6 +29,7 @@ from pytest_dtdispatch.plugin.settings import (
     Settings,
 )
 
+RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 _SETTINGS = pytest.StashKey[Settings]()
 
 
@@ -112,6 +113,11 @@ def limits_given(config: pytest.Config, limits: Collection[str]) -> Iterator[str
             yield f"--dtdispatch-max {name}={of_flags[name]}"
         elif name in of_ini:
             yield f"{_ini_place(config, SETTINGS['max'])} {name}={of_ini[name]}"
+
+
+def runs_nothing(flags: object) -> bool:
+    """Whether parsed flags ask for something else than to run tests."""
+    return any(getattr(flags, dest, False) for dest in RUNS_NOTHING)
 
 
 def why_not_measured(config: pytest.Config) -> str:

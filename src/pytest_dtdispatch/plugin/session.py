@@ -5,38 +5,34 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest import terminal
 
-from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
+from pytest_dtdispatch.core.environment import NO_TORCH, has_torch, load_text, read_world, require_torch
 from pytest_dtdispatch.core.results import Count, Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, tell, told_to
-from pytest_dtdispatch.core.verdicts import Verdict
+from pytest_dtdispatch.core.verdicts import Verdict, over
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, start_sampler
 from pytest_dtdispatch.plugin import PluginObject, resolve
-from pytest_dtdispatch.plugin.endings import (
-    GATE_FAILED,
-    NOT_MEASURED,
-    add_failures,
-    unmatched_globs,
-    unmeasured_document,
-    why_nothing,
-)
-from pytest_dtdispatch.plugin.gates import Gates
-from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED, documents, legends, numbers
+from pytest_dtdispatch.plugin.gates import KINDS, MEASURED, Gates
 from pytest_dtdispatch.plugin.recorder import told_of
 from pytest_dtdispatch.plugin.relaunch import METER
-from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line
+from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
+from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line, paragraph
 from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
-from pytest_dtdispatch.report.terminal import document_lines, page_width
+from pytest_dtdispatch.report.terminal import document_lines, legend_text, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -46,10 +42,11 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.ranks import Rank
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
-    from pytest_dtdispatch.report.run import ReportedRun
 
 # As pytest calls them.
 COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
+GATE_FAILED, NOT_MEASURED = "gate failed", "not measured"
+MOST_NAMES = 10
 NO_OPS = "no op on DTensors ran in the capture"
 NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
@@ -103,8 +100,6 @@ class Session(PluginObject):
     @functools.cached_property
     def _sampler(self) -> Sampler:
         """What reads calls, ready from the first test that needs it; a run that counts reads none."""
-        from pytest_dtdispatch.measuring.sampler import start_sampler
-
         metric = self._settings.metric
         return start_sampler("time" if metric == "counts" else metric)
 
@@ -142,7 +137,9 @@ class Session(PluginObject):
                     complaint = f"{idle[0]}: {NO_OPS}, so the gate judged nothing"
         except CaptureError as error:
             complaint = str(error)
-        results = self._ranks.merged(recorder.results, item.config) if self._ranks else recorder.results
+        results = recorder.results
+        if self._ranks:
+            results = self._ranks.merged(results, KINDS, item.config)
         if not complaint and (key := results.key_of_two()):
             complaint = f"two rows of this test are called {key!r}: give the call another name="
         self.results[results.test] = results
@@ -216,7 +213,7 @@ class Session(PluginObject):
             measured={test: results.measurements() for test, results in found.items() if results},
             thresholds=self._thresholds,
             documents={
-                kind: document for kind, document in documents(found, view).items() if kind != MEASURED.name
+                kind: document for kind, document in self._tables(view).items() if kind != MEASURED.name
             },
             numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
             gates=self.gates.reported,
@@ -241,7 +238,7 @@ class Session(PluginObject):
                 terminalreporter.section("dtdispatch")
                 view = self._view()
                 width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
-                nothing = "" if any(self.results.values()) else why_nothing(terminalreporter, self._nothing())
+                nothing = "" if any(self.results.values()) else self._why_nothing(terminalreporter)
                 for document in self._documents(view, width, nothing):
                     _print_lines(terminalreporter, document_lines(document, width, view))
                 add_failures(terminalreporter, self._failures())
@@ -256,46 +253,134 @@ class Session(PluginObject):
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
         """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
         verbosity = self._config.get_verbosity()
-        unmatched = "; ".join(unmatched_globs(self._ops, self.results))
+        unmatched = [*self._unmatched_globs()]
         if nothing:
-            why = f"nothing was measured: {self.why_not or unmatched or nothing}"
-            yield Document((one_line(Span(why, Tone.NOTICE)),))
+            yield notice(f"nothing was measured: {self.why_not or '; '.join(unmatched) or nothing}")
         elif verbosity < -1:
-            yield numbers(self.results)
+            numbers = {name: sum(len(each.of(name)) for each in self.results.values()) for name in KINDS}
+            yield Document(
+                tuple(one_line(f"{name}: {number:,}") for name, number in numbers.items() if number)
+            )
         else:
-            yield from (shown := documents(self.results, view).values())
+            shown = self._tables(view)
+            for name, document in shown.items():
+                yield document
+                if name == MEASURED.name:
+                    yield Document(tuple(explained_lines(self.results, view)))
             if verbosity >= 0:
-                ranks = [self._ranks.summary] if self._ranks else []
-                summaries = [self._settings.environment().summary, *self._meter, *ranks]
-                yield legends(shown, summaries, width, view)
-            if unmatched:
-                yield Document((one_line(Span(unmatched, Tone.NOTICE)),))
-        yield unmeasured_document([f"{test}: {why}" for test, why in self._unmeasured.items()])
+                yield self._legends(shown.values(), view, width)
+            yield notice(*unmatched)
+        unmeasured = [f"not measured: {test}: {why}" for test, why in self._unmeasured.items()]
+        yield notice(*first_of(unmeasured))
         yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()
         has_thresholds = self._settings.threshold or any(self._thresholds.values())
         if has_thresholds and not self.gates.compares:
-            yield Document((one_line(Span(f"gate: {NO_SAVED_RUN}", Tone.NOTICE)),))
+            yield notice(f"gate: {NO_SAVED_RUN}")
         yield from (gate.document for gate in self.gates.reported)
         if self.outputs is not None:
             yield self.outputs.document()
         yield noise([row for results in self.results.values() for row in results.measurements()])
 
-    def _view(self) -> View:
-        from pytest_dtdispatch.measuring.sampler import SAMPLERS
+    def _tables(self, view: View) -> dict[str, Document]:
+        """Lay out every kind of result that was found, by the name of the kind."""
+        over_limits = (row.row for results in self.results.values() for row in over(results.verdicts))
+        view, shown = replace(view, over=frozenset(over_limits)), {}
+        for kind in KINDS.values():
+            if found := {test: of for test, results in self.results.items() if (of := results.of(kind.name))}:
+                shown[kind.name] = kind.document(found, view)
+        return shown
 
+    def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
+        """Say on what figures stand, what the columns mean that are shown, and how to see more."""
+        legends = [text for document in shown if (text := legend_text(document, width, view))]
+        if legends and not view.verbose:
+            legends.append("-v shows every column, and more notes.")
+        ranks = [self._ranks.summary] if self._ranks else []
+        summaries = [self._settings.environment().summary, *self._meter, *ranks]
+        lines = (one_line(summary, indent=1) for summary in summaries)
+        return Document((*lines, *(paragraph(text, indent=1) for text in legends)))
+
+    def _view(self) -> View:
         sampler = SAMPLERS.get(self._settings.metric)
         counted = "" if sampler is None or sampler.unit.is_time else sampler.unit.name
         return View(self._config.get_verbosity() > 0, counted, self._ranks is not None)
 
-    def _nothing(self) -> str:
-        """Say of tests that passed why none was measured."""
+    def _why_nothing(self, reporter: Any) -> str:
+        """Return why no test was measured."""
+        if self._config.option.collectonly:
+            return "tests were only listed"
+        if not has_torch():
+            return NO_TORCH
+        if "passed" not in reporter.stats:
+            return "no test passed"
         if self._settings.measure_all:
             is_unseen = any(results.unseen != Unseen() for results in self.results.values())
             return f"no test that passed ran an op on DTensors{' where a capture sees it' * is_unseen}"
         called = "made a call on DTensors through the dtdispatch fixture"
         return f"no test that passed {called}; --dtdispatch-all measures every test"
+
+    def _unmatched_globs(self) -> Iterator[str]:
+        """Name each glob of a test's ops that matches none, and the ops that ran where it was given."""
+        for glob in dict.fromkeys(glob for globs in self._ops.values() for glob in globs):
+            tests = [
+                self.results[test]
+                for test, globs in self._ops.items()
+                if glob in globs and test in self.results
+            ]
+            ran = sorted({op for results in tests for op in results.ops()})
+            if ran and not any(fnmatchcase(op, glob) for op in ran):
+                names = ", ".join(first_of(ran))
+                yield f"no op matches {glob!r} (--dtdispatch-ops, or ops of the marker); these ran: {names}"
+
+
+def first_of(texts: list[str]) -> list[str]:
+    """Return the first texts, and how many there are beside them."""
+    more = [f"and {len(texts) - MOST_NAMES} more"] if len(texts) > MOST_NAMES else []
+    return [*texts[:MOST_NAMES], *more]
+
+
+def notice(*texts: str) -> Document:
+    """Lay out lines that call for attention."""
+    return Document(tuple(one_line(Span(text, Tone.NOTICE)) for text in texts))
+
+
+def add_failures(reporter: Any, failures: Iterable[str]) -> None:
+    """Add each kind of failure with its number, and turn the line red."""
+    for failure, number in Counter(failures).items():
+        words = failure if number == 1 else failure.replace(" ", "s ", 1)
+        reporter.stats.setdefault("error", [])  # pytest chooses red by what kinds there are
+        getattr(terminal, "_color_for_type", {})[words] = "red"
+        reporter._add_stats(words, [words] * number)
+
+
+def load(config: pytest.Config, selects_benchmarks: bool) -> None:
+    """Register what measures, judges and writes, as far as it was asked for."""
+    settings, manager = resolve.run_settings(config), config.pluginmanager
+    idle = resolve.flags_given(config, SETTINGS.keys() - {*UNMEASURED})
+    if idle and not settings.measure:
+        raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
+    if manager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
+        from pytest_dtdispatch.plugin.pytest_benchmark import Bridge
+
+        manager.register(Bridge(config, settings), "dtdispatch-bridge")
+    if not settings.measure:
+        return
+    from pytest_dtdispatch.plugin.outputs import Outputs
+
+    session = Session(config, settings)
+    manager.register(session, "dtdispatch-session")
+    manager.register(session.gates, "dtdispatch-gates")
+    # Workers of pytest-xdist are judged, and write, in the process that started them; ranks in the first.
+    if hasattr(config, "workerinput") or not read_world(os.environ).is_first:
+        return
+    try:  # what cannot be read or written is named before anything is measured
+        session.gates.read()
+        session.outputs = Outputs(config, settings, lambda: session.reported)
+    except (ValueError, DtDispatchError) as error:
+        raise pytest.UsageError(str(error)) from None
+    manager.register(session.outputs, "dtdispatch-outputs")
 
 
 def _is_fixture_used(item: pytest.Item) -> bool:

@@ -260,7 +260,6 @@ class Kind:
         judge: holds a result against the limits of its test, by their names; gives a verdict for each.
         limits: names of those that hold for it.
         nothing: what is said where a limit judged nothing.
-        number: says how many there are, in a report of one line.
     """
 
     name: str
@@ -269,7 +268,6 @@ class Kind:
     judge: Callable[[Any, Mapping[str, int]], Iterable[RowVerdict]] = lambda result, limits: ()
     limits: tuple[str, ...] = ()
     nothing: str = ""
-    number: str = ""
 
 
 def paragraph(

@@ -202,5 +202,4 @@ KIND = Kind(
     LIMITS,
     "no steps were counted; call dtdispatch.steps(fn) in the test, "
     "or count whole tests with --dtdispatch-all --dtdispatch-metric counts",
-    number="steps counted: {}",
 )
