@@ -22,7 +22,6 @@ from pytest_dtdispatch.report.document import Paragraph, Tone, View
 from pytest_dtdispatch.scaling import (
     PASSES,
     Fit,
-    Point,
     Scaling,
     document,
     fit_power,
@@ -73,10 +72,10 @@ def test_one_wild_pass_moves_the_interval_and_not_the_exponent() -> None:
     assert fit.growths == pytest.approx((2, 2))
 
 
-def test_each_state_has_points_and_a_fit_of_its_own() -> None:
+def test_each_state_has_a_fit_of_its_own() -> None:
     measured = {n: [both(n * ns, ns) for ns in range(10, 17)] for n in (16, 8)}
     scaling = fit_scaling("f", measured)
-    assert scaling.points == (Point(8, 104, 13), Point(16, 208, 13))
+    assert scaling.sizes == (8, 16)
     assert (scaling.miss.exponent, scaling.hit.exponent) == pytest.approx((1, 0))
     assert (scaling.miss.passes, list(judge(scaling))) == (PASSES, [])
 

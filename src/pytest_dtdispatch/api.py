@@ -269,7 +269,7 @@ class DtDispatch:
                 where nothing could be fitted.
 
         Returns:
-            Costs by size, and the exponents. Where nothing is measured it has no points, and exponents of 0.
+            The exponents. Where nothing is measured it has no sizes, and exponents of 0.
 
         Raises:
             ScalingError: the sizes or the limit make no sense, or what was made cannot be called.
@@ -279,7 +279,7 @@ class DtDispatch:
         Example:
             >>> made = []
             >>> scaling = DtDispatch().scaling(lambda n: lambda: made.append(n), sizes=(2, 4))
-            >>> made, scaling.points, scaling.miss.exponent
+            >>> made, scaling.sizes, scaling.miss.exponent
             ([4, 2], (), 0.0)
         """
         __tracebackhide__ = True

@@ -31,21 +31,6 @@ JUDGED = {
 
 
 @dataclass(frozen=True)
-class Point:
-    """Cost at one size: medians of all samples.
-
-    Args:
-        size: as it was given to what made the callable.
-        miss_ns: of a miss, in nanoseconds; None where none was recorded.
-        hit_ns: of a hit, or where the callable never propagates of any call, in nanoseconds.
-    """
-
-    size: int
-    miss_ns: float | None
-    hit_ns: float | None
-
-
-@dataclass(frozen=True)
 class Fit:
     """How the cost in one state grows: ``cost = constant * size**exponent``.
 
@@ -93,11 +78,11 @@ class Fit:
 class Scaling:
     """How the cost of a callable grows with a size, on a miss and on a hit.
 
-    Where nothing is measured there are no points, and both exponents are 0: an assertion on them holds.
+    Where nothing is measured there are no sizes, and both exponents are 0: an assertion on them holds.
 
     Args:
         name: of its rows, which are ``name[8]`` and so on.
-        points: one for each size, the smallest first.
+        sizes: that were measured, the smallest first.
         miss: how a miss grows.
         hit: how a hit grows, or where the callable never propagates any call.
         max_exponent: the limit that was given.
@@ -105,7 +90,7 @@ class Scaling:
 
     kind: ClassVar[str] = "scaling"
     name: str
-    points: tuple[Point, ...]
+    sizes: tuple[int, ...]
     miss: Fit
     hit: Fit
     max_exponent: float | None = None
@@ -185,12 +170,8 @@ def fit_scaling(
     states = {samples.state for figures in merged.values() for samples in figures.samples if samples.ns}
     # Calls, where no size has a hit and there are calls that ask no propagator.
     steady = State.CALL if State.CALL in states and State.HIT not in states else State.HIT
-    points = (
-        Point(size, _median_ns(figures, State.MISS), _median_ns(figures, steady))
-        for size, figures in merged.items()
-    )
     miss, hit = (_fit_state(state, measured, merged) for state in (State.MISS, steady))
-    return Scaling(name, tuple(points), miss, hit, max_exponent)
+    return Scaling(name, tuple(merged), miss, hit, max_exponent)
 
 
 def _fit_state(state: State, measured: Mapping[int, Sequence[Figures]], merged: Mapping[int, Figures]) -> Fit:
@@ -252,7 +233,7 @@ def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
 
 
 def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:
-    sizes = ", ".join(str(point.size) for point in scaling.points)
+    sizes = ", ".join(map(str, scaling.sizes))
     yield paragraph(f"{test}: {scaling.name} at sizes {sizes}", Tone.STRONG, hanging=1)
     for fit in scaling.fits:
         growths = ", ".join(f"x{growth:.2f}" for growth in fit.growths)

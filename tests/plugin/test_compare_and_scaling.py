@@ -120,7 +120,7 @@ def test_adds(dtdispatch, device_mesh):
 
     scaling = dtdispatch.scaling(adds, (1, 4, 16, 64), {arguments})
     assert scaling.miss.exponent < 3
-    print("points:", *(point.size for point in scaling.points))
+    print("sizes:", *scaling.sizes)
 """
 FIT = r"size\^-?\d+\.\d\d \(-?\d+\.\d\d to -?\d+\.\d\d in 7 passes\), from size to size( x\d+\.\d\d,?){3}"
 
@@ -132,7 +132,7 @@ def adds(arguments: str = "") -> str:
 def test_every_size_is_a_row_and_exponents_stand_below_the_table(pytester: pytest.Pytester) -> None:
     flags = ("-s", "--dtdispatch-rounds=8", "--dtdispatch-max-time=60", "--benchmark-json=rows.json")
     result = measure_source(pytester, adds("max_exponent=5"), *flags, passed=1)
-    result.stdout.fnmatch_lines(["*points: 1 4 16 64"])
+    result.stdout.fnmatch_lines(["*sizes: 1 4 16 64"])
     found = benchmarks_of(pytester.path / "rows.json")
     assert [row["fullname"] for row in found] == [
         f"test_it.py::test_adds::adds[{size}]::{state}" for size in SIZES for state in ("miss", "hit")
@@ -152,7 +152,7 @@ def test_every_size_is_a_row_and_exponents_stand_below_the_table(pytester: pytes
     assert "grows as" not in text_of(measure(pytester, "-qq"))
     unmeasured = run(pytester, "-s")
     unmeasured.assert_outcomes(passed=1)
-    unmeasured.stdout.fnmatch_lines(["*points:"])
+    unmeasured.stdout.fnmatch_lines(["*sizes:"])
 
 
 def test_a_limit_below_the_exponents_fails_the_test_and_its_rows_are_kept(pytester: pytest.Pytester) -> None:

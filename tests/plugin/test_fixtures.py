@@ -154,7 +154,7 @@ def test_a_scaling_makes_and_calls_each_size_once_from_the_largest_down() -> Non
     seen: list[int] = []
     unmeasured = DtDispatch()
     scaling = unmeasured.scaling(lambda size: lambda: seen.append(size), iter((4, 16, 8)), max_exponent=1e-6)
-    assert scaling.points == ()
+    assert scaling.sizes == ()
     unmeasured.scaling(lambda size: lambda: seen.append(size))
     assert seen == [16, 8, 4, 64, 32, 16, 8]
     for make in (lambda size: 1 // 0, lambda size: lambda: 1 // 0):

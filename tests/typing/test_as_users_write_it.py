@@ -25,7 +25,7 @@ from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import GateError, UnequalError
-from pytest_dtdispatch.scaling import Fit, Point, Scaling
+from pytest_dtdispatch.scaling import Fit, Scaling
 from pytest_dtdispatch.steps.events import Miss, Redistribution
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps
 from pytest_dtdispatch.watch.model import LoopSteps
@@ -96,9 +96,9 @@ def test_a_scaling_is_fitted(dtdispatch: DtDispatch, device_mesh: DeviceMesh) ->
         return lambda: tensor + tensor
 
     scaling: Scaling = dtdispatch.scaling(make, sizes=(8, 16), name="rows")
-    points: tuple[Point, ...] = scaling.points
+    sizes: tuple[int, ...] = scaling.sizes
     fit: Fit = scaling.miss
-    assert bool(points) is dtdispatch.enabled
+    assert bool(sizes) is dtdispatch.enabled
     assert isinstance(fit.exponent, float)
 
 

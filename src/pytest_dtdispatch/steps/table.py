@@ -164,8 +164,6 @@ def _details(steps: Steps) -> Sequence[str]:
         for kind in (Redistribution, Wrapping, Unwrapping, Collective)
         for text in by_cause([step.of(kind) for step in steps.steps])
     ]
-    collectives = ", ".join(f"{kind} {count}x" for kind, count in steps.collectives.items())
-    notes += [f"collectives over {steps.length}: {collectives}"] if collectives else []
     warm = ", ".join(str(step.misses) for step in steps.warmup)
     notes += [f"misses of each step of the warm-up: {warm}"] if warm else []
     return notes
