@@ -188,25 +188,6 @@ def test_a_function_s_own_backward_is_in_the_module_that_applied_it(mesh: Device
     assert {(place.module, str(place.phase)) for place in places} == {("0", "backward"), ("2", "backward")}
 
 
-def test_the_program_does_not_notice(mesh: DeviceMesh) -> None:
-    model, step = training(mesh)
-    other, again = training(mesh)
-    random = torch.get_rng_state()
-    steps = 0
-
-    def counted() -> Any:
-        nonlocal steps
-        steps += 1
-        return step()
-
-    run_and_measure_budget(counted, 2, 4, "train")
-    assert torch.equal(torch.get_rng_state(), random)
-    for _ in range(steps):
-        again()
-    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.equal(ours.to_local(), theirs.to_local())  # type: ignore[attr-defined]
-
-
 def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_is_refused(
     mesh: DeviceMesh,
 ) -> None:
@@ -227,26 +208,6 @@ def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_i
     ):
         run_and_measure_budget(lambda: None, 0, 1, "x")
     assert run_and_measure_budget(lambda: None, 0, 1, "next").measured_ns > 0
-
-
-def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh) -> None:
-    graphs: list[Any] = []
-
-    def backend(graph: Any, _: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
-    @torch.compile(backend=backend)
-    def work(local: torch.Tensor) -> Any:
-        shard = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
-        return shard.redistribute(placements=[Replicate()]) + 1
-
-    local = torch.ones(2, 4)
-    work(local)
-    compiled = len(graphs)
-    run_and_measure_budget(lambda: work(local), 2, 4, "compiled")
-    work(local)
-    assert len(graphs) == compiled
 
 
 def test_beside_another_tracer_lines_are_not_known(mesh: DeviceMesh) -> None:

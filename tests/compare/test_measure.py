@@ -14,8 +14,6 @@ from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.plugin_runs import import_compilers
-from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
@@ -117,25 +115,3 @@ def test_what_a_variant_raises_is_the_programs_only_in_its_own_call(calls_that_s
     found = compare(one=lambda: None, two=failing)
     why = ("two: repeating it raised KeyError: 'mine'",)
     assert {one.measurement.notes for one in found.variants} == {why}
-
-
-@needs_that(compiles_once_under_a_mode)
-def test_compiled_code_stays_compiled(mesh: DeviceMesh) -> None:
-    import_compilers()
-    a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
-    compiled_graphs: list[int] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        compiled_graphs.append(1)
-        return graph
-
-    @torch.compile(backend=backend)
-    def fn() -> torch.Tensor:
-        return torch.relu(a + a)
-
-    fn()
-    before = len(compiled_graphs)
-    found = compare(compiled=fn, eager=lambda: torch.relu(a + a))
-    fn()
-    assert len(compiled_graphs) == before
-    assert all(one.samples for one in found.variants)

@@ -100,7 +100,7 @@ def test_a_step_over_its_limits_fails_its_test_with_what_it_has(pytester: pytest
         "misses=0": f"    {MISSED}",
         "cache_growth=0": "    native: 1 entries" if has(NATIVE_CACHE) else "    python: 1 entries",
         "spec_growth=0": "",
-        "redistributes=0": "    redistribute: f32[10,8] S0 -> R on mesh dimension 0, 384 bytes",
+        "redistributes=0": "    redistribute: f32[10,8] S0 -> R, 384 bytes",
         "wraps=0": "    distribute_tensor: f32[10,8] S0, at test_",
         "collectives=1": "    scatter: 384 bytes, at test_",
     }
@@ -234,7 +234,7 @@ def test_regions(dtdispatch, device_mesh):
     assert [(steps.name, steps.misses, steps.hits) for steps in book.of("steps")] == [
         ("capture 1", 1, 0), ("seven", 0, 0), ("add", 0, 1)
     ]
-    assert dtdispatch.scaling(lambda n: steady(device_mesh), name="adds").points == ()
+    assert dtdispatch.scaling(lambda n: steady(device_mesh), name="adds").sizes == ()
     assert dtdispatch.steps(steady(device_mesh)).misses_per_step == 0
 """
     measure_source(pytester, source, "--dtdispatch-metric=counts", passed=1)

@@ -23,7 +23,6 @@ from pytest_dtdispatch.steps.events import Miss, QueriedCache
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
 from pytest_dtdispatch.steps.table import MOST_SHAPES, document
-from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.rendered import lines_of
 from tests.steps.test_measure import clear_as_a_program_does
 
@@ -218,46 +217,7 @@ def test_a_step_is_steady_after_its_last_miss_unless_that_is_its_end(
 # What is counted
 
 
-def tokens(mesh: DeviceMesh, placement: Any, count: int) -> Iterator[DTensor]:
-    for _ in range(count):
-        yield DTensor.from_local(torch.rand(2, 1, 8), mesh, [placement])
-
-
-def decoding(mesh: DeviceMesh, placement: Any) -> Step:
-    """Make a step that attends to all tokens before it."""
-    cache: Any = DTensor.from_local(torch.rand(2, 4, 8), mesh, [placement])
-
-    def step(token: DTensor) -> None:
-        nonlocal cache
-        cache = torch.cat([cache, token], dim=1)
-        scores = torch.softmax(token @ cache.transpose(1, 2), -1)
-        scores @ cache
-
-    return step
-
-
-@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=["replicated", "sharded"])
-def test_a_growing_cache_misses_at_each_token(mesh: DeviceMesh, placement: Any) -> None:
-    steps = count(decoding(mesh, placement), tokens(mesh, placement, 6))
-    assert len(steps.steps) == 6
-    assert all(step.misses for step in steps.steps)
-    assert (len(set(steps.inputs)), steps.steady_after) == (1, None)
-    assert all("shape of" in miss.reason for miss in steps.steps[-1].missed)
-
-
-@pytest.fixture
-def simulated(group_owner: ProcessGroupOwner) -> DeviceMesh:
-    """Four ranks that are simulated in this process."""
-    if not has_local_mode():
-        pytest.skip("this torch has no torch.distributed._local_tensor")
-    return group_owner.mesh(Place((4,), "cpu", "local"))
-
-
-@pytest.mark.parametrize("ranks", ["mesh", "simulated"])
-def test_batches_of_three_sizes_are_steady_after_three_shapes(
-    ranks: str, request: pytest.FixtureRequest
-) -> None:
-    mesh: DeviceMesh = request.getfixturevalue(ranks)
+def test_batches_of_three_sizes_are_steady_after_three_shapes(mesh: DeviceMesh) -> None:
     weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
     rows = [2, 4, 8, *random.Random(0).choices([2, 4, 8], k=17)]
     batches = [DTensor.from_local(torch.rand(n, 8), mesh, [Shard(0)]) for n in rows]

@@ -376,11 +376,11 @@ def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMes
         (
             lambda a: a.redistribute(placements=[Replicate(), Replicate()]),
             # An all-gather is as large as what comes out of it.
-            "redistribute: f32[16,8] R S0 -> R R on mesh dimension 1, 512 bytes",
+            "redistribute: f32[16,8] R S0 -> R R, 512 bytes",
         ),
         (
             lambda a: a.transpose(0, 1) @ a.redistribute(placements=[Replicate(), Replicate()]),
-            "mm.default: f32[16,8] R R -> R S0 on mesh dimension 1, 0 bytes",
+            "mm.default: f32[16,8] R R -> R S0, 0 bytes",
         ),
         (lambda a: a.redistribute(placements=[Replicate(), Shard(0)]), ""),
     ],
@@ -520,27 +520,6 @@ def hooked_state() -> list[Any]:
     ]
 
 
-def test_a_counted_step_computes_what_it_computes_uncounted(grid: DeviceMesh) -> None:
-    def losses(run: Callable[[Step], Any]) -> list[float]:
-        torch.manual_seed(0)
-        weight = DTensor.from_local(torch.rand(8, 8), grid, [Replicate(), Shard(1)]).requires_grad_()
-        optimizer = torch.optim.SGD([weight], lr=0.01)
-        seen: list[float] = []
-
-        def step() -> None:
-            loss: Any = torch.relu(on_mesh(grid) @ weight).sum()
-            loss.backward()
-            optimizer.step()
-            seen.append(loss.to_local().item())
-
-        run(step)
-        return seen
-
-    counted = losses(count)
-    assert counted == losses(lambda step: [step() for _ in range(8)])
-    assert len(set(counted)) == 8
-
-
 def test_what_a_program_froze_stays_frozen(mesh: DeviceMesh) -> None:
     a = on_mesh(mesh)
     gc.freeze()
@@ -611,41 +590,6 @@ def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
 
     with pytest.warns(DtDispatchWarning, match="misses of the native cache: . were seen, and torch counts"):
         count(step, warmup=1, steps=1)
-
-
-def test_a_compiled_step_stays_compiled(shard: Make) -> None:
-    a = shard(8, 8)
-    compiled = torch.compile(lambda x: x * 2 + 1, backend="aot_eager")
-    try:
-        compiled(a)
-        steps = count(lambda: compiled(a))
-        assert (steps.calls, steps.misses_per_step) == (0, 0)
-    finally:
-        torch._dynamo.reset()
-
-
-# Injected misses
-
-
-def test_one_extra_miss_in_a_step_of_300_ops_is_always_caught_and_a_clean_step_never_is(
-    grid: DeviceMesh,
-) -> None:
-    blocks = [tensor_parallel_step(grid) for _ in range(13)]
-    rows, runs = itertools.count(4), 8
-
-    def clean() -> None:
-        for block in blocks:
-            block()
-
-    def injected() -> None:
-        clean()
-        DTensor.from_local(torch.rand(next(rows), 8), grid, [Shard(0), Replicate()]).exp()
-
-    assert count(clean).steps[0].calls >= 295
-    clean_runs = [count(clean, warmup=1, steps=2) for _ in range(runs)]
-    injected_runs = [count(injected, warmup=1, steps=2) for _ in range(runs)]
-    assert sum(run.misses_per_step > 0 for run in clean_runs) == 0
-    assert sum(run.misses_per_step == 1 for run in injected_runs) == runs
 
 
 def test_a_miss_holds_no_specs_when_it_is_over(mesh: DeviceMesh) -> None:

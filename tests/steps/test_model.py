@@ -95,18 +95,13 @@ def test_a_step_with_another_number_of_calls_is_unsteady_and_both_counts_are_tol
     assert not Steps("train", (four,), (three, three)).unsteady, "the warm-up may differ"
 
 
-def test_a_redistribution_tells_the_dimensions_that_change() -> None:
-    assert str(GATHER) == "mm.default: f32[8,8] S0 R -> R R on mesh dimension 0, 256 bytes"
-    assert "on mesh dimensions 0, 1" in str(replace(GATHER, source=("S0", "S1"), target=("R", "R")))
-
-
 def test_one_cause_in_five_steps_is_one_line_with_its_steps_and_the_range_of_what_changed() -> None:
     assert by_cause([[grown(n)] for n in range(9, 14)]) == [
         "bmm(f32[8,9-13]S0)@4: shape of self [8,9-13], was [8,8-12] (once in each of steps 1-5)"
     ]
     assert by_cause([[gathered(n), gathered(64, "mm.default")] for n in (3, 4)]) == [
-        "redistribute: f32[3-4,64] S0 -> R on mesh dimension 0, 768-1,024 bytes (once in each of steps 1-2)",
-        "mm.default: f32[64,64] S0 -> R on mesh dimension 0, 16,384 bytes (once in each of steps 1-2)",
+        "redistribute: f32[3-4,64] S0 -> R, 768-1,024 bytes (once in each of steps 1-2)",
+        "mm.default: f32[64,64] S0 -> R, 16,384 bytes (once in each of steps 1-2)",
     ]
 
 

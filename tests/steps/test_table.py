@@ -78,7 +78,7 @@ def test_a_long_list_of_misses_is_cut_unless_it_is_asked_for() -> None:
 def test_verbose_lists_redistributions_collectives_and_the_warm_up() -> None:
     step = StepCounts(events=(GATHER, RAN[0]))
     text = text_of(Steps("train", (MISSING, STEADY), (step, step)), verbose=True)
-    gathered = "redistributed mm.default: f32[8,8] S0 -> R on mesh dimension 0, 256 bytes"
+    gathered = "redistributed mm.default: f32[8,8] S0 -> R, 256 bytes"
     assert f"    {gathered} (once in each of steps 1-2)" in text
     assert "    ran all_gather: 64 bytes (once in each of steps 1-2)" in text
     assert "    misses of each step of the warm-up: 1, 0" in text

@@ -18,7 +18,6 @@ from pytest_dtdispatch import DtDispatchError, StepWatch
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.ops import open_modes
-from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = pytest.mark.torch
 
@@ -65,20 +64,6 @@ def test_an_injected_miss_is_named_once_at_its_step(mesh: DeviceMesh) -> None:
     assert [step.number for step in watch.steps.happened] == [150]
     assert watch.steps.misses_per_step > 0
     assert "missed mm.default(f32[24,8]S0" in str(watch)
-
-
-def test_results_are_bit_for_bit_the_same(mesh: DeviceMesh) -> None:
-    rows = [4] * 5 + [6] + [4] * 5
-    torch.manual_seed(0)
-    step = training_step(mesh)
-    expected = [step(each) for each in rows]
-    after = torch.rand(3)
-    torch.manual_seed(0)
-    results: list[Any] = []
-    step = training_step(mesh)
-    watched(lambda each: results.append(step(each)), rows)
-    assert torch.equal(torch.rand(3), after)
-    assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
 
 
 def test_a_warm_up_may_be_given(mesh: DeviceMesh) -> None:
@@ -209,32 +194,3 @@ def test_a_mode_that_the_program_opens_is_left_open(mesh: DeviceMesh) -> None:
     assert not open_modes()
     assert [step.counts.calls for step in watch.steps.happened][:1] == [1]
     assert watch.steps.calls == 3
-
-
-@needs_that(compiles_once_under_a_mode)
-def test_compiled_code_stays_compiled(mesh: DeviceMesh) -> None:
-    graphs: list[Any] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
-
-    @torch.compile(backend=backend)
-    def block(x: torch.Tensor) -> Any:
-        placed: Any = DTensor.from_local(x, mesh, [Shard(0)])
-        out: Any = torch.relu(placed @ weight)
-        return out.redistribute(placements=[Replicate()]).to_local()
-
-    x = torch.rand(4, 8)
-    block(x)
-    compiled = len(graphs)
-    watched(lambda rows: block(x), [4] * 6)
-    block(x)
-    assert len(graphs) == compiled
-    torch._dynamo.reset()
-    watched(lambda rows: block(x), [4] * 6)
-    block(x)
-    assert len(graphs) == 2 * compiled

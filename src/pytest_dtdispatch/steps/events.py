@@ -98,16 +98,9 @@ class Redistribution(StepEvent):
     target: tuple[str, ...]
     bytes: int
 
-    @property
-    def mesh_dims(self) -> tuple[int, ...]:
-        """Mesh dimensions on which the placement changes."""
-        pairs = zip(self.source, self.target, strict=True)
-        return tuple(i for i, (before, after) in enumerate(pairs) if before != after)
-
     def __str__(self) -> str:
-        dims = f"dimension{'s' * (len(self.mesh_dims) > 1)} {', '.join(map(str, self.mesh_dims))}"
         change = change_text(self.source, self.target)
-        return self._at_place(f"{self.op}: {self.tensor} {change} on mesh {dims}, {self.bytes:,} bytes")
+        return self._at_place(f"{self.op}: {self.tensor} {change}, {self.bytes:,} bytes")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,102 @@
+"""The program does not notice that its steps are counted, watched, budgeted or compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from pytest_dtdispatch import StepWatch
+from pytest_dtdispatch.budget.measure import run_and_measure_budget
+from pytest_dtdispatch.compare.measure import run_and_measure_variants
+from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.probes import compiles_once_under_a_mode, needs_that
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
+
+Step = Callable[[], Any]
+
+
+def counted(step: Step) -> None:
+    run_and_count(StepCalls("step", step, 3, 5))
+
+
+def watched(step: Step) -> None:
+    with StepWatch(list[str]().append) as watch:
+        for _ in range(8):
+            step()
+            watch.step()
+
+
+def budgeted(step: Step) -> None:
+    run_and_measure_budget(step, 2, 4, "step")
+
+
+def compared(step: Step) -> None:
+    variants = Variants("it", {"one": step, "other": lambda: None}, equal=lambda first, other: True)
+    run_and_measure_variants(variants, ShardingCaches(), Plan(rounds=3, max_time_s=0.1))
+
+
+@pytest.mark.parametrize("measure", [counted, watched, budgeted])
+def test_a_step_computes_what_it_computes_unmeasured(
+    mesh: DeviceMesh, measure: Callable[[Step], object]
+) -> None:
+    def losses(run: Callable[[Step], object]) -> list[float]:
+        torch.manual_seed(0)
+        weight = torch.nn.Parameter(DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()]))
+        optimizer = torch.optim.SGD([weight], lr=0.01)
+        found: list[float] = []
+
+        def step() -> None:
+            x: Any = DTensor.from_local(torch.rand(4, 8), mesh, [Shard(0)])
+            loss: Any = torch.relu(x @ weight).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.to_local().item())
+
+        run(step)
+        return [*found, torch.rand(1).item()]
+
+    found = losses(measure)
+    assert found == losses(lambda step: [step() for _ in found[1:]])
+    assert len(set(found)) > 8
+
+
+@needs_that(compiles_once_under_a_mode)
+@pytest.mark.parametrize("measure", [counted, watched, budgeted, compared])
+def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh, measure: Callable[[Step], object]) -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
+
+    @torch.compile(backend=backend)
+    def block(x: torch.Tensor) -> Any:
+        placed: Any = DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+        out: Any = torch.relu(placed @ weight)
+        return out.redistribute(placements=[Replicate()]).to_local()
+
+    x = torch.rand(4, 8)
+    block(x)
+    compiled = len(graphs)
+    measure(lambda: block(x))
+    block(x)
+    assert len(graphs) == compiled
+    torch._dynamo.reset()
+    measure(lambda: block(x))
+    block(x)
+    assert len(graphs) == 2 * compiled
+    torch._dynamo.reset()
