@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
@@ -20,31 +19,29 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMod
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.suite.decode import decode_token
+from pytest_dtdispatch.suite.llama import BATCH, SEQUENCE, Sizes, llama, split
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
-from tests.models.llama import VOCABULARY, Cache, parallel_llama
 from tests.models.watching import CountedOps, Watch, calls_by_op, differences, watched
 from tests.probes import FSDP_WITHOUT_CUDA, LOCAL_TENSOR, fake_group_writes, needs, why_no_product_of_heads
 
 pytestmark = pytest.mark.torch
 
-STEPS, TOKENS = 2, 4
+STEPS, TOKENS, VOCABULARY = 2, 4, Sizes().tokens
 
 Open = Callable[[], AbstractContextManager[Any]]
 Program = Callable[[Watch, Open], None]
 
 
-def train(
-    watch: Watch,
-    capturing: Open,
-    model: nn.Module,
-    loss_of: Callable[[nn.Module, torch.Tensor], torch.Tensor],
-) -> None:
+def train(watch: Watch, capturing: Open, model: nn.Module) -> None:
     optimizer = AdamW(model.parameters(), lr=0.01, foreach=True)
     with capturing():
         for step in map("step {}".format, range(STEPS)):
             optimizer.zero_grad()
-            loss = loss_of(model, torch.randint(0, VOCABULARY, (2, 8)))
+            ids = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE))
+            loss = cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+            loss.backward()
             watch.see(f"{step}: loss", loss)
             assert all(torch.isfinite(shard) for shard in shards_of(loss))
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -57,17 +54,6 @@ def train(
 
 def shards_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     return shards_of_simulated_ranks(local_of(tensor))
-
-
-def backward_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    loss = cross_entropy(model(ids).flatten(0, 1), ids.flatten())
-    loss.backward()
-    return loss
-
-
-def parallel_backward_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    with loss_parallel():
-        return backward_of(model, ids)
 
 
 def transformer(mesh: DeviceMesh) -> nn.Module:
@@ -86,7 +72,7 @@ def transformer(mesh: DeviceMesh) -> nn.Module:
 def training_of_transformer(mesh: DeviceMesh) -> Program:
     def program(watch: Watch, capturing: Open) -> None:
         torch.manual_seed(0)
-        train(watch, capturing, transformer(mesh), backward_of)
+        train(watch, capturing, transformer(mesh))
 
     return program
 
@@ -96,37 +82,25 @@ def skip_where(missing: str) -> None:
         pytest.skip(missing)
 
 
-def training_of_llama(mesh: DeviceMesh, layers: int) -> Program:
-    skip_where(why_no_product_of_heads(mesh))
-
+def training_of_llama(mesh: DeviceMesh) -> Program:
     def program(watch: Watch, capturing: Open) -> None:
         torch.manual_seed(0)
-        train(watch, capturing, parallel_llama(mesh, layers, dropout=0.1), parallel_backward_of)
+        train(watch, capturing, split(llama(mesh.device_type), mesh))
 
     return program
 
 
-def decoding_of_llama(mesh: DeviceMesh, layers: int) -> Program:
+def decoding_of_llama(mesh: DeviceMesh) -> Program:
     skip_where(why_no_product_of_heads(mesh))
 
     def program(watch: Watch, capturing: Open) -> None:
         torch.manual_seed(0)
-        model = parallel_llama(mesh, layers).eval()
-        cache: Cache = {}
-        ids, position = torch.randint(0, VOCABULARY, (2, 3)), 0
-        with torch.no_grad(), capturing():
-            for token in range(TOKENS):
-                logits: Any = model(ids, position, cache)
-                position += ids.shape[1]
-                watch.see(f"token {token}: ids", ids)
-                watch.see(f"token {token}: logits", logits)
-                for layer, pair in cache.items():
-                    for kind, tensor in zip(("keys", "values"), pair, strict=True):
-                        watch.see(f"token {token}: {kind} of layer {layer}", tensor)
-                # On a fake group the best is always an id of rank 0: the others get their turn by this sum.
-                best = logits.full_tensor()[:, -1].argmax(-1, keepdim=True)
-                ids = (best + 5 * token) % VOCABULARY
-                watch.count_alive(f"token {token}")
+        decode = decode_token(mesh)
+        with capturing():
+            for number in range(1, TOKENS + 1):
+                token = f"token {number}"
+                watch.see(f"{token}: result", decode(number))
+                watch.count_alive(token)
 
     return program
 
@@ -143,10 +117,10 @@ def on(make: Callable[..., Program], name: str, *args: Any) -> Callable[[Process
 
 CASES = {
     "Transformer, FSDP2 and tensor parallelism": on(training_of_transformer, "fake 2x2"),
-    "Llama trained": on(training_of_llama, "fake", 1),
-    "Llama trained on simulated ranks": on(training_of_llama, "local", 1),
-    "Llama decoding": on(decoding_of_llama, "fake", 2),
-    "Llama decoding on simulated ranks": on(decoding_of_llama, "local", 1),
+    "Llama trained": on(training_of_llama, "fake"),
+    "Llama trained on simulated ranks": on(training_of_llama, "local"),
+    "Llama decoding": on(decoding_of_llama, "fake"),
+    "Llama decoding on simulated ranks": on(decoding_of_llama, "local"),
 }
 
 
@@ -219,7 +193,7 @@ def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(
     assert calls_by_op(captured[1]) == counted.calls
 
 
-@pytest.mark.parametrize("program", QUICK, indirect=True)
+@pytest.mark.parametrize("program", ["Llama trained"], indirect=True)
 @pytest.mark.parametrize(
     "capturing",
     [
@@ -237,10 +211,10 @@ def test_a_model_looks_up_other_ids_after_its_embedding_alone_was_measured(
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("program", ["Llama decoding"], indirect=True)
+@pytest.mark.parametrize("program", ["Llama trained"], indirect=True)
 def test_a_model_computes_when_each_of_its_calls_is_timed_what_it_computes_without(
     program: Program, plain: Watch
 ) -> None:
     timed = TimeCaptureMode(repeat_count=2)
     assert_equal(plain, run(program, lambda: timed))
-    assert len(timed.op_to_time["embedding.default"]) == TOKENS
+    assert len(timed.op_to_time["embedding.default"]) == STEPS
