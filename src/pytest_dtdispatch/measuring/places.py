@@ -10,7 +10,6 @@ import sysconfig
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from types import CodeType, FrameType
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.torchapi.hooks import (
@@ -32,9 +32,9 @@ from pytest_dtdispatch.torchapi.hooks import (
 
 # Code without a file that a user typed: all other is made by programs, as dataclasses make "<string>".
 TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
-PACKAGES = ("site-packages", "dist-packages")
-RUNNERS = ("_pytest", "pluggy")  # packages that run a test, and are no part of it
-COMPILED = "torchinductor_"
+INSTALLED = ("site-packages", "dist-packages")
+# Parts of paths: of packages that run a test and are no part of it, and of code that the compiler writes.
+HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
 
 
 class FrameOwner(Enum):
@@ -58,13 +58,10 @@ class Frames:
 
     def __init__(self) -> None:
         ours = Path(__file__).parents[1]
-        self._ours = _folder(ours)
+        installed = Path(torch.__file__).parents[1]
         self._suite = _folder(ours / "suite")  # written as users write
-        self._torch = tuple(
-            _folder(Path(torch.__file__).parents[1] / name) for name in ("torch", "functorch")
-        )
-        paths = sysconfig.get_paths()
-        self._python = tuple({_folder(paths[name]) for name in ("stdlib", "platstdlib")})
+        self._hidden = tuple(map(_folder, (ours, installed / "torch", installed / "functorch")))
+        self._python = tuple(_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
         self._optimizers = _folder(Path(torch.optim.__file__).parent)
         self._clipping = str(Path(torch.nn.utils.__file__).parent / "clip_grad.py")
         # By id, as to hash a code object takes longer than all else; held, so that its id stays its own.
@@ -95,14 +92,11 @@ class Frames:
             return FrameOwner.CLIPPING
         if file.startswith(self._optimizers):
             return FrameOwner.OPTIMIZER
-        is_ours = file.startswith(self._ours) and not file.startswith(self._suite)
-        if is_ours or file.startswith(self._torch) or COMPILED in file:
+        is_hidden = file.startswith(self._hidden) and not file.startswith(self._suite)
+        is_python = file.startswith(self._python) and not any(folder in file for folder in INSTALLED)
+        if is_hidden or is_python or any(part in file for part in HIDDEN):
             return FrameOwner.NOTHING
-        is_installed = any(f"{os.sep}{folder}{os.sep}" in file for folder in PACKAGES)
-        if is_installed:
-            is_runner = any(f"{os.sep}{package}{os.sep}" in file for package in RUNNERS)
-            return FrameOwner.NOTHING if is_runner else FrameOwner.USER
-        return FrameOwner.NOTHING if file.startswith(self._python) else FrameOwner.USER
+        return FrameOwner.USER
 
 
 def _folder(path: str | Path) -> str:
@@ -147,14 +141,6 @@ class ModuleNames:
                 names[each] = path or type(_unwrapped(each)).__name__
             names.setdefault(module, "")  # it is not held there, and not looked for again
         return names
-
-    def name_of_owner(self, parameter: Any) -> str:
-        """Name the module of a parameter by the largest known root that has it; empty where none has."""
-        for names in sorted(self._roots.values(), key=len, reverse=True):
-            for module, name in list(names.items()):
-                if any(each is parameter for each in module.parameters(recurse=False)):
-                    return name
-        return ""
 
 
 def _unwrapped(module: Any) -> Any:
@@ -332,7 +318,10 @@ class PlaceFinder:
         file, line, running, phase, is_in_engine = seen
         # Nodes of a device run in a thread of its own, whose stack shows no engine.
         if is_in_engine or (phase is None and is_in_backward()):
-            return self._in_backward(seen)
+            made = self._made()
+            module = self._names.known_name(running) if running else made.module
+            at = seen if file else made  # code of the user's that the engine calls, as in a checkpoint
+            return CodePlace(at.file, at.line, module, Phase.BACKWARD)
         if phase is not None:
             return CodePlace(file, line, "", phase)
         if running:
@@ -340,21 +329,12 @@ class PlaceFinder:
             return CodePlace(file, line, self._names.name(running), FORWARD)
         return CodePlace(file, line, "", Phase.OTHER if self._is_after_backward else FORWARD)
 
-    def _in_backward(self, seen: StackView) -> CodePlace:
-        """Take code of the user's that the engine calls, as in a checkpoint; else where its node was made."""
-        made = self._made()
-        module = self._names.known_name(seen.running) if seen.running else made.module
-        at = seen if seen.file else made
-        return CodePlace(at.file, at.line, module, Phase.BACKWARD)
-
     def _made(self) -> CodePlace:
         """Find where the node was made that runs; else where backward was called."""
-        node = running_node()
-        if node is None:
-            return self._called()
-        number, nodes = number_of(node), self._nodes
+        node, nodes = running_node(), self._nodes
+        number = None if node is None else number_of(node)
         if number is None:
-            return replace(self._called(), module=self._names.name_of_owner(getattr(node, "variable", None)))
+            return self._called()
         if not nodes.is_noted and nodes.backwards == self._known.backwards[: len(nodes.backwards)]:
             nodes = self._known  # a step that made so far as many nodes
         return nodes.find(number - self._nodes.first) or self._called()
@@ -366,6 +346,6 @@ class PlaceFinder:
 
 
 def _phase(whose: FrameOwner, user: FrameType | None) -> Phase | None:
-    """Tell a phase by a function of torch, which may have called code of the user's: a closure is none."""
-    is_optimizer = user is None or isinstance(user.f_locals.get("self"), torch.optim.Optimizer)
+    """Return the phase that a function of torch begins; none of a closure that an optimizer calls."""
+    is_optimizer = user is None or isinstance(user.f_locals.get("self"), Optimizer)
     return PHASES[whose] if is_optimizer or whose is not OPTIMIZER else None
