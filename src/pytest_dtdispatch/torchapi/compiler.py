@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,11 +65,9 @@ def graphs_compiled() -> tuple[int]:
     return (int(_utils().counters["stats"]["unique_graphs"]),)
 
 
-def graph_breaks() -> tuple[str, ...] | None:
+def graph_breaks() -> tuple[str, ...]:
     """Return place and reason of each graph break since the last reset."""
-    reasons = getattr(_utils(), "graph_break_reasons", None)
-    if reasons is None:
-        return None
+    reasons = _utils().graph_break_reasons
     return tuple(f"{_place(each.user_stack)}: {_one_line(each.reason)}" for each in reasons)
 
 
@@ -81,9 +79,8 @@ def break_of(error: BaseException) -> str:
 
 
 def compilations() -> list[Any]:
-    """Return what torch keeps of its latest compiles, the last one last; empty where it keeps none."""
-    get = getattr(_utils(), "get_compilation_metrics", None)
-    return list(get()) if get else []
+    """Return what torch keeps of its latest compiles, the last one last."""
+    return list(_utils().get_compilation_metrics())
 
 
 def guards_since(seen: Sequence[Any]) -> int | None:
@@ -143,17 +140,13 @@ def noticing_compiled_code(note: Callable[[], None]) -> AbstractContextManager[N
 
 
 def fake_tensor_counts() -> Any:
-    """Return hits and misses of the FakeTensor cache since it was cleared; None where it has no counters."""
-    mode = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
-    info = getattr(mode, "cache_info", None)
-    return info and info()
+    """Return hits and misses of the FakeTensor cache since it was cleared."""
+    return importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode.cache_info()
 
 
 def fake_tensor_cache(is_on: bool) -> AbstractContextManager[Any]:
     """Switch the FakeTensor cache on or off for a while."""
     config = importlib.import_module("torch._dynamo.config")
-    if not hasattr(config, "fake_tensor_cache_enabled"):
-        raise CompileError(f"torch {torch.__version__} cannot switch its FakeTensor cache")
     patched: AbstractContextManager[Any] = config.patch(fake_tensor_cache_enabled=is_on)
     return patched
 
@@ -162,8 +155,7 @@ def fake_tensor_cache(is_on: bool) -> AbstractContextManager[Any]:
 def caches_disabled() -> Iterator[None]:
     """Switch off every cache of compiled code that torch can switch off, on disk and elsewhere."""
     config = importlib.import_module("torch._inductor.config")
-    can_disable = hasattr(config, "force_disable_caches")
-    with warnings.catch_warnings(), config.patch(force_disable_caches=True) if can_disable else nullcontext():
+    with warnings.catch_warnings(), config.patch(force_disable_caches=True):
         warnings.filterwarnings("ignore", message=PGO_WARNING)
         yield
 
