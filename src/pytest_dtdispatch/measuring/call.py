@@ -159,7 +159,9 @@ def _argument_text(argument: SchemaArgument, value: Any) -> str | tuple[str, ...
         return tuple("-" if tensor is None else tensor_text(tensor) for tensor in tensors)
     if value == argument.default or not _selects_a_plan(argument, value):
         return None
-    return f"{argument.name}={_value_text(value)}"
+    is_shape = isinstance(value, (list, tuple))
+    text = shape_text(value) if is_shape else dtype_text(value) if isinstance(value, torch.dtype) else value
+    return f"{argument.name}={text}"
 
 
 def _selects_a_plan(argument: SchemaArgument, value: Any) -> bool:
@@ -170,12 +172,6 @@ def _selects_a_plan(argument: SchemaArgument, value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(type(item) is int for item in value)
     return type(value) is int or value is True
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, torch.dtype):
-        return dtype_text(value)
-    return shape_text(value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def dtype_text(dtype: torch.dtype) -> str:
@@ -214,7 +210,7 @@ def placement_text(placement: Any) -> str:
 
 
 # Arguments that make another call of it, beside its tensor, mesh and placements: by function, place and name.
-TELLING = {"from_local": ((4, "run_check"), (5, "shape")), "redistribute": ((4, "async_op"),)}
+NAMED_ARGUMENTS = {"from_local": {4: "run_check", 5: "shape"}, "redistribute": {4: "async_op"}}
 
 
 class ContextStandIn:
@@ -270,7 +266,10 @@ class ConversionCall:
         text = tensor_text(traits) if traits else ""
         if target := self._target(source, made):
             text = f"{text} -> {target}"
-        return Signature(self.name, (text, *self._telling_arguments()), tuple(mesh.shape), mesh.device_type)
+        named = NAMED_ARGUMENTS.get(self.name, {})
+        values = [(named[number], value) for number, value in enumerate(self.args) if number in named]
+        others = [f"{name}={shape_text(v) if isinstance(v, Sequence) else v}" for name, v in values if v]
+        return Signature(self.name, (text, *others), tuple(mesh.shape), mesh.device_type)
 
     def _target(self, source: Any, made: Any) -> str:
         """Write where the result lives; nothing of a local tensor that is just taken out."""
@@ -282,10 +281,3 @@ class ConversionCall:
             whole = (Replicate() if isinstance(each, Partial) else each for each in placements)
             return placements_text(tuple(whole))
         return ""
-
-    def _telling_arguments(self) -> list[str]:
-        texts = []
-        for place, name in TELLING.get(self.name, ()):
-            if value := self.args[place] if len(self.args) > place else None:
-                texts.append(f"{name}={shape_text(value) if isinstance(value, Sequence) else value}")
-        return texts

@@ -28,7 +28,7 @@ from pytest_dtdispatch.measuring.call import (
 from pytest_dtdispatch.measuring.guard import Setup, given_arguments
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, keys_of, leaves_behind
-from pytest_dtdispatch.measuring.rounds import Caches, Prepare, Rounds, Subject, nothing_to_do
+from pytest_dtdispatch.measuring.rounds import Prepare, Rounds, Subject, nothing_to_do
 from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
 from pytest_dtdispatch.torchapi.hooks import collective_of, hooked, listening
@@ -44,6 +44,7 @@ from pytest_dtdispatch.torchapi.ops import (
     with_own_warnings,
     without_outer_modes,
 )
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import (
     local_of,
     mesh_among,
@@ -223,7 +224,7 @@ class RanCall:
             finally:
                 signals.is_open = False
 
-    def measure(self, caches: Caches, plan: Plan) -> Figures:
+    def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
         """Repeat the call, and leave behind what the program's own call left behind."""
         __tracebackhide__ = True
         if why_not := self.why_not_repeatable or NOT_COUNTED * (not caches.readers()):
@@ -423,7 +424,7 @@ def threads_note(threads: int) -> str:
 
 
 def run_and_measure_call(
-    fn: Callable[..., Any], args: tuple[Any, ...], setup: Setup | None, caches: Caches, plan: Plan
+    fn: Callable[..., Any], args: tuple[Any, ...], setup: Setup | None, caches: ShardingCaches, plan: Plan
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.measurement import TIME, Figures, Profile, Refused, Samples, State, Unit
 from pytest_dtdispatch.measuring.plan import NOTES, REMARKS, Plan, Propagation, Schedule
 from pytest_dtdispatch.measuring.sampler import Meter
 from pytest_dtdispatch.measuring.signals import Signals
+
+if TYPE_CHECKING:
+    from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 NOT_PROPAGATED = "propagation did not run"
 PROPAGATED_AGAIN = "propagation ran again"
@@ -37,12 +40,6 @@ class ProvedCall(NamedTuple):
     hits: int
     misses: int
 
-    def why_no_hit(self, others_missed: bool) -> str:
-        """Return why it is no hit; empty where it is one."""
-        if others_missed or self.misses:
-            return PROPAGATED_AGAIN
-        return "" if self.hits else NO_COUNTER_MOVED
-
 
 def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
     """How far hits and misses moved, between two readings of one cache or of several."""
@@ -55,25 +52,6 @@ def moved(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
 def proved(calls: TimedCalls) -> list[ProvedCall]:
     """Look how far the counters moved during each of the calls."""
     return [ProvedCall(sample, *moved(before, after)) for sample, before, after in calls]
-
-
-class Caches(Protocol):
-    """Caches whose hits and misses are measured."""
-
-    def readers(self) -> tuple[Reader, ...]:
-        """Readers of their counters, the cache that is asked first in front."""
-
-    def clear(self) -> None:
-        """Empty them."""
-
-    def clear_cold(self) -> None:
-        """Empty the caches that feed them too."""
-
-    def cold_entries(self) -> int:
-        """How many entries are left in those."""
-
-    def counting_uncached(self) -> AbstractContextManager[list[int]]:
-        """Count, in the one element of the list, what asks no cache."""
 
 
 class SampleRecorder:
@@ -221,7 +199,7 @@ class Rounds:
     def __init__(
         self,
         subject: Subject,
-        caches: Caches,
+        caches: ShardingCaches,
         plan: Plan,
         local: Subject | None = None,
         synchronize: Callable[[], None] = nothing_to_do,
@@ -272,7 +250,7 @@ class Rounds:
 
     def _profile(self, state: State) -> Profile | None:
         """Profile one call more, if that was asked for."""
-        if (profiler := self._sampler.profiler) is None or state not in (State.MISS, State.HIT, State.CALL):
+        if (profiler := self._sampler.profiler) is None or state in (State.COLD, State.LOCAL):
             return None
 
         def cleared() -> tuple[Any, ...]:
@@ -399,10 +377,12 @@ class Rounds:
             misses = moved(before, self._read_all())[1]
             others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
             for call in calls:
-                if state is State.HIT:
-                    why_not = call.why_no_hit(others_missed)
-                else:
+                if state is State.CALL:
                     why_not = A_COUNTER_MOVED if call.hits or call.misses else ""
+                elif others_missed or call.misses:
+                    why_not = PROPAGATED_AGAIN
+                else:
+                    why_not = "" if call.hits else NO_COUNTER_MOVED
                 self._recorder.record(state, call.sample, why_not)
 
     def _calls(self, subject: Subject, meter: Meter, count: int) -> Blocks[list[ProvedCall]]:

@@ -287,27 +287,26 @@ class Converter(NamedTuple):
     is_backward: bool = False
 
 
-# Functions of autograd's, by their class. What users call is left as it is: compiled code is guarded on it.
-_FUNCTIONS = (
-    ("_FromTorchTensor", "from_local", Conversion.WRAP, Conversion.UNWRAP),
-    ("_ToTorchTensor", "to_local", Conversion.UNWRAP, Conversion.WRAP),
-    ("Redistribute", "redistribute", Conversion.REDISTRIBUTE, Conversion.REDISTRIBUTE),
-)
-# Plain functions, with the name that users know: those of FSDP2 have none.
-_PLAIN = (
-    (API, "distribute_tensor", "distribute_tensor"),
-    ("torch.distributed.fsdp._fully_shard._fsdp_common", "_from_local_no_grad", "DTensor"),
-)
+WRAP, UNWRAP, REDISTRIBUTED = Conversion
+FSDP = "torch.distributed.fsdp._fully_shard._fsdp_common"
 
 
-def _converters() -> Iterator[tuple[Point, Converter]]:
-    for owner, name, *kinds in _FUNCTIONS:
-        for method, what in zip(("forward", "backward"), kinds, strict=True):
-            # Every known torch has each of them, in one of the two modules.
-            point = Point((API, REDISTRIBUTE), owner, (method,), is_required=True)
-            yield point, Converter(what, name, is_backward=method == "backward")
-    for module, function, name in _PLAIN:
-        yield Point((module,), "", (function,)), Converter(Conversion.WRAP, name)
+def _of_autograd(owner: str, method: str) -> Point:
+    """Return the point of a function of autograd's, which every known torch has in one of two modules."""
+    return Point((API, REDISTRIBUTE), owner, (method,), is_required=True)
+
+
+# What users call is left as it is, where autograd has a function of it: compiled code is guarded on it.
+CONVERTERS = (
+    (_of_autograd("_FromTorchTensor", "forward"), Converter(WRAP, "from_local")),
+    (_of_autograd("_FromTorchTensor", "backward"), Converter(UNWRAP, "from_local", is_backward=True)),
+    (_of_autograd("_ToTorchTensor", "forward"), Converter(UNWRAP, "to_local")),
+    (_of_autograd("_ToTorchTensor", "backward"), Converter(WRAP, "to_local", is_backward=True)),
+    (_of_autograd("Redistribute", "forward"), Converter(REDISTRIBUTED, "redistribute")),
+    (_of_autograd("Redistribute", "backward"), Converter(REDISTRIBUTED, "redistribute", is_backward=True)),
+    (Point((API,), "", ("distribute_tensor",)), Converter(WRAP, "distribute_tensor")),
+    (Point((FSDP,), "", ("_from_local_no_grad",)), Converter(WRAP, "DTensor")),
+)
 
 
 @contextmanager
@@ -320,7 +319,7 @@ def watching_conversions(watcher: Any, of: Collection[Conversion] = tuple(Conver
     Without grad, ``to_local`` hands out the local tensor, which is no call.
     """
     with ExitStack() as hooks:
-        for point, converter in _converters():
+        for point, converter in CONVERTERS:
             if converter.what in of:
                 for owner, name in point.places():
                     wrap = handed_to(partial(watcher.on_conversion, converter))
