@@ -80,7 +80,6 @@ def test_a_claim_is_true_or_false_and_says_why() -> None:
 
 def test_an_entry_has_median_counts_and_ratio() -> None:
     found = compared(dtensor=BASE, plain=times(0.5))
-    assert list(found) == ["dtensor", "plain"]
     assert (found["dtensor"].median_ns, found["plain"].counts) == (1030, COUNTS)
     ratio = found["plain"].ratio_to("dtensor")
     assert ratio is not None

@@ -54,7 +54,7 @@ def watch_script(name: str, arguments: Sequence[str]) -> int:
             f"which would have told its steps apart; in all {calls_text(steps.after)}"
         )
     else:
-        say_on_first_rank(watch.summary())
+        say_on_first_rank(str(watch))
     return status
 
 

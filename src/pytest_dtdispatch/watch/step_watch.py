@@ -11,12 +11,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from typing import Any
 
 from pytest_dtdispatch.budget.measure import take_budget
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
-from pytest_dtdispatch.core.text import escape_controls
+from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.measuring.guard import check_count, refuse_inside
 from pytest_dtdispatch.report.document import Document, View
@@ -29,7 +29,7 @@ from pytest_dtdispatch.watch.text import (
     calls_text,
     disturbed_line,
     document,
-    sayer,
+    say_on_first_rank,
     transfers_text,
 )
 
@@ -131,7 +131,7 @@ def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
     return replace(found, name=f"steps {first:,} to {len(loop):,}")
 
 
-MOST_WARMUP = 10  # steps, where it is not said how many
+MOST_WARMUP = 10  # steps
 NOTED = 3  # steps in which every op is noted
 LOOK_EVERY = 8  # steps: of those that are steady, live objects are counted in so many
 LOOK_NS = 10_000_000  # what it may take to look at a step, before one was timed
@@ -144,10 +144,8 @@ class StepWatch:
     Nothing is cleared or repeated.
 
     Args:
-        print: where lines go: a function of a text, or a file. Where it is not given, the first rank writes
-            to standard error, and other ranks write nothing.
-        warmup: how many steps belong to the warm-up. Where it is not given, those before the first one in
-            which nothing misses, and ten at most.
+        print: takes each line. Where it is not given, the first rank writes to standard error, and other
+            ranks write nothing.
 
     Attributes:
         steps: what the steps did so far.
@@ -165,18 +163,13 @@ class StepWatch:
         0
     """
 
-    def __init__(
-        self,
-        print: Say | TextIO | None = None,  # noqa: A002 (the name says it)
-        warmup: int | None = None,
-    ) -> None:
-        if warmup is not None:
-            check_count("warmup", warmup, 0, "StepWatch")
+    def __init__(self, print: Say | None = None) -> None:  # noqa: A002 (the name says it)
+        if not (print is None or callable(print)):
+            raise WatchError(f"StepWatch(print={shown(print)}): give a function of a text")
         self.steps = LoopSteps()
         self.budgets: list[Budget] = []
         self._budget: Generator[None, None, Budget] | None = None
-        self._say = sayer(print)
-        self._warmup = warmup
+        self._say = print or say_on_first_rank
         self._is_warm = False
         self._thread = threading.current_thread()
         self._growth: Growth | None = None
@@ -195,9 +188,6 @@ class StepWatch:
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
-
-    def __str__(self) -> str:
-        return self.summary()
 
     def step(self) -> None:
         """End a step: call it at the end of each iteration of the loop.
@@ -224,11 +214,7 @@ class StepWatch:
         took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
         counts = step.counts
-        if self._warmup is None:
-            is_warmup = not self._is_warm and counts.misses > 0 and step.number <= MOST_WARMUP
-        else:
-            is_warmup = step.number <= self._warmup
-        if is_warmup:
+        if not self._is_warm and counts.misses and step.number <= MOST_WARMUP:
             self.steps.warmup.add(step)
             if step.number >= NOTED:
                 self._counter.end_notes()
@@ -262,8 +248,8 @@ class StepWatch:
         self._budget = _budget_of(self.steps, steps)
         next(self._budget)
 
-    def summary(self) -> str:
-        """Lay out what the loop did so far, as a table."""
+    def __str__(self) -> str:
+        """Return a table of what the loop did so far."""
         notes = [self._growth.so_far(len(self.steps))] if self._growth else []
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
         return _laid_out(document("StepWatch", self.steps, notes))

@@ -5,28 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from pytest_dtdispatch.core.environment import read_world
-from pytest_dtdispatch.core.text import plural, shown
-from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.steps.events import by_cause
 from pytest_dtdispatch.steps.model import TRANSFERS, StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 
 Say = Callable[[str], object]
-
-
-def sayer(to: Say | TextIO | None) -> Say:
-    """Say where lines go that a user wants there."""
-    if to is None:
-        return say_on_first_rank
-    if callable(to):
-        return to
-    if callable(getattr(to, "write", None)):
-        return lambda line: print(line, file=to, flush=True)
-    raise WatchError(f"StepWatch(print={shown(to)}): neither a function nor a file")
 
 
 def say_on_first_rank(text: str) -> None:
