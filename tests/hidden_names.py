@@ -54,7 +54,7 @@ def test_steps(dtdispatch, device_mesh):
 
 def test_compile(dtdispatch, device_mesh):
     a = made(device_mesh)
-    dtdispatch.compile(lambda x: x + x, a, name="twice")
+    dtdispatch.compile(lambda x: x + x, a, name="twice", backend="eager")
 
 def test_budget(dtdispatch, device_mesh):
     dtdispatch.budget(step_of(device_mesh), steps=1)
@@ -74,7 +74,7 @@ PLUGINS = ("benchmark", "cacheprovider", "xdist", "codspeed", "hypothesispytest"
 FLAGS = (
     *(f"-pno:{plugin}" for plugin in PLUGINS),
     *("-vv", "--assert=plain", "--dtdispatch", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1"),
-    *("-odtdispatch_compile_backend=eager", "--dtdispatch-export=csv:results.csv", "test_it.py"),
+    *("--dtdispatch-export=csv:results.csv", "test_it.py"),
 )
 
 

@@ -326,7 +326,7 @@ class DtDispatch:
         self,
         fn: Callable[..., Any],
         *args: Any,
-        backend: str | Callable[..., Any] | None = None,
+        backend: str | Callable[..., Any] = "inductor",
         dynamic: bool | None = None,
         fullgraph: bool = True,
         name: str | None = None,
@@ -343,8 +343,7 @@ class DtDispatch:
         Args:
             fn: the function, not compiled yet.
             *args: its positional arguments.
-            backend: of torch.compile: a name, or a function that compiles a graph; by default that of marker,
-                flag or ini file, else ``inductor``.
+            backend: of torch.compile: a name, or a function that compiles a graph.
             dynamic: as torch.compile takes it.
             fullgraph: as torch.compile takes it; a graph break then fails the test.
             name: names the rows; by default the function's own name.
@@ -368,7 +367,7 @@ class DtDispatch:
         from pytest_dtdispatch.measuring.guard import check_callable
 
         check_callable("compile", fn, name)
-        compilation = Compilation(fn, args, others, setup, backend or "", dynamic, fullgraph)
+        compilation = Compilation(fn, args, others, setup, backend, dynamic, fullgraph)
         return self._compile(compilation, name)
 
     def _compile(self, compilation: Compilation, name: str | None) -> Compiled:

@@ -28,7 +28,6 @@ from pytest_dtdispatch.core.parsing import (
     read_sizes,
     read_switch,
     read_thresholds,
-    read_word,
 )
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.verdicts import THRESHOLD_STATES, Threshold, thresholds_of
@@ -73,7 +72,6 @@ READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
     read_names: ((["dp", "tp"], ("dp", "tp")),),
     read_globs: (("add*", ("add*",)), (["add*", "mm"], ("add*", "mm")), ((), ())),
     read_backend: (("fake", "fake"),),
-    read_word: ((" aot_eager ", "aot_eager"),),
     read_formats: (
         ("csv:a:b.csv", (Export("csv", Path("a:b.csv")),)),
         ([" html:s.html", "csv:c"], (Export("html", Path("s.html")), Export("csv", Path("c")))),
@@ -137,7 +135,6 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_names, 'a tuple of names, such as ("dp", "tp")', ("dp", ("dp", ""), ("dp", 1), None, 3, {"dp"})),
     (read_names, "a tuple of names that differ", (("dp", "dp"),)),
     (read_globs, 'globs of op names, such as "add*"', ("", [""], ("add*", 1), None, 3)),
-    (read_word, "a name", ("", "  ", 5, None)),
     (read_backend, "one of auto, fake", NO_CHOICES),
     (read_files, "the path of a file", ("a\0b.csv", "", " ", 3, (), None)),
     (read_formats, FORMATS, ("out.csv", "", ("csv:a", 3), (), None)),

@@ -50,7 +50,6 @@ KINDS: dict[str, tuple[str, tuple[Any, ...], Callable[[Any], bool]]] = {
     "seconds": ("1.5", (), lambda read: type(read) is float and 0 < read <= 1e9),
     "switch": ("true", (), lambda read: type(read) is bool),
     "thresholds": ("hit=median:7.5%", (), lambda read: bool(read) and all(map(is_threshold, read))),
-    "word": ("inductor", (), lambda read: isinstance(read, str) and bool(read.strip())),
 }
 
 

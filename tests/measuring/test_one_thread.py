@@ -61,8 +61,8 @@ def sizes(a: Any, sampler: Sampler, one_thread: bool) -> None:
 
 
 def compiled(a: Any, sampler: Sampler, one_thread: bool) -> None:
-    plan = CompilePlan("eager", 1, 2, sampler=sampler, one_thread=one_thread)
-    run_and_measure_compile(Compilation(torch.add, (a, a)), "f", ShardingCaches(), plan)
+    plan = CompilePlan(1, 2, sampler=sampler, one_thread=one_thread)
+    run_and_measure_compile(Compilation(torch.add, (a, a), backend="eager"), "f", ShardingCaches(), plan)
 
 
 @pytest.mark.parametrize(("one_thread", "threads"), [(True, 1), (False, OWN)])

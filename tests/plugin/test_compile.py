@@ -95,18 +95,6 @@ def test_a_compile_has_rows_in_files_and_a_line_of_its_own(pytester: pytest.Pyte
     assert "signature " not in text
 
 
-def test_an_argument_beats_the_marker_and_the_marker_the_ini_file(pytester: pytest.Pytester) -> None:
-    marker = "@pytest.mark.dtdispatch(compile_backend='eager')\n"
-    body = DOUBLE[DOUBLE.index("def test_double") :]
-    marked = body.replace("test_double", "test_marked").replace(', backend="aot_eager"', "")
-    given = body.replace("test_double", "test_given")
-    source = DOUBLE.replace(body, f"{marker}{given}\n{marker}{marked}")
-    ini = "-odtdispatch_compile_backend=aot_eager_decomp_partition"
-    text = text_of(measure_source(pytester, source, *FEW, ini, passed=2))
-    assert "test_it.py::test_given (compiled by aot_eager)" in text
-    assert "test_it.py::test_marked (compiled by eager)" in text
-
-
 def test_without_the_flag_nothing_is_compiled(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(IMPORTS + BREAKS.replace("backend=", "backend='no such backend' or "))
     run(pytester).assert_outcomes(passed=2)

@@ -38,7 +38,6 @@ TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
     "metric": (("counts",), "counts"),
     "profile": (("true",), True),
     "max": (("misses=0", "graph_breaks=1"), {"misses": 0, "graph_breaks": 1}),
-    "compile_backend": (("aot_eager",), "aot_eager"),
     "compile_rounds": (("3",), 3),
     "threshold": (
         ("median:10%", "hit=min:7.5%"),

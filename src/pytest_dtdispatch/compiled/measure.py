@@ -208,8 +208,7 @@ def run_and_measure_compile(
 ) -> Compiled:
     """Call a function for the program, uncompiled, then measure compiles; leave what its own call left."""
     __tracebackhide__ = True
-    backend = compilation.backend or plan.backend
-    compilation = replace(compilation, backend=backend)
+    backend = compilation.backend
     compilerapi.check_backend(backend)
     eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup)
     release = release_of(eager_results)

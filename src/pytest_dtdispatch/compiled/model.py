@@ -24,14 +24,12 @@ class CompilePlan:
     """How much is compiled, and by what, where a test does not say.
 
     Args:
-        backend: of torch.compile.
         rounds: cold compiles, and as many warm ones.
         calls: of the compiled function in each round, and of the uncompiled one.
         sampler: reads each call; where all read alike there are no warm compiles.
         one_thread: compile for, and call in, one intra-op thread.
     """
 
-    backend: str = "inductor"
     rounds: int = 5
     calls: int = 40
     sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
@@ -47,7 +45,7 @@ class Compilation:
         args: of its first call.
         others: arguments of further calls, a tuple each.
         setup: called before each call; what it returns, if anything, are the arguments.
-        backend: of torch.compile: a name, or a function that compiles a graph; empty for the plan's.
+        backend: of torch.compile: a name, or a function that compiles a graph.
         dynamic: as torch.compile takes it.
         fullgraph: as torch.compile takes it.
     """
@@ -56,7 +54,7 @@ class Compilation:
     args: tuple[Any, ...] = ()
     others: Sequence[tuple[Any, ...]] = ()
     setup: Setup | None = None
-    backend: str | Callable[..., Any] = ""
+    backend: str | Callable[..., Any] = "inductor"
     dynamic: bool | None = None
     fullgraph: bool = True
 

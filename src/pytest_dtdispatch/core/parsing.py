@@ -148,11 +148,6 @@ def read_names(value: Any) -> tuple[str, ...]:
     return names
 
 
-def read_word(value: Any) -> str:
-    """Read a name."""
-    return _made("a name", lambda: value.strip() or None if isinstance(value, str) else None)
-
-
 def read_globs(value: Any) -> tuple[str, ...]:
     """Read globs of op names."""
     return _made('globs of op names, such as "add*"', lambda: _names(value))

@@ -308,7 +308,7 @@ class Recorder(api.DtDispatch):
         settings, plan = self._settings, self._plan
         rounds = 1 if self._counts else settings.compile_rounds
         calls = 1 if self._counts else max(1, plan.rounds * plan.repeat // rounds)
-        compiles = CompilePlan(settings.compile_backend, rounds, calls, plan.sampler, plan.one_thread)
+        compiles = CompilePlan(rounds, calls, plan.sampler, plan.one_thread)
         name = self._row_name("compile", compilation.fn, name)
         with self._counted(CompiledFunction.kind, name):
             with self._measuring("compile", name):

@@ -81,22 +81,16 @@ class Settings:
     """What is measured in a test, and where."""
 
     measure: bool = setting(
-        False, "switch", "measure the tests that use the dtdispatch fixture", dest="dtdispatch", ways=FLAG
+        False, "switch", "measure tests that use dtdispatch", dest="dtdispatch", ways=FLAG
     )
     measure_all: bool = setting(
         False, "switch", "measure every test: each is wrapped in a capture", dest="dtdispatch_all", ways=FLAG
     )
-    budget: bool = setting(
-        False, "switch", "say where the time of each test goes that does not use the fixture", ways=FLAG
-    )
+    budget: bool = setting(False, "switch", "show where the time of other tests goes", ways=FLAG)
     rounds: int = setting(20, "count", "proved misses for each signature", "N", ways=EVERY_WAY)
     repeat: int = setting(10, "count", "hits recorded after each miss", "N", ways=EVERY_WAY)
     max_time: float = setting(
-        1.0,
-        "seconds",
-        "seconds after which no round is added to a signature, once five are done",
-        "S",
-        ways=EVERY_WAY,
+        1.0, "seconds", "seconds after which a signature has no sixth or later round", "S", ways=EVERY_WAY
     )
     cold: bool = setting(False, "switch", "add the cold rows", ways=KEYWORD)
     ops: tuple[str, ...] = setting((), "globs", "measure only these ops", "GLOB", ways=EVERY_WAY)
@@ -108,36 +102,22 @@ class Settings:
     nproc: int = setting(1, "ranks", "ranks to start on this machine", "N", ways=FLAG)
     timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S", ways=FLAG)
     rank_stat: str = setting(
-        "median",
-        "choice",
-        "what stands for all ranks in files and gates, of the medians of each",
-        choices=("median", "max"),
+        "median", "choice", "what stands for all ranks, of each rank's median", choices=("median", "max")
     )
-    threads: str = setting(
-        "one",
-        "choice",
-        "intra-op threads that what is timed runs in, or as many as the program set",
-        choices=("one", "program"),
-    )
+    threads: str = setting("one", "choice", "intra-op threads of timed calls", choices=("one", "program"))
     metric: str = setting("time", "metric", "what captures and calls measure", choices=METRICS, ways=FLAG)
     profile: bool = setting(False, "switch", "list the functions that counted instructions went to")
     max: Mapping[str, int] | None = setting(
-        None,
-        "limits",
-        "fail a test where a counted step, or a compiled function, has more of these",
-        "NAME=N,...",
-        choices=LIMITS,
-        ways=EVERY_WAY,
+        None, "limits", "fail a test that has more of these", "NAME=N,...", choices=LIMITS, ways=EVERY_WAY
     )
     # How one function is compiled belongs to its test: the marker says it.
-    compile_backend: str = setting("inductor", "word", "backend of compiles", ways=KEYWORD)
     compile_rounds: int = setting(
         5, "count", "cold compiles of a function, and as many warm ones", "N", ways=KEYWORD
     )
     threshold: tuple[Threshold, ...] | None = setting(
         None,
         "thresholds",
-        "fail where a row is slower by more than this than in the run that --benchmark-compare names",
+        "fail where a row is slower by more than in the run that --benchmark-compare names",
         "[STATE=]FIELD:PERCENT[,strict]",
         dest="dtdispatch_fail",
         ways=EVERY_WAY,
@@ -146,16 +126,11 @@ class Settings:
     expected: tuple[Path, ...] = setting(
         (), "files", "fail where a result is not what this CSV file expects", "FILE", ways=FLAG
     )
-    improved: str = setting(
-        "fail",
-        "choice",
-        "what becomes of a run where a result is better than expected",
-        choices=("fail", "warn"),
-    )
+    improved: str = setting("fail", "choice", "what better than expected does", choices=("fail", "warn"))
     export: tuple[Export, ...] = setting(
         (),
         "exports",
-        "write results in a format; markdown:auto is the summary of a job of GitHub Actions",
+        "write results in a format; markdown:auto is a job's summary on GitHub Actions",
         "FORMAT:FILE",
         choices=EXPORTS,
         ways=FLAG,
