@@ -105,14 +105,13 @@ def _quiet_start() -> Iterator[None]:
 
     Where the first profile is taken is where its library reads how much it is to say.
     """
-    if LOG_LEVEL in os.environ:
-        yield
-        return
-    os.environ[LOG_LEVEL] = SILENT
+    before = os.environ.get(LOG_LEVEL)
+    os.environ.setdefault(LOG_LEVEL, SILENT)
     try:
         yield
     finally:
-        os.environ.pop(LOG_LEVEL, None)
+        if before is None:
+            del os.environ[LOG_LEVEL]
 
 
 def _event(one: Any) -> Event:
