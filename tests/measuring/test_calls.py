@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.tensor import Replicate
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call
-from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
@@ -57,22 +55,6 @@ def test_the_mesh_of_a_call_is_named(shard: Make) -> None:
     caches, plan = ShardingCaches(), Plan(1, 1)
     assert run_and_measure_call(lambda: a + a, (), None, caches, plan)[1] == "4"
     assert run_and_measure_call(lambda: torch.ones(3) + 1, (), None, caches, plan)[1] == ""
-
-
-def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shard: Make) -> None:
-    calls, a = [0], shard(8, 8)
-    others = iter([shard(4 * n, 2) for n in range(1, 200)])
-
-    def now_and_then() -> Any:
-        calls[0] += 1
-        x = next(others) if calls[0] % 7 == 0 else a
-        return x + x
-
-    _, figures = measure(now_and_then)
-    [hits] = [samples for samples in figures.samples if samples.state is State.HIT]
-    refused = {refusal.reason: refusal.count for refusal in hits.refused}
-    assert refused.keys() == {PROPAGATED_AGAIN}
-    assert len(hits.ns) + refused[PROPAGATED_AGAIN] == ROUNDS * REPEAT
 
 
 # What a callable leaves behind
@@ -396,20 +378,6 @@ def test_setup_gives_each_call_fresh_arguments(shard: Make) -> None:
     assert len(made) == len(given) > sum(PROVED.values())
     assert all(one is other for one, other in zip(made, given, strict=True))
     assert counts(figures) == PROVED
-
-
-def test_what_setup_propagates_proves_nothing_of_the_callable(shard: Make) -> None:
-    a, others = shard(8, 8), iter(range(4, 4000, 4))
-
-    def setup() -> None:
-        fresh = shard(next(others), 2)
-        fresh + fresh
-
-    _, figures = measure(lambda: a.redistribute(placements=[Replicate()]), setup=setup)
-    assert counts(figures) == {State.CALL: ROUNDS * REPEAT}
-    _, figures = measure(lambda: a + a, setup=setup)
-    assert counts(figures) == PROVED
-    assert not any(samples.refused for samples in figures.samples)
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["miss", "cold"])

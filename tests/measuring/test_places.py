@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.nn import Linear, Module, Sequential, functional
+from torch.nn import Linear, Sequential, functional
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.measuring.places import ModuleNames, PlaceFinder
 
 pytestmark = pytest.mark.torch
@@ -231,15 +231,6 @@ def test_backward_in_a_thread_of_a_program_is_backward(finder: PlaceFinder) -> N
     assert {phase for *_, phase in found(seen, "sin")} == {"forward"}
 
 
-def test_the_innermost_line_before_the_base_is_taken(finder: PlaceFinder) -> None:
-    def run(step: Callable[[], CodePlace]) -> CodePlace:
-        return step()
-
-    with PlaceFinder(run) as based:
-        place = run(based.here)  # base
-    assert (place.line, place.phase) == (line_of("base"), Phase.FORWARD)
-
-
 def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
     graphs = CompileCounter()
     block = torch.compile(Block(), backend=graphs)
@@ -251,13 +242,6 @@ def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
     finder.__exit__(None, None, None)
     block(x).sum().backward()
     assert graphs.frame_count == 1
-    torch._dynamo.reset()
-
-
-def test_a_compiled_module_has_the_names_that_the_program_gave(finder: PlaceFinder) -> None:
-    net = torch.compile(torch.nn.Sequential(Block()), backend="aot_eager")
-    seen = places_of(lambda: net(torch.rand(4, 4)), finder.here)
-    assert {module for _, module, _ in found(seen, "mm")} <= {"0.inner", "Sequential"}
     torch._dynamo.reset()
 
 
@@ -276,11 +260,3 @@ def test_a_module_has_its_first_full_name_without_wrappers_and_the_outermost_tha
     del net, compiled, added, inner
     gc.collect()
     assert gone() is None, "nothing is kept alive"
-
-
-def test_a_part_that_is_called_alone_keeps_its_name_in_the_whole() -> None:
-    net, names = Sequential(Sequential(Linear(2, 2))), ModuleNames()
-    part: Module = net[0]
-    assert names.known_name([part[0], part]) == "0"  # type: ignore[index]
-    names.name([net])
-    assert names.known_name([part[0], part]) == "0.0"  # type: ignore[index]

@@ -316,14 +316,6 @@ def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
     assert depths == {len(inspect.stack(0)) + take + time_row + op + effect_itself}
 
 
-def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:
-    at_call: list[tuple[int, bool]] = []
-    three = plan(rounds=3, repeat=2)
-    bench.take(three, synchronize=lambda: at_call.append((bench.op.calls, gc.isenabled())))
-    in_round = 1 + WARMUP + 2
-    assert at_call == [(REHEARSAL + number * in_round, gc.isenabled()) for number in range(3)]
-
-
 # The time budget: here each round takes a second
 
 
@@ -447,25 +439,6 @@ def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Benc
     bench.take(plan(rounds=2, repeat=2), local=local)
     assert seen == {False}
     assert gc.isenabled() is before
-
-
-@pytest.mark.usefixtures("gc_as_it_was")
-def test_garbage_is_collected_before_each_miss_and_after_each_block(bench: Bench) -> None:
-    gc.enable()
-    at_call: list[int] = []
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] == 1:
-            at_call.append(bench.op.calls)
-
-    gc.callbacks.append(note)
-    try:
-        bench.take(plan(rounds=2, repeat=2))
-    finally:
-        gc.callbacks.remove(note)
-    misses = [REHEARSAL, REHEARSAL + 13]
-    ends = [REHEARSAL + 1, REHEARSAL + 13, REHEARSAL + 14, REHEARSAL + 26]
-    assert [at for at in dict.fromkeys(at_call) if at] == sorted({*misses, *ends})
 
 
 @pytest.mark.usefixtures("gc_as_it_was")

@@ -16,8 +16,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
-from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.errors import DtDispatchWarning
+from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
 from pytest_dtdispatch.torchapi import hooks
 from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, noticing_propagations
@@ -63,24 +63,6 @@ def warned(body: Callable[[], object], book: TestResults | None = None) -> list[
 
 
 # Captures in several threads
-
-
-@pytest.mark.parametrize(
-    ("opened", "what"), [(capture, "a capture is open"), (StepCounter, "steps are counted")]
-)
-@pytest.mark.parametrize("make", [capture, TimeCaptureMode, StepCounter])
-def test_a_second_thread_is_refused_while_one_measures(
-    opened: Callable[[], Any], what: str, make: Callable[[], Any], shard: Make
-) -> None:
-    def enter() -> None:
-        with make():
-            pass
-
-    with opened():
-        [error] = in_thread(enter)
-    assert isinstance(error, CaptureError)
-    assert str(error).startswith(f"{what} in thread 'MainThread': two threads would measure")
-    assert in_thread(enter) == []
 
 
 @pytest.mark.parametrize("make", [capture, StepCounter])

@@ -45,13 +45,6 @@ def test_what_somebody_else_put_over_the_wrapper_stays() -> None:
     assert owner.answer() == 86
 
 
-def test_a_method_of_a_class_is_wrapped_where_it_is_defined() -> None:
-    method = vars(Owner)["answer"]
-    with wrapped(Owner, "answer", plus(1)):
-        assert Owner().answer() == 43
-    assert vars(Owner)["answer"] is method
-
-
 def test_threads_that_interleave_leave_nothing() -> None:
     owner = Owner()
     answers: set[int] = set()
