@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from pytest_dtdispatch.steps.counter import SPECS
-from pytest_dtdispatch.watch.step_watch import Allowance, Growth
+from pytest_dtdispatch.watch.step_watch import Growth
 
 pytestmark = pytest.mark.torch
 
 
-def found(live: Callable[[int], int], share: float = 1e12) -> tuple[list[str], str]:
+def found(live: Callable[[int], int]) -> tuple[list[str], str]:
     now = 0
-    growth = Growth(0, lambda: Counter({SPECS: live(now)}), Allowance(share))
+    growth = Growth(0, lambda: Counter({SPECS: live(now)}))
     told = []
     for now in range(1, 101):
         if text := growth.look(now):
@@ -36,7 +36,3 @@ def test_what_grows_in_every_step_is_told_of_at_ever_longer_distances() -> None:
 def test_what_grew_once_or_comes_and_goes_does_not_grow() -> None:
     assert found(lambda step: 5 * (step > 3)) == ([], "")
     assert found(lambda step: step % 7) == ([], "")
-
-
-def test_where_there_is_no_time_to_collect_garbage_growth_is_in_the_summary() -> None:
-    assert found(lambda step: 2 * step, 0.0) == ([], "live objects grow: +200 sharding specs since step 0")

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pytest_dtdispatch.budget.measure import take_budget
@@ -34,76 +34,43 @@ from pytest_dtdispatch.watch.text import (
 )
 
 FIRST_LOOK = 8  # steps after the loop became steady; every look is twice as far as the one before
-COLLECTION_NS = 300_000_000  # what it may take, before one was timed
-
-
-@dataclass
-class Allowance:
-    """The time that a watch may take beside what every step costs: a share of the time since it began.
-
-    Args:
-        share: of that time.
-        now_ns: the clock.
-    """
-
-    share: float = 0.01
-    now_ns: Callable[[], int] = time.perf_counter_ns
-
-    def __post_init__(self) -> None:
-        self._began_ns = self.now_ns()
-        self._spent_ns = 0
-
-    def affords(self, cost_ns: int) -> bool:
-        """Tell whether so much may be spent."""
-        return self._spent_ns + cost_ns <= self.share * (self.now_ns() - self._began_ns)
-
-    def spend(self, work: Callable[[], object]) -> int:
-        """Do what takes time; return how long it took."""
-        began = self.now_ns()
-        work()
-        took = self.now_ns() - began
-        self._spent_ns += took
-        return took
 
 
 class Growth:
     """Follow live objects from when a loop became steady.
 
     They grow where the fewest that there were since a look are more than the fewest before it, twice in a
-    row: what comes and goes does not. Garbage is collected only where there are more, and where the time for
-    it is there; nothing is found to grow before that.
+    row: what comes and goes does not. Garbage is collected only where there are more.
 
     Args:
         since: the step in which the loop became steady.
         live: counts live objects, with garbage.
-        allowance: of time for collecting it.
+
+    Attributes:
+        next_look: the step after which they are compared next.
     """
 
-    def __init__(self, since: int, live: Callable[[], Counter[str]], allowance: Allowance) -> None:
-        self.since = since
+    def __init__(self, since: int, live: Callable[[], Counter[str]]) -> None:
+        self.next_look = since + FIRST_LOOK
+        self._since = since
         self._live = live
-        self._allowance = allowance
         self._base = self._last = live()
         self._fewest: Counter[str] | None = None  # since the last look
-        self._next = since + FIRST_LOOK
-        self._cost_ns = COLLECTION_NS
         self._grew_before = False
 
     def look(self, step: int) -> str:
-        """Say what grew, garbage being collected; empty where nothing did, or where it is no time to look."""
+        """Return what grew, garbage being collected; empty where nothing did, or between looks."""
         live = self._live()
         fewest = self._fewest = live if self._fewest is None else live & self._fewest
-        if step < self._next:
+        if step < self.next_look:
             return ""
-        if not fewest - self._last:
-            self._begin_window(step, fewest, grew=False)
-            return ""
-        if not self._allowance.affords(self._cost_ns):
-            return ""
-        self._cost_ns = self._allowance.spend(gc.collect)
-        live, again = self._live(), self._grew_before
-        grew = bool(live - self._last)
-        self._begin_window(step, live & fewest, grew)
+        self.next_look = self._since + 2 * (step - self._since)
+        if fewest - self._last:
+            gc.collect()
+            live = self._live()
+            fewest &= live
+        grew, again = bool(fewest - self._last), self._grew_before
+        self._last, self._fewest, self._grew_before = fewest, None, grew
         return self._text(live) if grew and again else ""
 
     def so_far(self, step: int) -> str:
@@ -111,15 +78,11 @@ class Growth:
         gc.collect()
         live = self._live()
         most = max((live - self._base).values(), default=0)
-        return self._text(live) if 2 * most >= step - self.since else ""
+        return self._text(live) if 2 * most >= step - self._since else ""
 
     def _text(self, live: Counter[str]) -> str:
         grown = ", ".join(f"+{count:,} {name}" for name, count in (live - self._base).items())
-        return f"live objects grow: {grown} since step {self.since}"
-
-    def _begin_window(self, step: int, fewest: Counter[str], grew: bool) -> None:
-        self._last, self._fewest, self._grew_before = fewest, None, grew
-        self._next = self.since + 2 * (step - self.since)
+        return f"live objects grow: {grown} since step {self._since}"
 
 
 def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
@@ -134,7 +97,6 @@ def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
 MOST_WARMUP = 10  # steps
 NOTED = 3  # steps in which every op is noted
 LOOK_EVERY = 8  # steps: of those that are steady, live objects are counted in so many
-LOOK_NS = 10_000_000  # what it may take to look at a step, before one was timed
 
 
 class StepWatch:
@@ -173,14 +135,12 @@ class StepWatch:
         self._is_warm = False
         self._thread = threading.current_thread()
         self._growth: Growth | None = None
-        self._look_ns = LOOK_NS
         refuse_inside("StepWatch()")
         self._counter = counter = LoopCounter()
         counter.__enter__()
         self._finish = weakref.finalize(self, counter.__exit__)
         counter.look()
         counter.begin_notes()
-        self._allowance = Allowance()
         self._began_ns = time.perf_counter_ns()
 
     def __enter__(self) -> StepWatch:
@@ -295,17 +255,17 @@ class StepWatch:
         self._is_warm = True
         self._counter.end_notes()
         if self._growth is None and step.is_steady:
-            self._growth = Growth(step.number, live_objects, self._allowance)
+            self._growth = Growth(step.number, live_objects)
         self._look_on(step.number)
 
     def _look_on(self, number: int) -> None:
         """Choose what is looked at in the next step, and look whether live objects grow."""
-        counter = self._counter
+        counter, growth = self._counter, self._growth
         if counter.is_looking:
             counter.look_away()
-        elif self._budget is None and self._allowance.affords(2 * self._look_ns):
-            self._look_ns = self._allowance.spend(counter.look)
-        if self._growth is not None and (grown := self._growth.look(number)):
+        elif growth and number >= growth.next_look and self._budget is None:
+            counter.look()
+        if growth and (grown := growth.look(number)):
             self._tell(f"step {number}: {grown}")
 
     def _tell(self, line: str) -> None:
