@@ -1,5 +1,7 @@
 """What counts the instructions of this process: callgrind, if it runs under that, or the processor.
 
+Under callgrind it also finds which functions of Python the instructions of a call go to.
+
 Run as a module it says why the processor's counter cannot be used here, or nothing where it can: torch prints
 to the error stream where there is none, and a user need not see that.
 """
@@ -12,10 +14,14 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
+from pytest_dtdispatch.core.measurement import Profile, Share
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.instruction_sampler import check
 from pytest_dtdispatch.measuring.sampler import Meter
@@ -160,6 +166,75 @@ def hardware_meter(counter: Any = None) -> Meter:
     meter = Meter(begin, end)
     check(meter, HARDWARE)
     return meter
+
+
+LISTED = 20
+OUTSIDE = "what is called directly"
+
+
+class CallProfiler:
+    """Profile calls under callgrind."""
+
+    def __init__(self, callgrind: Callgrind) -> None:
+        self._callgrind = callgrind
+        self._cost_of_event = 0
+        costs = self._by_function(lambda: [_nothing() for _ in range(100)])
+        self._cost_of_event = costs[_code_name(_nothing.__code__)] // 100
+
+    def __call__(
+        self, fn: Callable[..., Any], prepare: Callable[[], tuple[Any, ...]], kwargs: dict[str, Any]
+    ) -> Profile:
+        """Make a call once more, and list the functions that most of its instructions go to."""
+        costs = self._by_function(partial(fn, *prepare(), **kwargs))  # no function of Python is added
+        return Profile(greatest(costs), sum(costs.values()))
+
+    def _by_function(self, call: Callable[[], Any]) -> Counter[str]:
+        """Read the meter wherever Python enters or leaves a function, its own part of the count left out."""
+        toggle, total = self._callgrind.toggle, self._callgrind.total
+        costs: Counter[str] = Counter()
+        stack = [OUTSIDE]
+        last = total()
+
+        def on_event(frame: FrameType, event: str, argument: Any) -> None:
+            nonlocal last
+            toggle()
+            costs[stack[-1]] -= self._cost_of_event
+            if event in ("call", "return"):
+                now = total()
+                costs[stack[-1]] += now - last
+                last = now
+                if event == "call":
+                    stack.append(_code_name(frame.f_code))
+                elif len(stack) > 1:
+                    stack.pop()
+            toggle()
+
+        outer = sys.getprofile()
+        sys.setprofile(on_event)
+        try:
+            toggle()
+            result = call()
+            toggle()
+        finally:
+            sys.setprofile(outer)
+        del result
+        return costs
+
+
+def _nothing() -> object:
+    return None
+
+
+def _code_name(code: CodeType) -> str:
+    path = Path(code.co_filename)
+    name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 and later know the class
+    return f"{name} ({'/'.join(path.parts[-2:])}:{code.co_firstlineno})"
+
+
+def greatest(costs: Mapping[str, int]) -> tuple[Share, ...]:
+    """Pick the functions with most instructions, the greatest first."""
+    shares = [Share(function, count) for function, count in costs.items() if count > 0]
+    return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:LISTED])
 
 
 if __name__ == "__main__":

@@ -178,8 +178,7 @@ def find_callgrind() -> tuple[str, str]:
 def _meter(
     config: pytest.Config, choice: Choice, folder: Path, profile: bool
 ) -> tuple[Meter, Profiler | None]:
-    from pytest_dtdispatch.instructions.meters import Callgrind, hardware_meter
-    from pytest_dtdispatch.instructions.profiler import CallProfiler
+    from pytest_dtdispatch.instructions.meters import Callgrind, CallProfiler, hardware_meter
 
     if choice.meter == HARDWARE:
         return hardware_meter(), None
