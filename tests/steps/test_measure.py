@@ -135,7 +135,7 @@ def test_a_step_that_misses_once_is_counted_as_one_miss_with_its_reason(
     assert [one.misses for one in steps.steps] == [1] * 5
     assert steps.misses_per_step == 1
     assert steps.steps[-1].missed[0].reason == reason
-    assert steps.steps[-1].missed[0].asked is FIRST_ASKED
+    assert steps.steps[-1].missed[0].queried is FIRST_ASKED
 
 
 def test_a_scalar_that_goes_from_int_to_float_misses_in_that_step_alone(mesh: DeviceMesh) -> None:
@@ -178,7 +178,7 @@ def test_an_op_of_the_python_cache_misses_and_hits_there(shard: Make) -> None:
     rows, a = itertools.count(8), shard(8, 8)
     steps = count(lambda: (shard(next(rows), 8).argmax(1), a.argmax(1)))
     assert [(one.calls, one.hits, one.misses) for one in steps.steps] == [(2, 1, 1)] * 5
-    assert {miss.asked for miss in steps.missed} == {QueriedCache.PYTHON}
+    assert {miss.queried for miss in steps.missed} == {QueriedCache.PYTHON}
     assert steps.cache_growth["python"] == 5
 
 
@@ -202,7 +202,7 @@ def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
         propagator.propagate_op_sharding_non_cached(schemas[0])
 
     missed = count(step, warmup=1, steps=2).steps[-1].missed
-    assert [miss.asked for miss in missed] == [FIRST_ASKED, QueriedCache.NONE]
+    assert [miss.queried for miss in missed] == [FIRST_ASKED, QueriedCache.NONE]
     assert missed[1].reason.startswith("no cache was asked")
 
 

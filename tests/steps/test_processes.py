@@ -38,7 +38,7 @@ def test_what_a_spawned_process_counts_comes_back(shard: Callable[..., Any], tmp
         {"all_gather": 1},
     )
     [miss], [moved] = found.missed, found.redistributions
-    assert isinstance(miss.asked, QueriedCache)
+    assert isinstance(miss.queried, QueriedCache)
     assert miss.place is not None
     assert moved.place is not None
     assert (miss.place.file, miss.place.phase, moved.place.line) == (

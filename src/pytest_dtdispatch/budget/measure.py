@@ -117,20 +117,20 @@ def take_budget(
     log = PlaceLog()
     located = yield from _follow(log)
     undisturbed: list[int] = []
-    once: list[list[Mark]] = []
-    twice: list[list[Mark]] = []
+    marked_once: list[list[Mark]] = []
+    marked_twice: list[list[Mark]] = []
     timed: list[Node] = []
     blocks = min(BLOCKS, steps)
     for block in range(blocks):
         tell("timing {}: block {} of {}", name, block + 1, blocks)
         count = len(range(block, steps, BLOCKS))
         undisturbed += (yield from _undisturbed(count))[-count:]
-        once += (yield from _marked(count, 1))[-count:]
-        twice += (yield from _marked(count, 2))[-count:]
+        marked_once += (yield from _marked(count, 1))[-count:]
+        marked_twice += (yield from _marked(count, 2))[-count:]
         timed += (yield from _timed(count))[-count:]
         collect()
-    levels = undisturbed, [*map(length_of, once)], [node.length_ns for node in timed]
-    courses, events = _courses(timed, unmarked(once, twice))
+    levels = undisturbed, [*map(length_of, marked_once)], [node.length_ns for node in timed]
+    courses, events = _courses(timed, unmarked(marked_once, marked_twice))
     timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
     return Budget(
         name,

@@ -139,13 +139,13 @@ def _cells(ns: float, budget: Budget, last: str = "-") -> tuple[str, str, str]:
     return us(ns), _percent(ns, budget), last
 
 
-def _mostly(spent: CostShare) -> str:
+def _mostly(share: CostShare) -> str:
     """Name the parts that make most of it; those of redistributions are one."""
     sums: Counter[str] = Counter()
-    for part, ns in spent.parts.items():
+    for part, ns in share.parts.items():
         sums[part.partition(" ")[0]] += round(ns)
-    largest = [(part, ns) for part, ns in sums.most_common(2) if ns >= 0.2 * spent.ns > 0]
-    return ", ".join(f"{part} {ns / spent.ns:.0%}" for part, ns in largest)
+    largest = [(part, ns) for part, ns in sums.most_common(2) if ns >= 0.2 * share.ns > 0]
+    return ", ".join(f"{part} {ns / share.ns:.0%}" for part, ns in largest)
 
 
 KIND = Kind(Budget.kind, document)

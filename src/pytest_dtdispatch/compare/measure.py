@@ -178,7 +178,7 @@ def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
     return turns[::-1] if number % 2 else turns
 
 
-def run_and_measure_variants(asked: Variants, caches: ShardingCaches, plan: Plan) -> Compared:
+def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: Plan) -> Compared:
     """Call each variant for the program, hold results against each other, then measure them in turn."""
     __tracebackhide__ = True
     ran: dict[str, RanCall] = {}
@@ -189,18 +189,18 @@ def run_and_measure_variants(asked: Variants, caches: ShardingCaches, plan: Plan
         wait_for(result)
         return result
 
-    call_variants(asked, call)
+    call_variants(variants, call)
     for one in ran.values():
         one.settle_again()
     figures, counts = _measured(ran, caches, plan)
     compared: list[ComparedVariant] = []
-    for label in asked.functions:
-        own = row_name(asked.name, label)
-        row = Measurement(own, own, asked.name, ran[label].place, Contains.COMPARED, 1, figures[label])
-        variant = ComparedVariant(own, label, asked.name, row, counts.get(label))
+    for label in variants.functions:
+        own = row_name(variants.name, label)
+        row = Measurement(own, own, variants.name, ran[label].place, Contains.COMPARED, 1, figures[label])
+        variant = ComparedVariant(own, label, variants.name, row, counts.get(label))
         to_first = ratio_of(variant, compared[0]) if compared else None
         compared.append(replace(variant, to_first=to_first))
-    return Compared(asked.name, tuple(asked.functions), tuple(compared))
+    return Compared(variants.name, tuple(variants.functions), tuple(compared))
 
 
 def _measured(

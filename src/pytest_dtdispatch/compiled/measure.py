@@ -101,8 +101,8 @@ class CompileRounds:
             notes = (f"repeating it raised {first_line(error)}",)
         hits, misses = self._warm_look_ups
         if not hits and self._recorder.recorded(State.COMPILE_WARM):
-            asked = f"{misses} look-ups found nothing" if misses else "none was asked"
-            notes = (f"compile-warm: no cache of compiled code answered: {asked}", *notes)
+            look_ups = f"{misses} look-ups found nothing" if misses else "none was asked"
+            notes = (f"compile-warm: no cache of compiled code answered: {look_ups}", *notes)
         return Figures(self._rounds, samples_of(self._recorder), notes)
 
     def _take_round(self) -> None:

@@ -94,8 +94,8 @@ def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> It
 
 
 def _samples(measurement: Measurement) -> str:
-    taken = (measurement.of(state) for state in (State.COMPILE_COLD, State.COMPILE_WARM, State.CALL))
-    return "+".join(str(len(samples.values) if samples else 0) for samples in taken)
+    states = (measurement.of(state) for state in (State.COMPILE_COLD, State.COMPILE_WARM, State.CALL))
+    return "+".join(str(len(samples.values) if samples else 0) for samples in states)
 
 
 def _notes(function: CompiledFunction, view: View) -> Iterator[str]:

@@ -58,15 +58,15 @@ class ThreadState(threading.local):
     """
 
     depth = 0  # propagations that are running: one may need others
-    asking: Any = None  # times the outermost of them
-    asked = QueriedCache.NONE
+    outermost: Any = None  # times the outermost of them
+    queried = QueriedCache.NONE
     python_entries = 0
     clears = 0
 
     def __init__(self, keys: Iterator[int], caches: ShardingCaches) -> None:
         self.key = next(keys)  # the system gives the number of a dead thread to a new one
         self._caches = caches
-        self._lap = self._told = 0
+        self._lap = self._other_calls = 0
         # Hits and misses of the native cache: before the step, and when they were last read.
         self._before = self._stats = (0, 0)
 
@@ -80,17 +80,17 @@ class ThreadState(threading.local):
         hits, misses = self._caches.native_stats()
         return hits - self._before[0], misses - self._before[1]
 
-    def tell(self, lap: int) -> CallPlace:
-        """Tell of a call that was no hit of the native cache; return where it was made."""
+    def note_call(self, lap: int) -> CallPlace:
+        """Note a call that was no hit of the native cache; return where it was made."""
         self._enter(lap)
-        self._told += 1
+        self._other_calls += 1
         return self.last_call(lap)
 
     def last_call(self, lap: int) -> CallPlace:
         """Return where the latest call was made."""
         self._enter(lap)
         self._stats = self._caches.native_stats()
-        return CallPlace(self.key, self._stats[0] - self._before[0] + self._told - 1, self.clears)
+        return CallPlace(self.key, self._stats[0] - self._before[0] + self._other_calls - 1, self.clears)
 
     def cleared(self) -> None:
         """Note that the native cache is about to be cleared, and what it counts with it."""
@@ -100,7 +100,7 @@ class ThreadState(threading.local):
 
     def _enter(self, lap: int) -> None:
         if lap != self._lap:
-            self._lap, self._told, self._before = lap, 0, self._stats
+            self._lap, self._other_calls, self._before = lap, 0, self._stats
 
 
 SPECS, DTENSORS = "sharding specs", "DTensors"
@@ -226,7 +226,7 @@ class _Propagated(NamedTuple):
     """A call that propagated."""
 
     schema: Any  # holds specs: it must not outlive the lap, at whose end live specs are counted
-    asked: QueriedCache
+    queried: QueriedCache
     error: str
     at: CallPlace
     place: CodePlace
@@ -269,14 +269,14 @@ class StepCounter:
     def __exit__(self, *exception: Any) -> None:
         self._open.close()
 
-    def _put_in(self, held: ExitStack) -> None:
+    def _put_in(self, stack: ExitStack) -> None:
         """Put everything in place that counting needs."""
         if gc.get_freeze_count() < LEAST_FROZEN:  # what the program froze itself stays frozen
             gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
-            held.callback(gc.unfreeze)
-        held.enter_context(self._places)
-        held.enter_context(watching_ops(self))
-        held.enter_context(watching_transfers(self._transfers))
+            stack.callback(gc.unfreeze)
+        stack.enter_context(self._places)
+        stack.enter_context(watching_ops(self))
+        stack.enter_context(watching_transfers(self._transfers))
 
     def note(self, call: OpCall) -> Any:
         """Make a call, and note it with its place, so that later misses and backwards know it."""
@@ -307,7 +307,7 @@ class StepCounter:
         native_hits, native_misses = self._thread.native()
         propagated = [entry for entry in self._log if isinstance(entry, _Propagated)]
         self._check(native_misses, propagated)
-        native_entries = sum(one.asked is QueriedCache.NATIVE and not one.error for one in propagated)
+        native_entries = sum(one.queried is QueriedCache.NATIVE and not one.error for one in propagated)
         events = tuple(self._explained())
         self._log.clear()
         return StepCounts(
@@ -328,12 +328,12 @@ class StepCounter:
 
     def on_native_miss(self, slow_path: Function, *args: Any) -> Any:
         """Note which cache was asked; what propagates is told of inside."""
-        with patch.object(self._thread, "asked", QueriedCache.NATIVE):
+        with patch.object(self._thread, "queried", QueriedCache.NATIVE):
             return slow_path(*args)
 
     def on_propagation(self, propagate: Function, schema: Any) -> Any:
         """Count a propagation for which the Python cache was not asked."""
-        return self._asking(propagate, schema, self._thread.asked, lambda: True)
+        return self._asking(propagate, schema, self._thread.queried, lambda: True)
 
     def on_python_cache(self, cache: Any, schema: Any) -> Any:
         """Count a hit or a miss of the Python cache."""
@@ -349,7 +349,7 @@ class StepCounter:
     def on_tensor_meta(self, infer: Function, schema: Any) -> Any:
         """Show a profiler that an op propagates: as the Python cache is asked, that is not known yet."""
         if self._thread.depth == 1:
-            self._thread.asking.show()
+            self._thread.outermost.show()
         return infer(schema)
 
     def on_custom_handler(self, handler: Function, *args: Any, **kwargs: Any) -> Any:
@@ -358,7 +358,7 @@ class StepCounter:
         result = handler(*args, **kwargs)
         if self._thread.last_call(self._lap) == before:
             self._unpropagated += 1
-            self._thread.tell(self._lap)
+            self._thread.note_call(self._lap)
         return result
 
     def on_native_clear(self, clear: Function) -> None:
@@ -367,12 +367,12 @@ class StepCounter:
         clear()
 
     def _asking(
-        self, ask: Function, schema: Any, asked: QueriedCache, has_propagated: Callable[[], bool]
+        self, ask: Function, schema: Any, queried: QueriedCache, has_propagated: Callable[[], bool]
     ) -> Any:
         thread, error = self._thread, ""
         profiled = ProfilerRange("miss", partial(_signature_text, schema))
         if not thread.depth:
-            thread.asking = profiled
+            thread.outermost = profiled
         thread.depth += 1
         try:
             return ask(schema)
@@ -383,17 +383,17 @@ class StepCounter:
             thread.depth -= 1
             profiled.end()
             if not thread.depth:
-                thread.asking = None  # it holds specs
+                thread.outermost = None  # it holds specs
             if not thread.depth:
-                at = thread.tell(self._lap)
+                at = thread.note_call(self._lap)
                 if has_propagated():
-                    self._log.append(_Propagated(schema, asked, error, at, self._places.here()))
+                    self._log.append(_Propagated(schema, queried, error, at, self._places.here()))
                 else:
                     self._python_hits += 1
 
     def _check(self, native_misses: int, propagated: Sequence[_Propagated]) -> None:
         """Compare what was seen with torch's own counter, which belongs to this thread."""
-        seen = sum(one.asked is QueriedCache.NATIVE and one.at.thread == self._home for one in propagated)
+        seen = sum(one.queried is QueriedCache.NATIVE and one.at.thread == self._home for one in propagated)
         if seen != native_misses:
             warnings.warn(
                 f"misses of the native cache: {seen} were seen, and torch counts {native_misses}: "
@@ -418,7 +418,7 @@ class StepCounter:
     def _miss(self, one: _Propagated, called: Called) -> Miss:
         if one.error:
             reason = Reason(f"propagation raised {one.error}, and that is not kept")
-        elif one.asked is QueriedCache.NONE:
+        elif one.queried is QueriedCache.NONE:
             reason = Reason(
                 "no cache was asked: the program is being traced, or a mode makes torch pass them by"
             )
@@ -427,7 +427,7 @@ class StepCounter:
         return Miss(
             signature=_signature_text(one.schema),
             reason=reason.text,
-            asked=one.asked,
+            queried=one.queried,
             cause=reason.without_values or reason.text,
             call=one.at.call,
             elsewhere=one.at.thread != self._home,
@@ -472,11 +472,11 @@ class LoopCounter(StepCounter):
         self._notes: CallNotes | None = None
         self.is_looking = False
 
-    def _put_in(self, held: ExitStack) -> None:
-        held.enter_context(self._places)
-        held.enter_context(watching_ops(self))
-        held.callback(self.look_away)
-        held.callback(self.end_notes)
+    def _put_in(self, stack: ExitStack) -> None:
+        stack.enter_context(self._places)
+        stack.enter_context(watching_ops(self))
+        stack.callback(self.look_away)
+        stack.callback(self.end_notes)
 
     def lap(self) -> StepCounts:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""

@@ -51,7 +51,7 @@ class Miss(StepEvent):
     Args:
         signature: the call.
         reason: what in it was not seen before, or why no cache could answer.
-        asked: the cache that was asked.
+        queried: the cache that was asked.
         cause: the reason without the values that may differ from step to step.
         call: how many calls its thread made before it in the step.
         elsewhere: whether it was made in another thread than the one that runs the step.
@@ -62,7 +62,7 @@ class Miss(StepEvent):
     common = ("op", "call", "elsewhere", "cause")
     signature: str
     reason: str
-    asked: QueriedCache
+    queried: QueriedCache
     cause: str = field(default="", compare=False)
     call: int = field(default=0, compare=False)
     elsewhere: bool = False
