@@ -28,15 +28,10 @@ def mann_whitney(base: Sequence[float], head: Sequence[float]) -> float:
     Returns:
         Above 0, at most 1.
 
-    Raises:
-        ValueError: no samples.
-
     Example:
         >>> mann_whitney([1, 2, 3], [4, 5, 6])
         0.05
     """
-    if not base or not head:
-        raise ValueError("a rank sum needs at least one sample of each")
     ranks = doubled_midranks([*base, *head])
     found = sum(ranks[len(base) :])
     if len(ranks) > MOST_EXACT:
@@ -60,9 +55,6 @@ def hodges_lehmann(base: Sequence[float], head: Sequence[float]) -> float:
 
     Returns:
         The shift, in that unit.
-
-    Raises:
-        ValueError: no samples.
 
     Example:
         >>> hodges_lehmann([1, 2, 3], [11, 12, 300])
@@ -90,15 +82,10 @@ def shift_interval(
     Returns:
         Both ends, in that unit.
 
-    Raises:
-        ValueError: no samples, or a confidence out of its range.
-
     Example:
         >>> shift_interval([1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
         (7, 13)
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"a confidence lies between 0 and 1, not at {confidence}")
     ordered = sorted(_differences(base, head))
     k = _least_place(len(base), len(head), (1 - confidence) / 2)
     if k < 1:
@@ -129,19 +116,12 @@ def smallest_detectable(
     Returns:
         A slow-down in percent; infinite where so few samples can never give such a p.
 
-    Raises:
-        ValueError: no samples, a sample of 0 or less, or a number out of its range.
-
     Example:
         >>> round(smallest_detectable([10.0, 10.1, 10.2, 10.3, 10.4], [10.0, 10.1, 10.2, 10.3, 10.4]), 1)
         2.0
         >>> smallest_detectable([10.0] * 5, [10.0] * 5, floor=0.075)
         7.5
     """
-    if floor < 0 or not 0 < alpha < 0.5:
-        raise ValueError(f"floor is at least 0 and alpha between 0 and 0.5, not {floor} and {alpha}")
-    if any(value <= 0 for value in (*base, *head)):
-        raise ValueError("samples are above 0")
     logs = [math.log(value) for value in base], [math.log(value) for value in head]
     low, _ = shift_interval(*logs, confidence=1 - 2 * alpha)
     return 100 * max(floor, math.expm1(hodges_lehmann(*logs) - low))
@@ -162,16 +142,10 @@ def hochberg(p_values: Sequence[float]) -> list[float]:
     Returns:
         The adjusted values, in the order given: none is above that of Holm's own procedure.
 
-    Raises:
-        ValueError: a value out of its range.
-
     Example:
         >>> hochberg([0.25, 0.125]), hochberg([0.25, 0.25])
         ([0.25, 0.25], [0.25, 0.25])
     """
-    for p in p_values:
-        if not 0 <= p <= 1:
-            raise ValueError(f"a p value lies between 0 and 1, not at {p}")
     adjusted = [0.0] * len(p_values)
     least = 1.0
     for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: -p_values[i])):
@@ -248,9 +222,7 @@ def mann_whitney_counts(base: int, head: int) -> tuple[int, ...]:
 
 
 def _differences(base: Sequence[float], head: Sequence[float]) -> list[float]:
-    """Give every difference ``head - base``."""
-    if not base or not head:
-        raise ValueError("a shift needs at least one sample of each")
+    """Return every difference ``head - base``."""
     return [h - b for h in head for b in base]
 
 
