@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_dtdispatch.core.measurement import (
@@ -14,9 +16,8 @@ from pytest_dtdispatch.core.measurement import (
     State,
 )
 from pytest_dtdispatch.core.results import TestResults, Unseen
-from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.report.document import Tone, View, plain
-from pytest_dtdispatch.report.notes import caveats, explained_lines, mark, noise, proved
+from pytest_dtdispatch.report.document import Tone, plain
+from pytest_dtdispatch.report.notes import caveats, explained, mark, noise, proved
 from tests.rendered import lines_of
 
 QUIET = Samples(State.MISS, (1_000,) * 20)
@@ -73,71 +74,13 @@ def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
     assert lines_of(caveats([TestResults()])) == []
 
 
-# What rows explain
-
-
-def signature(op: str) -> Signature:
-    return Signature(op, ("f32[8]R",), (4,), "cpu")
-
-
-def results(*, figures: dict[str, tuple[int, Samples]], once: dict[str, tuple[int, ...]]) -> TestResults:
-    """Make results: of calls with figures how many and what was measured, of others what each took."""
-    book = TestResults("t.py::test_a")
-    for op, (calls, samples) in figures.items():
-        book.enter(signature(op), Figures(1, (samples,)))
-        for _ in range(calls - 1):
-            book.count(signature(op))
-    for op, each in once.items():
-        book.enter(signature(op), Figures(notes=("runs once",)))
-        for ns in each:
-            book.note_in_place(signature(op), ns)
-    return book
-
-
-def hits(ns: int) -> Samples:
-    return Samples(State.HIT, (ns,) * 20)
-
-
-def lines(*books: TestResults, view: View | None = None) -> list[str]:
-    found = {f"t.py::test_{number}": book for number, book in enumerate(books)}
-    return [plain(line.spans) for line in explained_lines(found, view or View())]
-
-
-@pytest.mark.parametrize(
-    ("figures", "once", "said"),
-    [
-        ({"add": (3, hits(7)), "mm": (1, hits(9))}, {}, f"100 % of the dispatch time, 4 of 4 {SEEN}"),
-        (  # a call without a figure counts as the quickest of its signature
-            {"add": (9, hits(10_000))},
-            {"set_": (500_000, 5_000)},
-            f"at least 90.0 % of the dispatch time, 9 of 11 {SEEN}; without a figure: set_ (2x)",
-        ),
-        (  # what never hits counts as a miss
-            {"glu": (1, Samples(State.MISS, (300_000,) * 8))},
-            {"set_": (100_000,)},
-            f"at least 75.0 % of the dispatch time, 1 of 2 {SEEN}; without a figure: set_ (1x)",
-        ),
-        ({"add": (1, COUNTED)}, {"set_": (5_000,)}, f"1 of 2 {SEEN}; without a figure: set_ (1x)"),
-        ({"add": (1, COUNTED)}, {}, f"1 of 1 {SEEN}"),
-    ],
-)
-def test_what_share_of_the_calls_and_of_their_time_rows_explain(
-    figures: dict[str, tuple[int, Samples]], once: dict[str, tuple[int, ...]], said: str
-) -> None:
-    assert lines(results(figures=figures, once=once)) == [f"rows explain {said}"]
-
-
-def test_each_test_with_something_unexplained_has_a_line() -> None:
-    whole = results(figures={"add": (3, hits(7_000))}, once={})
-    part = results(figures={"add": (3, hits(10_000))}, once=dict.fromkeys("abcd", (2500,)))
-    assert lines(whole, part) == [
-        f"rows explain at least 75.0 % of the dispatch time, 3 of 7 {SEEN} in t.py::test_1; "
-        "without a figure: a (1x), b (1x), c (1x) and 1 op more"
-    ]
-    assert len(lines(*[part] * 9)) == 6, "five, and how many more"
-    assert len(lines(*[part] * 9, view=View(verbose=True))) == 9
-    whole.calls_passed_over = 40
-    assert lines(whole)[0].endswith("; 40 others were not asked for")
-    call = TestResults("t.py::test_a")
-    call.enter_call("step", "4", Figures(1, (CALLS,)))
-    assert lines(call) == []
+def test_calls_of_rows_without_a_figure_are_counted_and_named_by_their_op() -> None:
+    call = replace(measured(CALLS), contains=Contains.END_TO_END)
+    assert not [*explained([call])]
+    rows = [replace(measured(QUIET), calls=3), replace(measured(CALLS), calls=2), measured(COUNTED), call]
+    assert [plain(line.spans) for line in explained(rows)] == [f"rows explain 6 of 6 {SEEN}"]
+    rows += [replace(measured(), op=op, calls=2) for op in "abcd"] + [replace(measured(REFUSED), op="a")]
+    [line] = explained(rows)
+    assert plain(line.spans) == (
+        f"rows explain 6 of 15 {SEEN}; without a figure: a (3x), b (2x), c (2x) and 1 op more"
+    )

@@ -57,7 +57,6 @@ LIVE = ReportedRun(
     documents={"budget": BUDGET},
     numbers=(MetricValue("t.py::test_a::step", "collectives", 3),),
     gates=(ReportedGate("base.json", (INFINITE,), False, Document((one_line(Span("ok", Tone.GOOD)),))),),
-    explained=Document((one_line("all of it"),)),
     notices=Document((one_line("one thing"),)),
 )
 

@@ -175,26 +175,6 @@ class Unseen:
         return Unseen(self.threads + other.threads, self.ops + other.ops, processes, modes)
 
 
-@dataclass(frozen=True)
-class InPlace:
-    """Calls of a signature that has no figure, as the program made them.
-
-    Args:
-        op: of the signature.
-        calls: how many.
-        least_ns: how long the quickest of them took, in nanoseconds.
-    """
-
-    op: str
-    calls: int
-    least_ns: int
-
-    @property
-    def ns(self) -> int:
-        """What all of them take, if each is as quick as the quickest."""
-        return self.calls * self.least_ns
-
-
 @dataclass(eq=False, repr=False)
 class TestResults:
     """Everything that was found in one test.
@@ -228,7 +208,6 @@ class TestResults:
     untold: list[GateError] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)
     uncounted: set[tuple[str, str]] = field(default_factory=set)
-    _in_place: dict[Signature, InPlace] = field(default_factory=dict)
     _calls: dict[Signature, int] = field(default_factory=dict)
     _figures: dict[Signature, Figures] = field(default_factory=dict)
     _found: dict[str, dict[str, Finding]] = field(default_factory=dict)
@@ -249,19 +228,6 @@ class TestResults:
         """Enter a new signature with what its first call gave."""
         self._calls[signature] = 1
         self._figures[signature] = figures
-
-    def explains(self, signature: Signature) -> bool:
-        """Tell whether there is a figure of a signature that was entered."""
-        return has_figure(self._figures[signature])
-
-    def note_in_place(self, signature: Signature, ns: int) -> None:
-        """Note a call of a signature that has no figure, and how long it took."""
-        before = self._in_place.get(signature, InPlace(signature.op, 0, ns))
-        self._in_place[signature] = InPlace(signature.op, before.calls + 1, min(before.least_ns, ns))
-
-    def in_place(self) -> tuple[InPlace, ...]:
-        """Every signature that was called and has no figure."""
-        return tuple(self._in_place.values())
 
     def enter_call(self, name: str, mesh: str, figures: Figures) -> None:
         """Enter a named call that was made on a mesh, ``2x4``, or on none known."""
@@ -339,11 +305,6 @@ class TestResults:
     ) -> TestResults:
         """Give the same results with rows, numbers and verdicts that stand for those of all ranks."""
         return replace(self, _merged=tuple(rows), _numbers=numbers, verdicts=[*verdicts])
-
-
-def has_figure(figures: Figures) -> bool:
-    """Tell whether it is known what a call takes, on a miss or later."""
-    return any(one.values and one.state in (State.MISS, State.HIT, State.CALL) for one in figures.samples)
 
 
 def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]:

@@ -6,7 +6,6 @@ import math
 import statistics
 import sys
 import threading
-import time
 import warnings
 from abc import abstractmethod
 from collections import Counter, defaultdict
@@ -299,10 +298,7 @@ class SignatureCapture(DispatchCapture):
         __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
         if self._results.count(signature):
-            began = time.perf_counter_ns()
-            result = call.run()
-            self._note_in_place(signature, time.perf_counter_ns() - began)
-            return result
+            return call.run()
         self._begin(signature)
         result, ran = run_op(call)
         self._enter(signature, ran, self._caches)
@@ -336,7 +332,6 @@ class SignatureCapture(DispatchCapture):
             return result
         signature = call.signature(result)
         if self._results.count(signature):
-            self._note_in_place(signature, ran.took_ns)
             return result
         self._begin(signature)
         ran.settle()
@@ -353,13 +348,7 @@ class SignatureCapture(DispatchCapture):
     def _enter(self, signature: Signature, ran: RanCall, caches: ShardingCaches) -> None:
         """Measure a new signature."""
         self._results.enter(signature, ran.measure(caches, self._plan))
-        self._note_in_place(signature, ran.took_ns)
         self._results.is_simulated |= is_local_mode_open()
-
-    def _note_in_place(self, signature: Signature, took_ns: int) -> None:
-        """Note how long the program's own call took, where no row of figures explains it."""
-        if not self._results.explains(signature):
-            self._results.note_in_place(signature, took_ns)
 
 
 def _median_us(ns: Sequence[int]) -> float:

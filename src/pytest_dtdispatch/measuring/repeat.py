@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -190,7 +189,6 @@ class RanCall:
         replay: puts back what the call changes.
         subject: what is repeated.
         why_not_repeatable: why the call runs once; empty where it can be repeated.
-        took_ns: how long the program's own call of an op or a conversion took.
         look: repeats an op, or a conversion, to see what it comes down to; None of a whole callable.
         place: where a whole callable ran: the mesh of its first op.
         is_compiled: whether it entered compiled code.
@@ -200,7 +198,6 @@ class RanCall:
     replay: Replay
     subject: Subject
     why_not_repeatable: str = ""
-    took_ns: int = 0
     look: Callable[[Signals], Found] | None = None
     place: str = ""
     is_compiled: bool = False
@@ -263,15 +260,12 @@ def repeat_under(mode: UnnoticedMode, subject: Subject, args: tuple[Any, ...], s
             signals.is_open = False
 
 
-def _made(
-    replay: Replay, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, int]:
-    """Make the program's own call; return its result, and how long it took."""
+def _made(replay: Replay, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make the program's own call, and return its result."""
     __tracebackhide__ = True  # what the program's call raises is the program's
     with replay.watching_masks():
-        began = time.perf_counter_ns()
         try:
-            return fn(*args, **kwargs), time.perf_counter_ns() - began
+            return fn(*args, **kwargs)
         except BaseException:
             replay.forget()  # a traceback that lives on must not hold what was saved
             raise
@@ -288,10 +282,10 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
         replay = Replay(call.leaves())
         for tensor in () if why_not else call.written():
             replay.save(tensor)
-    result, took_ns = _made(replay, call.func, call.args, call.kwargs)
+    result = _made(replay, call.func, call.args, call.kwargs)
     why_not = why_not or refusal_of(replay.settle)
     subject = _subject_of_op(call, replay)
-    return result, RanCall(replay, subject, why_not, took_ns, partial(_look_at_op, call, subject, replay))
+    return result, RanCall(replay, subject, why_not, partial(_look_at_op, call, subject, replay))
 
 
 def _subject_of_op(call: OpCall, replay: Replay) -> Subject:
@@ -335,16 +329,14 @@ def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
         replay = Replay(leaves_of(call.args, call.kwargs))
         if call.tensor is not None:
             replay.note_version(call.tensor)  # it stands above autograd, which counts versions
-    result, took_ns = _made(replay, call.function, call.args, call.kwargs)
+    result = _made(replay, call.function, call.args, call.kwargs)
 
     def prepare() -> tuple[Any, ...]:
         replay.rewind_op()
         return call.again()
 
     subject = Subject(call.function, prepare, call.kwargs)
-    return result, RanCall(
-        replay, subject, took_ns=took_ns, look=partial(_look_at_conversion, subject, result)
-    )
+    return result, RanCall(replay, subject, look=partial(_look_at_conversion, subject, result))
 
 
 def _look_at_conversion(subject: Subject, result: Any, signals: Signals) -> Found:
@@ -446,7 +438,7 @@ def run_call(
         replay = Replay(tree_leaves(args), Storages())
     first_args = given_arguments(args, setup)
     with WriteWatch(replay, replay.save) as watch:
-        result, _ = _made(replay, fn, first_args, {})
+        result = _made(replay, fn, first_args, {})
 
     def prepare() -> tuple[Any, ...]:
         replay.rewind()

@@ -29,7 +29,7 @@ from pytest_dtdispatch.plugin.recorder import told_of
 from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line, paragraph
-from pytest_dtdispatch.report.notes import caveats, explained_lines, noise
+from pytest_dtdispatch.report.notes import caveats, noise
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
 from pytest_dtdispatch.report.terminal import document_lines, legend_text, page_width
@@ -217,7 +217,6 @@ class Session(PluginObject):
             },
             numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
             gates=self.gates.reported,
-            explained=Document(tuple(explained_lines(found, view))),
             traces=tuple(trace for results in found.values() for trace in results.traces),
             notices=Document(tuple(block for notice in notices for block in notice.blocks)),
         )
@@ -263,10 +262,7 @@ class Session(PluginObject):
             )
         else:
             shown = self._tables(view)
-            for name, document in shown.items():
-                yield document
-                if name == MEASURED.name:
-                    yield Document(tuple(explained_lines(self.results, view)))
+            yield from shown.values()
             if verbosity >= 0:
                 yield self._legends(shown.values(), view, width)
             yield notice(*unmatched)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_dtdispatch.core.measurement import NOISY, TIME, Contains, Measurement, State
-from pytest_dtdispatch.core.results import InPlace, TestResults, Unseen, has_figure
+from pytest_dtdispatch.core.measurement import NOISY, Contains, Measurement, State
+from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
     Document,
@@ -15,7 +14,6 @@ from pytest_dtdispatch.report.document import (
     Paragraph,
     Span,
     Tone,
-    View,
     Wrap,
     one_line,
     paragraph,
@@ -97,64 +95,19 @@ def _unseen_lines(tests: list[Unseen]) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True)
-class Explained:
-    """Calls of a test that were asked for, and that captures saw.
-
-    Args:
-        calls: those of rows with a figure.
-        all_calls: those of signatures without one, too.
-        least_share: the least part of the time that rows make: calls x hit, or x miss where nothing hits. A
-            call without a figure takes longer than a figure would say. None where no time was taken.
-        others: signatures without a figure.
-    """
-
-    calls: int
-    all_calls: int
-    least_share: float | None
-    others: Sequence[InPlace]
-
-
-def explained(results: TestResults) -> Explained:
-    """Look what of a test is explained."""
-    rows = [
-        row for row in results.measurements() if row.contains is Contains.DISPATCH and has_figure(row.figures)
-    ]
-    others, calls = results.in_place(), sum(row.calls for row in rows)
-    ns = sum(row.calls * (row.steady_ns or row.figure(State.MISS) or 0.0) for row in rows)
-    whole_ns = ns + sum(other.ns for other in others)
-    are_times = all(samples.unit == TIME for row in rows for samples in row.recorded())
-    share = ns / whole_ns if are_times and whole_ns else None
-    return Explained(calls, calls + sum(other.calls for other in others), share, others)
-
-
-def explained_lines(found: Mapping[str, TestResults], view: View) -> Iterator[Paragraph]:
-    """Say of all tests together that everything is explained, else of each test what is not."""
-    seen = {test: each for test, results in found.items() if (each := explained(results)).all_calls}
-    passed_over = sum(results.calls_passed_over for results in found.values())
-    rest = f"; {passed_over:,} others were not asked for" * bool(passed_over)
-    if seen and not any(each.others for each in seen.values()):
-        calls = sum(each.calls for each in seen.values())
-        are_times = all(each.least_share is not None for each in seen.values())
-        share = " 100 % of the dispatch time," * are_times
-        yield _explained_line(f"rows explain{share} {calls:,} of {calls:,} calls that captures saw{rest}")
-        return
-    lines = [_part(each, f" in {test}" * (len(seen) > 1)) for test, each in seen.items() if each.others]
-    yield from (_explained_line(f"{text}{rest * (n == 0)}") for n, text in enumerate(view.listed(lines)))
-
-
-def _part(one: Explained, test: str) -> str:
-    least = one.least_share
-    share = "" if least is None else f" at least {100 * least:.1f} % of the dispatch time,"
-    calls: Counter[str] = Counter()
-    for other in one.others:
-        calls[other.op] += other.calls
-    ops = ", ".join(f"{op} ({count:,}x)" for op, count in calls.most_common(MOST_OPS))
-    left_out = len(calls) - MOST_OPS
-    more = f" and {plural(left_out, 'op')} more" * (left_out > 0)
-    seen = f"{one.calls:,} of {one.all_calls:,} calls that captures saw{test}"
-    return f"rows explain{share} {seen}; without a figure: {ops}{more}"
-
-
-def _explained_line(text: str) -> Paragraph:
-    return paragraph(text, indent=1, hanging=1, wrap=Wrap.SPACES)
+def explained(everything: Sequence[Measurement]) -> Iterator[Paragraph]:
+    """Write how many calls the rows explain, of those that captures saw, and which ops have no figure."""
+    seen = [row for row in everything if row.contains is Contains.DISPATCH]
+    without: Counter[str] = Counter()
+    for row in seen:
+        if row.steady is None and row.of(State.MISS) is None:
+            without[row.op] += row.calls
+    calls = sum(row.calls for row in seen)
+    text = f"rows explain {calls - without.total():,} of {calls:,} calls that captures saw"
+    if without:
+        ops = ", ".join(f"{op} ({count:,}x)" for op, count in without.most_common(MOST_OPS))
+        left_out = len(without) - MOST_OPS
+        more = f" and {plural(left_out, 'op')} more" * (left_out > 0)
+        text += f"; without a figure: {ops}{more}"
+    if seen:
+        yield paragraph(text, indent=1, hanging=1, wrap=Wrap.SPACES)

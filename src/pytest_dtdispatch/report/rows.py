@@ -33,7 +33,7 @@ from pytest_dtdispatch.report.document import (
     View,
     one_line,
 )
-from pytest_dtdispatch.report.notes import mark, proved, title_of
+from pytest_dtdispatch.report.notes import explained, mark, proved, title_of
 
 ENOUGH = 0.95  # of what all rows cost: those that make it are shown
 FEW = 5  # rows, which are all shown
@@ -213,7 +213,8 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     everything = [row for of_test in measured.values() for row in of_test]
     has_cold = any(row.of(State.COLD) for row in everything)
     columns = [column for column in of.columns if has_cold or not column.is_cold]
-    blocks = (_table(of, columns, measured, view), *proved(everything), *profiles(measured))
+    table, lines = _table(of, columns, measured, view), (*proved(everything), *explained(everything))
+    blocks = (table, *lines, *profiles(measured))
     return Document(blocks, of.legend.format(unit=view.counted.capitalize()), of.meanings, of.brief)
 
 

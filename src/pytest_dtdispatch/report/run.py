@@ -72,7 +72,6 @@ class ReportedRun:
         documents: what is said of each other kind of result, by its name, in the order they are shown.
         numbers: those that results have beside rows, such as counts of steps.
         gates: what they said.
-        explained: what part of the calls the rows explain.
         notices: what must be known beside the figures: what was not seen, what ranks said.
         traces: of its steps, each as torch's profiler writes it; a saved run has none.
     """
@@ -86,7 +85,6 @@ class ReportedRun:
     documents: Mapping[str, Document] = field(default_factory=dict)
     numbers: tuple[MetricValue, ...] = ()
     gates: tuple[ReportedGate, ...] = ()
-    explained: Document = field(default_factory=Document)
     notices: Document = field(default_factory=Document)
     traces: tuple[str, ...] = ()
 

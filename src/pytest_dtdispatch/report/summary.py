@@ -127,7 +127,7 @@ def run_sections(run: ReportedRun) -> Iterator[Folded]:
     kinds = {kind: _folded(TITLES.get(kind, kind.capitalize()), each) for kind, each in run.documents.items()}
     yield from (folded for kind, folded in kinds.items() if kind == BUDGET)
     if run.calls:
-        yield _folded("Signatures and calls", of_rows(run.calls, run.view), run.explained)
+        yield _folded("Signatures and calls", of_rows(run.calls, run.view))
     yield from (folded for kind, folded in kinds.items() if kind != BUDGET)
     if run.environment:
         lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
