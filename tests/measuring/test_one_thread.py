@@ -12,10 +12,9 @@ from torch._dynamo.testing import CompileCounter
 
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
-from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_call
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register
+from pytest_dtdispatch.measuring.sampler import Sampler, WallClock
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import Make, captured, measured_call
@@ -73,17 +72,6 @@ def test_what_is_timed_runs_in_one_thread_or_in_the_program_s_number(
     sampler = Threads()
     measure(shard(8, 8), sampler, one_thread)
     assert sampler.seen == {threads}
-
-
-def test_a_time_capture_runs_in_one_thread(shard: Make) -> None:
-    a, own, sampler = shard(8, 8), SAMPLERS["time"], Threads()
-    register(sampler)
-    try:
-        with TimeCaptureMode():
-            a + a
-    finally:
-        register(own)
-    assert sampler.seen == {1}
 
 
 def test_the_program_s_own_call_has_its_own_number_and_result() -> None:

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
 from pytest_dtdispatch.torchapi.hooks import SLOW_PATH
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches, cold_caches
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.probes import NATIVE_CACHE, SLOW_PATH_NAME, has, needs, needs_rule
 
 pytestmark = pytest.mark.torch
@@ -87,17 +87,6 @@ def test_a_torch_without_a_native_cache_is_measured_on_its_python_cache(
     caches.clear()
     assert caches.interface == "python"
     assert counters(caches) == [(0, 0)]
-
-
-def test_a_cold_cache_that_torch_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.distributed.tensor import _redistribute
-
-    every = {cache.name for cache in cold_caches()}
-    monkeypatch.delattr(_redistribute, "_gen_transform_infos")
-    monkeypatch.delattr(_redistribute, "_planner_cache", raising=False)
-    gone = {"transform plans", "redistribution planners"} & every
-    assert "transform plans" in gone
-    assert every - {cache.name for cache in cold_caches()} == gone
 
 
 NATIVE, SLOW = needs(NATIVE_CACHE), needs(SLOW_PATH_NAME)

@@ -42,10 +42,6 @@ class Effort(NamedTuple):
     warmup: int
     is_paced: bool = False
 
-    def where(self, miss_ns: int, budget_ns: float) -> Effort:
-        """Cut it to one round where one miss takes longer than all of the time."""
-        return self._replace(rounds=1, in_a_row=1) if miss_ns > budget_ns else self
-
     def ns(self, miss_ns: float, hit_ns: float) -> float:
         """Estimate how long all rounds take."""
         rows = math.ceil(self.rounds / self.in_a_row)
@@ -178,8 +174,9 @@ class Schedule:
         miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
         hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
         left_ns, budget_ns = self._deadline - self.clock(), self.plan.max_time_s * 1e9
-        effort = self.effort.where(self._miss_ns * has_miss, budget_ns)
-        self.effort = fitted(effort, miss_ns, hit_ns, left_ns, budget_ns)
+        if self._miss_ns * has_miss > budget_ns:
+            self.effort = self.effort._replace(rounds=1, in_a_row=1)
+        self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
         affordable = min(self._affordable, self.effort.rounds)
         if self.plan.agreement is not None:
             settled = self.plan.agreement.rounds((affordable, *self.effort[1:4]), propagation.value)

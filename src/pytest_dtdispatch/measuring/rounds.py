@@ -306,10 +306,9 @@ class Rounds:
                 yield from self._after_clearing(State.COLD, count)
             yield from self._after_clearing(State.MISS, count)
         with gc_paused():
-            if propagation is Propagation.CACHED:
-                yield from self._steady_rounds(State.HIT, count)
-            elif propagation is Propagation.NONE:
-                yield from self._steady_rounds(State.CALL, count)
+            if propagation is not Propagation.NEVER_CACHED:
+                state = State.HIT if propagation is Propagation.CACHED else State.CALL
+                yield from self._steady_rounds(state, count)
             if self._local is not None:
                 yield from self._calls(self._local, self._meter, WARMUP_LOCALS)
                 for part in parts(count * self._schedule.effort.repeat):
