@@ -424,9 +424,11 @@ def _watching_collectives(watcher: Any) -> Iterator[None]:
         for group in _derived_from(torch.distributed.ProcessGroup):  # none of C++ has functions of Python
             for name, method in list(vars(group).items()):
                 if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
-                    hooks.enter_context(wrapped(group, name, partial(_watched_method, kind, watcher)))
+                    hooks.enter_context(wrapped(group, name, handed_to(partial(_on_method, kind, watcher))))
         if mode := local_mode_type():
-            hooks.enter_context(wrapped(mode, "__torch_dispatch__", partial(_watched_simulation, watcher)))
+            hooks.enter_context(
+                wrapped(mode, "__torch_dispatch__", handed_to(partial(_on_simulated, watcher)))
+            )
         yield
 
 
@@ -456,23 +458,19 @@ def _watched_op(op: Any, below: Any, watcher: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _watched_method(kind: str, watcher: Any, method: Any) -> Callable[..., Any]:
-    def run(group: Any, *args: Any, **kwargs: Any) -> Any:
-        return watcher.on_collective(kind, partial(method, group), *args, **kwargs)
-
-    return run
+def _on_method(kind: str, watcher: Any, method: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+    return watcher.on_collective(kind, partial(method, group), *args, **kwargs)
 
 
-def _watched_simulation(watcher: Any, dispatch: Any) -> Callable[..., Any]:
-    def run(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def call(*_: Any, **__: Any) -> Any:
-            return dispatch(mode, func, types, args, kwargs)
+def _on_simulated(
+    watcher: Any, dispatch: Any, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    def call(*_: Any, **__: Any) -> Any:
+        return dispatch(mode, func, types, args, kwargs)
 
-        if not (kind := collective_of(func)):
-            return call()
+    if kind := collective_of(func):
         return watcher.on_collective(kind, call, *args, **kwargs or {})
-
-    return run
+    return call()
 
 
 def collective_of(func: Any) -> str:

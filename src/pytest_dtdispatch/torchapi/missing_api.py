@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +37,17 @@ def split_over_ranks(world_size: int, device: str) -> Any:
     return specs.ChunkShardingSpec(dim=0, placements=places)
 
 
-def fully_shard() -> Callable[..., Any]:
+def fully_shard() -> Any:
     """Find FSDP2's function, which was private before torch 2.6."""
-    found = getattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard", None)
-    if found is None:
-        found = importlib.import_module("torch.distributed._composable.fsdp").fully_shard
-    function: Callable[..., Any] = found
-    return function
+    public = importlib.import_module("torch.distributed.fsdp")
+    if hasattr(public, "fully_shard"):
+        return public.fully_shard
+    return importlib.import_module("torch.distributed._composable.fsdp").fully_shard
 
 
-def foreach_add() -> Callable[..., Any]:
+def foreach_add() -> Any:
     """Find the function that optimizers add lists of tensors with; its name starts with an underscore."""
-    function: Callable[..., Any] = torch._foreach_add
-    return function
+    return torch._foreach_add
 
 
 def two_tensor_type() -> Any:
