@@ -40,7 +40,7 @@ class PlaceLog:
         """Note what the program does inside, in functions too that run already; no other tracer must run.
 
         Args:
-            innermost: of the frames that run.
+            innermost: of the functions that run and belong to the program; None where none does.
         """
         self._stack.clear()
         self._is_after_backward = False

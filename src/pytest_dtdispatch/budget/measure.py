@@ -268,7 +268,7 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     log, is_traced = PlaceLog(), sys.gettrace() is not None
     with Measuring("a budget is taken"), profiling() as events, Marks().in_place() as marks:
         began_ns = time.perf_counter_ns()
-        with marks.marked("step"), nullcontext() if is_traced else log.noting(sys._getframe()):
+        with marks.marked("step"), nullcontext() if is_traced else log.noting(None):
             yield
     [node] = steps_among(events, marks)
     event_ns, course = least_event_ns(), _on_clock(node, began_ns)

@@ -6,13 +6,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pytest_dtdispatch.compare.equality import call_variants
-from pytest_dtdispatch.compare.model import CallCounts, Compared, ComparedVariant, Variants, ratio_of
+from pytest_dtdispatch.compare.model import CallCounts, Compared, ComparedVariant, Variants
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import tell
@@ -197,9 +196,7 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
     for label in variants.functions:
         own = row_name(variants.name, label)
         row = Measurement(own, own, variants.name, ran[label].place, Contains.COMPARED, 1, figures[label])
-        variant = ComparedVariant(own, label, variants.name, row, counts.get(label))
-        to_first = ratio_of(variant, compared[0]) if compared else None
-        compared.append(replace(variant, to_first=to_first))
+        compared.append(ComparedVariant(own, label, variants.name, row, counts.get(label)))
     return Compared(variants.name, tuple(variants.functions), tuple(compared))
 
 

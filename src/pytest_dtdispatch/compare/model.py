@@ -99,7 +99,6 @@ class ComparedVariant:
         base_name: of the comparison, ``mlp``.
         measurement: its row; a sample is the median of a block of calls, one block a round.
         counts: of one call; None where it could not be repeated to count.
-        to_first: how many times as long it takes as the first; None of the first, and where it is not known.
     """
 
     kind: ClassVar[str] = "compared"
@@ -108,7 +107,6 @@ class ComparedVariant:
     base_name: str
     measurement: Measurement
     counts: CallCounts | None = None
-    to_first: Ratio | None = None
 
     def rows(self) -> tuple[Measurement, ...]:
         """Its one row."""

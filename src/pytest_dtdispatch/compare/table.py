@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.compare.model import COUNTS, FASTER, NOT_APART, SLOWER, ComparedVariant
+from pytest_dtdispatch.compare.model import COUNTS, FASTER, NOT_APART, SLOWER, ComparedVariant, ratio_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
@@ -42,28 +42,26 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
 
 def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str], view: View) -> Line:
     row = variant.measurement
+    ratio = None if variant is first else ratio_of(variant, first)
     times = (row.median_ns(State.CALL), row.figure(State.CALL))
     cells = (
         *map(MICROSECONDS.text, times),
         scatter_text(variant.samples),
-        str(variant.to_first or ("1" if variant is first and variant.samples else "-")),
+        str(ratio or ("1" if variant is first and variant.samples else "-")),
         *(f"{getattr(variant.counts, name):,}" if variant.counts else "-" for name in counts),
         str(row.rounds),
     )
-    text, tone = _outcome(variant, first)
+    if variant.samples is None:
+        text, tone = "not measured", Tone.NOTICE
+    elif variant is first:
+        text, tone = "first", Tone.PLAIN
+    elif ratio is None:
+        text, tone = "too few rounds" if first.samples else "first not measured", Tone.NOTICE
+    else:
+        text = ratio.outcome()
+        tone = TONES[text]
     notes = row.notes + (row.remarks if view.verbose else ())
     return Line(variant.name, cells, text, notes, tone)
-
-
-def _outcome(variant: ComparedVariant, first: ComparedVariant) -> tuple[str, Tone]:
-    if variant.samples is None:
-        return "not measured", Tone.NOTICE
-    if variant is first:
-        return "first", Tone.PLAIN
-    if variant.to_first is None:
-        return "too few rounds" if first.samples else "first not measured", Tone.NOTICE
-    outcome = variant.to_first.outcome()
-    return outcome, TONES[outcome]
 
 
 KIND = Kind(ComparedVariant.kind, document, tuple(f"{name}_per_call" for name in COUNTS))
