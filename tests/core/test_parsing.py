@@ -24,6 +24,7 @@ from pytest_dtdispatch.core.parsing import (
     read_mesh,
     read_names,
     read_ranks,
+    read_rounds,
     read_seconds,
     read_sizes,
     read_switch,
@@ -61,6 +62,7 @@ def read_formats(value: Any) -> tuple[Export, ...]:
 READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
     read_count: (("20", 20), (" 7 ", 7), (1000, 1000), (numpy.int64(2), 2)),
     read_ranks: (("1", 1), ("1024", 1024)),
+    read_rounds: (("auto", "auto"), ("20", 20), (7, 7)),
     read_seconds: (("1", 1.0), ("0.2", 0.2), ("1e-3", 1e-3), (2, 2.0)),
     read_limit: ((1, 1.0), (1e-3, 1e-3)),
     read_sizes: (((4, 16, 8), (4, 8, 16)), ({8, 4}, (4, 8)), (iter([16, 8]), (8, 16)), (range(4, 6), (4, 5))),
@@ -126,6 +128,7 @@ NO_PERCENTS = (
 REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_count, COUNT, (*NO_COUNTS, *OF_OTHERS)),
     (read_ranks, "a whole number from 1 to 1,024", ("0", "x", "1025", "9" * 5000)),
+    (read_rounds, f"{COUNT}, or auto", ("AUTO", " auto", "0", "", 0, 1.5, True, None, ["auto"])),
     (read_seconds, SECONDS, NO_SECONDS),
     (read_seconds, MOST_SECONDS, ("1e300", "1000000001", 1e10)),
     (read_limit, "a number above 0", (0, -0.5, "1.3", "x", NAN, INFINITY, True, None, (1,), 10**400)),

@@ -47,6 +47,7 @@ KINDS: dict[str, tuple[str, tuple[Any, ...], Callable[[Any], bool]]] = {
     "limits": ("wraps=0", (("wraps",),), lambda read: {*read} <= {"wraps"} and is_whole(read["wraps"], 0)),
     "names": ("dp", (), lambda read: len(set(read)) == len(read) and all(map(is_name, read))),
     "ranks": ("2", (), lambda read: is_whole(read, 1, 1024)),
+    "rounds": ("auto", (), lambda read: read == "auto" or is_whole(read, 1)),
     "seconds": ("1.5", (), lambda read: type(read) is float and 0 < read <= 1e9),
     "switch": ("true", (), lambda read: type(read) is bool),
     "thresholds": ("hit=median:7.5%", (), lambda read: bool(read) and all(map(is_threshold, read))),

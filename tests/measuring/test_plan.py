@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.measuring.plan import MIN_ROUNDS, SLOW_NS, Effort, fitted
+from pytest_dtdispatch.measuring.plan import ENOUGH_TO_TRY, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_enough
 
 ASKED = Effort(20, 20, 10, 10)
 SECOND, MS = 10**9, 10**6
@@ -50,3 +50,8 @@ def test_what_is_cut_fits_or_is_the_least(asked: Effort, miss_ns: int, hit_ns: i
     is_least = left.rounds == least and least * (miss_ns + left.repeat * hit_ns) > 0.9 * seconds * SECOND
     fits = one_row.ns(miss_ns, hit_ns) <= seconds * SECOND * 1.001
     assert fits or is_least or left == asked
+
+
+@given(st.integers(1, 10**9), st.integers(0, 40))
+def test_samples_that_are_all_the_same_are_enough_once_there_are_eight(value: int, count: int) -> None:
+    assert is_enough([value] * count, 0.05) is (count >= ENOUGH_TO_TRY)

@@ -389,9 +389,11 @@ def counts_of(taken: Figures) -> dict[State, int]:
     [
         (145, 140, {}, 5, 5, False),
         (200, 200, {"rounds": 1, "max_time_s": math.inf}, 1, 10, False),
-        # Slow misses leave fast hits as they are.
+        # Slow misses leave fast hits as they are, and rounds that are to be enough keep to the time too.
         (370, 0.02, {}, 5, 50, False),
-        (0.1, 0.1, {"rounds": 8}, 8, 80, True),
+        (370, 0.02, {"within": 0.05}, 5, 50, False),
+        (10, 0.02, {"within": 0.05, "max_time_s": 0.5}, 8, 80, False),
+        (0.1, 0.1, {"within": 0.05}, 8, 80, True),  # short rows end at eight rounds
     ],
 )
 def test_of_calls_that_take_long_as_many_are_taken_as_fit(
@@ -412,6 +414,50 @@ def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_m
     assert bench.clock.now <= 1.05e9
     assert bench.clock.now >= 0.6e9 or counts_of(taken) == {State.MISS: 20, State.HIT: 200}
     assert taken.rounds >= 5
+
+
+# Rounds that are enough
+
+
+def noisy_bench(noise: Sequence[float]) -> Bench:
+    """A bench whose calls take 100 us, more by so many percent, in turn."""
+    bench = Bench()
+
+    def effect(number: int) -> None:
+        bench.clock.passes(int(100_000 * (1 + noise[number % len(noise)] / 100)))
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("noise", "discarded", "rounds"),
+    [
+        ([0, 1, 2, 3], 2, 8),
+        ([*[0] * 8, 30, *[0] * 20], 2, 9),  # misses are added one by one, in their row
+        ([0, 50, 100], 2, 20),  # never enough: as many as planned
+    ],
+)
+def test_rounds_end_once_the_median_of_each_state_is_known_closely_enough(
+    noise: Sequence[float], discarded: int, rounds: int
+) -> None:
+    bench = noisy_bench(noise)
+    taken = bench.take(scripted(within=0.05))
+    assert counts_of(taken) == {State.MISS: rounds, State.HIT: 10 * rounds}
+    assert taken.rounds == rounds
+    assert bench.caches.log == ["clear"] * (1 + discarded + rounds)
+    assert bench.op.calls == REHEARSAL + discarded + rounds + WARMUP + 10 * rounds
+
+
+def test_unpropagated_calls_are_enough_or_more_are_made(bench: Bench) -> None:
+    bench.op_that(lambda number: None)
+    taken = bench.take(scripted(within=0.5))
+    assert (counts_of(taken), taken.rounds) == ({State.CALL: 80}, 8)
+    bench = Bench()
+    bench.op_that(lambda number: bench.clock.passes(number % 2 * 10_000))
+    taken = bench.take(scripted(within=0.05))
+    assert (counts_of(taken), taken.rounds) == ({State.CALL: 200}, 20)
 
 
 # Garbage collection

@@ -12,6 +12,7 @@ from tests.plugin_runs import (
     MEASURED,
     TEN_LINES,
     benchmarks_of,
+    measure,
     measure_source,
     rows,
     run,
@@ -73,6 +74,58 @@ def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: 
     }
     # Of the test with the fixture its capture alone: what it does around it is not measured.
     assert {row["params"]["op"] for row in found if row["fullname"].startswith("test_ten")} == {"add.Tensor"}
+
+
+def test_rounds_and_repeats_are_as_flag_marker_and_ini_file_say(pytester: pytest.Pytester) -> None:
+    source = """
+@pytest.mark.dtdispatch(rounds=4, repeat=2)
+def test_marked(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a + a
+
+def test_plain(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        a * a
+"""
+    pytester.makepyfile(IMPORTS + source)
+    for ini, flags, marked, plain in (
+        ("", [], "4+8", "20+200"),
+        ("dtdispatch_rounds = 3\ndtdispatch_repeat = 1", [], "4+8", "3+3"),
+        ("dtdispatch_rounds = 3\ndtdispatch_repeat = 5", ["--dtdispatch-rounds=6"], "6+12", "6+30"),
+    ):
+        pytester.makeini(f"[pytest]\ndtdispatch = true\n{ini}\ndtdispatch_max_time = 60\n")
+        result = run(pytester, "-v", *flags, "--benchmark-quiet")
+        result.stdout.fnmatch_lines([f"  add.Tensor(* {marked} *", f"  mul.Tensor(* {plain} *"])
+
+
+def test_globs_and_cold_rows_are_chosen_by_flag_ini_file_and_marker(pytester: pytest.Pytester) -> None:
+    body = """
+    a = sharded(device_mesh)
+    with dtdispatch.capture():
+        (a + a) * a.abs()
+"""
+    marked = '@pytest.mark.dtdispatch(ops=("mul*",), cold=True)\ndef test_marked(dtdispatch, device_mesh):'
+    pytester.makeini("[pytest]\ndtdispatch_ops =\n  mm*\n  add*\n")
+    pytester.makepyfile(f"{IMPORTS}{marked}{body}def test_plain(dtdispatch, device_mesh):{body}")
+
+    def states(*flags: str) -> tuple[set[tuple[str, str]], ...]:
+        result, found = rows(pytester, *flags)
+        result.assert_outcomes(passed=2)
+        of_tests = ([row for row in found if test in row["fullname"]] for test in ("_marked", "_plain"))
+        return tuple(
+            {(row["params"]["op"], row["params"]["state"]) for row in of_test} for of_test in of_tests
+        )
+
+    def of(*ops: str, cold: bool = False) -> set[tuple[str, str]]:
+        return {(op, state) for op in ops for state in ("miss", "hit", "local", *["cold"] * cold)}
+
+    assert states() == (of("mul.Tensor", cold=True), of("add.Tensor"))
+    both = of("add.Tensor", "abs.default", cold=True)
+    assert states("--dtdispatch-ops=a*", "-odtdispatch_cold=true") == (both, both)
+    result = measure(pytester, "--dtdispatch-ops=ADD*")
+    result.stdout.fnmatch_lines(["nothing was measured: no op matches 'ADD[*]' *"])
 
 
 def test_a_test_that_fails_keeps_its_rows(pytester: pytest.Pytester) -> None:

@@ -54,10 +54,11 @@ TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
 }
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")
 COUNT = "is not a whole number of at least 1"
+ROUNDS = COUNT + ", or auto"
 MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
 # Mistakes: setting, what is typed, what the line says of it.
 MISTAKES = [
-    ("rounds", "x", COUNT),
+    ("rounds", "x", ROUNDS),
     ("nproc", "0", "is not a whole number from 1 to 1,024"),
     ("max_time", "nan", "is not a number of seconds above 0"),
     ("mesh", "2x", MESH),
@@ -210,12 +211,28 @@ def test_the_default_mesh_of_many_ranks_has_all_of_them(
     assert mistake(pytester, *on_two) == "--dtdispatch-nproc: a launcher started 3 ranks here, not 2"
 
 
+@pytest.mark.parametrize(
+    ("args", "most", "stops"),
+    [
+        (["--dtdispatch-rounds=7"], 7, False),
+        (["--dtdispatch-rounds=auto"], 20, True),
+        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=instructions"], 5, False),
+        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=counts"], 20, False),
+    ],
+)
+def test_auto_is_twenty_rounds_at_the_most(
+    pytester: pytest.Pytester, args: list[str], most: int, stops: bool
+) -> None:
+    settings = settings_of(pytester, *args)
+    assert (settings.most_rounds, settings.stops_when_enough) == (most, stops)
+
+
 # Markers
 
 
 def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester) -> None:
     pairs: list[tuple[str, Any]] = [
-        *(("rounds", 7), ("repeat", 3), ("max_time", 0.25), ("cold", True)),
+        *(("rounds", 7), ("rounds", "auto"), ("repeat", 3), ("max_time", 0.25), ("cold", True)),
         *(("ops", ("add*", "mm")), ("mesh", (2, 4)), ("dim_names", ("dp",)), ("rpc", True)),
         *(("backend", "gloo"), ("device", "cuda")),
     ]
@@ -238,6 +255,8 @@ NAMED = "mesh=(2, 4), dim_names=('dp', 'tp')"
             "dtdispatch_rounds = 9\ndtdispatch_repeat = 9\ndtdispatch_mesh = 9\ndtdispatch_ops = add*",
             {"rounds": 7, "repeat": 5, "mesh": (9,), "ops": ("mm",)},
         ),
+        ("rounds=9", ["--dtdispatch-rounds=auto"], "", {"rounds": "auto"}),
+        ("rounds=9", [], "dtdispatch_rounds = auto", {"rounds": 9}),
         ("cold=False, ops=()", [], "dtdispatch_cold = on\ndtdispatch_ops = mm", {}),
         # Names go with the mesh that a flag replaced, where they do not fit the other one.
         (NAMED, ["--dtdispatch-mesh=8"], "", {"mesh": (8,)}),
@@ -279,8 +298,8 @@ INVALID_MARKERS = [
         "dim_names, backend, device",
     ),
     ("nproc=2", "marker dtdispatch has no keyword 'nproc'; valid: rounds, "),
-    ("rounds=True", f"marker dtdispatch: rounds=True {COUNT}"),
-    ("rounds=2.0", f"marker dtdispatch: rounds=2.0 {COUNT}"),
+    ("rounds=True", f"marker dtdispatch: rounds=True {ROUNDS}"),
+    ("rounds=2.0", f"marker dtdispatch: rounds=2.0 {ROUNDS}"),
     ("mesh=(0, 4)", f"marker dtdispatch: mesh=(0, 4) {MESH}"),
     ('mesh="0x4"', f"marker dtdispatch: mesh='0x4' {MESH}"),
     ("dim_names=('a', 'a')", "marker dtdispatch: dim_names=('a', 'a') is not a tuple of names that"),
@@ -293,7 +312,7 @@ INVALID_MARKERS = [
     ('max={"misses": -1}', "marker dtdispatch: misses=-1 is not a whole number of at least 0"),
     ("5", "marker dtdispatch takes keywords only, not 5"),
     ("Silent()", "marker dtdispatch takes keywords only, not <Silent that cannot be shown>"),
-    ("rounds=Silent()", f"marker dtdispatch: rounds=<Silent that cannot be shown> {COUNT}"),
+    ("rounds=Silent()", f"marker dtdispatch: rounds=<Silent that cannot be shown> {ROUNDS}"),
     ("rounds=numpy.float32(2.7)", "marker dtdispatch: rounds="),
     ("backend=numpy.array([[1, 2], [3, 4]])", "marker dtdispatch: backend="),
     ("threshold='20'", "marker dtdispatch: threshold='20' is not [STATE=]FIELD:PERCENT, such as"),

@@ -114,6 +114,15 @@ def test_a_step_over_its_limits_fails_its_test_with_what_it_has(pytester: pytest
     run(pytester).assert_outcomes(passed=1)
 
 
+def test_limits_of_the_command_line_beat_the_marker_which_beats_the_ini_file(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_max = misses=0\n")
+    measure_source(pytester, counted("growing"), failed=1)
+    measure_source(pytester, counted("growing", 'max="misses=1"'), passed=1)
+    measure(pytester, "--dtdispatch-max=misses=0").assert_outcomes(failed=1)
+
+
 # A gate that judges nothing never passes
 
 

@@ -96,6 +96,13 @@ def read_ranks(value: Any) -> int:
     return _made(valid, lambda: ranks if (ranks := _whole(value)) and ranks <= MOST_RANKS else None)
 
 
+def read_rounds(value: Any) -> int | str:
+    """Read a number of rounds, or ``auto`` for as many as are enough."""
+    if isinstance(value, str) and value == AUTO:
+        return AUTO
+    return _made(f"a whole number of at least 1, or {AUTO}", lambda: _whole(value))
+
+
 def read_seconds(value: Any) -> float:
     """Read a positive number of seconds, of which a clock can wait."""
     valid = "a number of seconds above 0"

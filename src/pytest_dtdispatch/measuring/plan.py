@@ -1,8 +1,9 @@
-"""How much is measured of one subject: what fits into the time. Without torch."""
+"""How much is measured of one subject: what is enough, and what fits into the time. Without torch."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +13,32 @@ from typing import NamedTuple, Protocol
 from pytest_dtdispatch.core.results import FEW_SAMPLES
 from pytest_dtdispatch.core.text import tell
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
+from pytest_dtdispatch.stats.intervals import median_interval
+
+WITHIN = 0.1  # of the median, on both sides
+ENOUGH_TO_TRY = 8  # samples; gates judge no row of fewer
+
+
+def is_enough(values: Sequence[float], within: float) -> bool:
+    """Return whether the median is known: whether its interval is no wider than asked.
+
+    Example:
+        >>> is_enough([100, 101, 99, 100, 102, 100, 98, 100], 0.05), is_enough([100] * 7, 0.05)
+        (True, False)
+    """
+    interval = median_interval(values) if len(values) >= ENOUGH_TO_TRY else None
+    if interval is None:
+        return False
+    middle = statistics.median(values)
+    return interval[0] >= middle * (1 - within) and interval[1] <= middle * (1 + within)
+
 
 MIN_ROUNDS = 5
 LONG_S = 2.0  # nothing is said of what takes less
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 # A hit of 8 us is 3 % slower until what reads the counters between calls is warm too, after some 200 calls.
 QUICK_WARMUP, QUICK_WARMUP_NS = 200, 2_000_000
+ROUNDS_TOGETHER = 10  # on ranks that repeat a collective, where rounds are to be enough: they stop as one
 SLOW_NS = 3_000_000  # hits of less are never cut: 20 rounds of them fit into a second
 # The first hit after a miss takes up to 0.5 ms more, however many ops it runs, and later ones do not: where
 # a hit takes 50 ms that is 1 %, and no hit is discarded.
@@ -97,6 +118,7 @@ class Plan:
             make the second one up to 20 % slower, as its code has gone cold.
         sampler: reads each call.
         agreement: settles rounds with other ranks, where there are any.
+        within: share of the median; no round is added once the median of each state is known that closely.
         warmup: hits discarded before those of a row.
         quick_warmup: the most that are discarded where they take no time.
         one_thread: run repetitions in one intra-op thread, and not in as many as the program has set.
@@ -109,6 +131,7 @@ class Plan:
     in_a_row: int = 20
     sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
     agreement: Agreement | None = None
+    within: float | None = None
     warmup: int = WARMUP_HITS
     quick_warmup: int = QUICK_WARMUP
     one_thread: bool = True
@@ -121,6 +144,7 @@ class Schedule:
         plan: what was asked for; without an end in time where a sampler reads every call alike.
         effort: the calls that are made.
         pace: how they are made steady, where times' own warm-ups are not enough.
+        within: share of the median that ends the rounds; None where all are taken.
     """
 
     def __init__(self, plan: Plan, has_local: bool) -> None:
@@ -131,6 +155,7 @@ class Schedule:
         self.clock = plan.sampler.clock
         self.effort = Effort(plan.rounds, plan.in_a_row, plan.repeat, plan.warmup)
         self.pace: Pace | None = None
+        self.within = plan.within
         self._has_local = has_local
         self._affordable = self._planned = plan.rounds
         self._miss_ns = self._hit_ns = 0  # of the rehearsal, with all that is done around a call
@@ -179,10 +204,11 @@ class Schedule:
         self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
         affordable = min(self._affordable, self.effort.rounds)
         if self.plan.agreement is not None:
-            settled = self.plan.agreement.rounds((affordable, *self.effort[1:4]), propagation.value)
+            rounds = affordable if self.within is None else min(affordable, ROUNDS_TOGETHER)
+            settled = self.plan.agreement.rounds((rounds, *self.effort[1:4]), propagation.value)
             if settled is not None:
                 self._planned, in_a_row, repeat, warmup = settled
-                self.effort = Effort(self._planned, in_a_row, repeat, warmup)
+                self.effort, self.within = Effort(self._planned, in_a_row, repeat, warmup), None
                 self._deadline = math.inf
         self._began = self.clock()
 
@@ -212,6 +238,14 @@ class Schedule:
         if self.pace is not None:
             return self.pace.warmup_misses
         return count // 4 if self.effort.in_a_row == self.plan.in_a_row else 0
+
+    def at_first(self, count: int, taken: int) -> int:
+        """How many of so many samples are taken before it is looked whether they are enough."""
+        return count if self.within is None else min(count, max(ENOUGH_TO_TRY - taken, 1))
+
+    def is_enough(self, samples: Sequence[int]) -> bool:
+        """Whether the median of a state is known closely enough, where that ends the rounds."""
+        return self.within is not None and is_enough(samples, self.within)
 
 
 class Propagation(Enum):

@@ -240,8 +240,10 @@ class Rounds:
         done = 0
         while count := self._schedule.next_rounds(done):
             self._synchronize()
-            yield from self._some_rounds(propagation, count)
-            done += count
+            taken = yield from self._some_rounds(propagation, count)
+            done += taken
+            if taken < count:  # they are enough
+                break
         notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done))
         remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()))
         return Figures(done, samples_of(self._recorder, self._profile), notes, remarks)
@@ -299,38 +301,47 @@ class Rounds:
             self._hit_reader = answering[-1] if answering else None
         return Propagation.CACHED
 
-    def _some_rounds(self, propagation: Propagation, count: int) -> Blocks[None]:
-        """Take so many rounds."""
-        if propagation is not Propagation.NONE:
+    def _some_rounds(self, propagation: Propagation, count: int) -> Blocks[int]:
+        """Take so many rounds, or fewer that are enough; give how many."""
+        if propagation is Propagation.NONE:
+            taken = self._schedule.at_first(count, len(self._recorder.recorded(State.CALL)))
+        else:
             if self._schedule.plan.cold:
                 yield from self._after_clearing(State.COLD, count)
-            yield from self._after_clearing(State.MISS, count)
+            taken = yield from self._after_clearing(State.MISS, count)
         with gc_paused():
-            if propagation is not Propagation.NEVER_CACHED:
-                state = State.HIT if propagation is Propagation.CACHED else State.CALL
-                yield from self._steady_rounds(state, count)
+            if propagation is Propagation.CACHED:
+                yield from self._steady_rounds(State.HIT, taken, count)
+            elif propagation is Propagation.NONE:
+                taken = yield from self._steady_rounds(State.CALL, taken, count)
             if self._local is not None:
                 yield from self._calls(self._local, self._meter, WARMUP_LOCALS)
-                for part in parts(count * self._schedule.effort.repeat):
+                for part in parts(taken * self._schedule.effort.repeat):
                     for call in (yield from self._calls(self._local, self._meter, part)):
                         self._recorder.record(State.LOCAL, call.sample)
+        return taken
 
-    def _steady_rounds(self, state: State, count: int) -> Blocks[None]:
-        """Take the calls of so many rounds in the steady state."""
-        effort, pace = self._schedule.effort, self._schedule.pace
+    def _steady_rounds(self, state: State, taken: int, most: int) -> Blocks[int]:
+        """Take the calls of so many rounds in the steady state, and more where they are not enough."""
+        effort, pace, recorded = self._schedule.effort, self._schedule.pace, self._recorder.recorded(state)
         if pace is None:
             yield from self._calls(self._subject, self._meter, effort.warmup)
-            yield from self._steady_calls(state, count * effort.repeat)
+            yield from self._steady_calls(state, taken * effort.repeat)
         else:
             for block in range(pace.blocks):
                 if block:
                     self._sampler.refresh()
                 yield from self._calls(self._subject, UNREAD, pace.warmup)
                 yield from self._steady_calls(state, pace.repeat)
+        while self._schedule.within is not None and taken < most and not self._schedule.is_enough(recorded):
+            yield from self._steady_calls(state, effort.repeat)
+            taken += 1
+        return taken
 
-    def _after_clearing(self, state: State, count: int) -> Blocks[None]:
+    def _after_clearing(self, state: State, count: int) -> Blocks[int]:
         """Time calls each of which finds the caches cleared, and the garbage of the one before collected."""
-        subject, caches = self._subject, self._caches
+        subject, schedule, caches = self._subject, self._schedule, self._caches
+        taken, recorded = 0, self._recorder.recorded(state)
         is_clear: list[bool] = []
         with gc_paused() as collect:
 
@@ -343,11 +354,16 @@ class Rounds:
                 is_clear.append(state is State.MISS or not caches.cold_entries())
                 return args
 
-            warmup = self._schedule.warmup_misses(count)
-            calls = proved((yield subject, self._meter, prepare, self._read_all, warmup + count))
-            for call, was_clear in zip(calls[warmup:], is_clear[warmup:], strict=True):
-                why_not = "" if call.misses else self._why_no_miss
-                self._recorder.record(state, call.sample, why_not if was_clear else NOT_COLD)
+            while taken < count and not (taken and schedule.is_enough(recorded)):
+                more = schedule.at_first(count - taken, len(recorded))
+                warmup = 0 if taken else schedule.warmup_misses(more)
+                calls = proved((yield subject, self._meter, prepare, self._read_all, warmup + more))
+                for call, was_clear in zip(calls[warmup:], is_clear[warmup:], strict=True):
+                    why_not = "" if call.misses else self._why_no_miss
+                    self._recorder.record(state, call.sample, why_not if was_clear else NOT_COLD)
+                is_clear.clear()
+                taken += more
+        return taken
 
     def _steady_calls(self, state: State, count: int) -> Blocks[None]:
         """Time a block of hits, or of calls that ask no propagator.

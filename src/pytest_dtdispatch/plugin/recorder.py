@@ -433,13 +433,14 @@ class Recorder(api.DtDispatch):
 
 def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None) -> Plan:
     """Plan how much a test measures."""
-    from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.measuring.plan import WITHIN, Plan
 
     return Plan(
-        settings.rounds,
+        settings.most_rounds,
         settings.repeat,
         settings.max_time,
         settings.cold,
+        within=WITHIN if settings.stops_when_enough else None,
         sampler=sampler,
         agreement=agreement,
         one_thread=settings.threads == "one",

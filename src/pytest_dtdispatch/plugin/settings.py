@@ -31,6 +31,7 @@ LIMITS = (
 )
 # Counts hardly differ from call to call, and callgrind is slow.
 FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
+MOST_ROUNDS = 20  # where as many are taken as are enough
 # What means something in a run that measures nothing too: whether it does, and where ops run.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
 MARKER_WINS = ("max", "threshold")  # over the flag; of limits those are added that it does not name
@@ -87,10 +88,20 @@ class Settings:
         False, "switch", "measure every test: each is wrapped in a capture", dest="dtdispatch_all", ways=FLAG
     )
     budget: bool = setting(False, "switch", "show where the time of other tests goes", ways=FLAG)
-    rounds: int = setting(20, "count", "proved misses for each signature", "N", ways=EVERY_WAY)
+    rounds: int | str = setting(
+        20,
+        "rounds",
+        "proved misses for each signature; auto: 8 to 20, no more once each median is known to a tenth",
+        "N|auto",
+        ways=EVERY_WAY,
+    )
     repeat: int = setting(10, "count", "hits recorded after each miss", "N", ways=EVERY_WAY)
     max_time: float = setting(
-        1.0, "seconds", "seconds after which a signature has no sixth or later round", "S", ways=EVERY_WAY
+        1.0,
+        "seconds",
+        "seconds after which no round is added to a signature, once five are done",
+        "S",
+        ways=EVERY_WAY,
     )
     cold: bool = setting(False, "switch", "add the cold rows", ways=KEYWORD)
     ops: tuple[str, ...] = setting((), "globs", "measure only these ops", "GLOB", ways=EVERY_WAY)
@@ -136,6 +147,19 @@ class Settings:
         ways=FLAG,
     )
     annotations: bool = setting(True, "switch", "annotate rows that failed, where GitHub Actions runs")
+
+    @property
+    def most_rounds(self) -> int:
+        """The most rounds that are taken of a signature."""
+        if isinstance(self.rounds, int):
+            return self.rounds
+        # A count of instructions hardly differs from call to call: few are always enough.
+        return FEW["rounds"] if self.metric == "instructions" else MOST_ROUNDS
+
+    @property
+    def stops_when_enough(self) -> bool:
+        """Whether no round is added once the median is known closely."""
+        return not isinstance(self.rounds, int) and self.metric not in ("counts", "instructions")
 
     @property
     def limits(self) -> Mapping[str, int]:
