@@ -120,5 +120,5 @@ class InstructionSampler(Sampler):
         )
 
     def remarks(self) -> tuple[str, ...]:
-        """Say where the method cache could not be changed any more."""
+        """Return a line where the method cache could not be changed any more."""
         return () if self._has_layouts else (IN_ONE_LAYOUT,)

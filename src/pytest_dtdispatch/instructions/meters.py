@@ -36,7 +36,7 @@ Request = Callable[[], int]
 
 
 def why_no_requests() -> str:
-    """Say why this machine cannot make requests; empty where it can."""
+    """Return why this machine cannot make requests; empty where it can."""
     here = f"{sys.platform} on {platform.machine()}"
     return "" if here == "linux on x86_64" else f"callgrind can be asked on Linux on x86-64 alone, not {here}"
 
@@ -57,12 +57,12 @@ class ClientRequests:
             raise MeterError(why_not)
         self._memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._kept: list[object] = []
+        self._alive: list[object] = []
 
     def prepared(self, number: int, *arguments: int) -> Request:
         """Write a request; to call what is returned makes it, in next to no instructions."""
         block = (ctypes.c_uint64 * 6)(number, *arguments)
-        self._kept.append(block)
+        self._alive.append(block)
         address = self._start + self._memory.tell()
         self._memory.write(_code(ctypes.addressof(block)))
         request = ctypes.CFUNCTYPE(ctypes.c_uint64)(address)
@@ -71,9 +71,9 @@ class ClientRequests:
 
     def text(self, text: str) -> int:
         """Keep a text, and return its address."""
-        kept = ctypes.create_string_buffer(text.encode())
-        self._kept.append(kept)
-        return ctypes.addressof(kept)
+        buffer = ctypes.create_string_buffer(text.encode())
+        self._alive.append(buffer)
+        return ctypes.addressof(buffer)
 
 
 def _code(block: int) -> bytes:

@@ -340,7 +340,7 @@ class SignatureCapture(DispatchCapture):
         return result
 
     def _begin(self, signature: Signature) -> None:
-        """Say what is measured next, and meet the other ranks at it."""
+        """Show what is measured next, and meet the other ranks at it."""
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(signature.full)
         tell("measuring {}", signature)

@@ -95,12 +95,12 @@ def given_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ..
     __tracebackhide__ = True
     if setup is not None and not callable(setup):
         raise CaptureError(f"setup={shown(setup)} is not callable: give a function without arguments")
-    given = setup() if setup else None
-    if given is None:
+    made = setup() if setup else None
+    if made is None:
         return args
-    if not isinstance(given, tuple):
-        raise CaptureError(f"setup returned {shown(given)}: it must return a tuple of arguments, or nothing")
-    return given
+    if not isinstance(made, tuple):
+        raise CaptureError(f"setup returned {shown(made)}: it must return a tuple of arguments, or nothing")
+    return made
 
 
 def check_callable(method: str, fn: object, name: object) -> None:

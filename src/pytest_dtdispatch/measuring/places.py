@@ -50,7 +50,7 @@ class FrameOwner(Enum):
 
 
 class Frames:
-    """Tell whose code it is, once for each code object.
+    """Whose code it is, found once for each code object.
 
     Attributes:
         known: by the id of a code object: a walk over the stack asks it for every frame.
@@ -66,7 +66,7 @@ class Frames:
         self._clipping = str(Path(torch.nn.utils.__file__).parent / "clip_grad.py")
         # By id, as to hash a code object takes longer than all else; held, so that its id stays its own.
         self.known: dict[int, FrameOwner] = {}
-        self._held: list[CodeType] = []
+        self._codes: list[CodeType] = []
         self._know(engine_code(), FrameOwner.ENGINE)
         for function, whose in (
             (torch.nn.Module.__call__, FrameOwner.MODULE),
@@ -77,11 +77,11 @@ class Frames:
             self._know(inspect.unwrap(function).__code__, whose)
 
     def learn(self, code: CodeType) -> FrameOwner:
-        """Tell whose code it is that is not known yet, and know it from now on."""
+        """Find whose code it is that is not known yet, and know it from now on."""
         return self._know(code, self._of_file(code.co_filename))
 
     def _know(self, code: CodeType, whose: FrameOwner) -> FrameOwner:
-        self._held.append(code)
+        self._codes.append(code)
         self.known[id(code)] = whose
         return whose
 

@@ -69,8 +69,8 @@ class Effort(NamedTuple):
         return self.rounds * miss_ns + (self.rounds * self.repeat + rows * self.warmup) * hit_ns
 
 
-def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
-    """Cut what is asked so that it ends in time, where it can: the warm-up, then hits, then rounds.
+def fitted(planned: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
+    """Cut what is planned so that it ends in time, where it can: the warm-up, then hits, then rounds.
 
     Five rounds are left in any case, with one hit each. What has fast hits is left as it is: there misses
     take the time, and the rounds look at the clock.
@@ -81,16 +81,16 @@ def fitted(asked: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: 
         >>> fitted(Effort(20, 20, 10, 10), 1_000_000, 10_000, 0.0, 1e9)
         Effort(rounds=20, in_a_row=20, repeat=10, warmup=10, is_paced=False)
     """
-    if hit_ns < SLOW_NS or asked.ns(miss_ns, hit_ns) <= left_ns:
-        return asked
-    least = min(asked.rounds, MIN_ROUNDS)
+    if hit_ns < SLOW_NS or planned.ns(miss_ns, hit_ns) <= left_ns:
+        return planned
+    least = min(planned.rounds, MIN_ROUNDS)
     room = max(left_ns - least * (miss_ns + hit_ns), SHARE_OF_HITS * budget_ns)
-    warmup = min(asked.warmup, WARMUP_NS // hit_ns, int(room / hit_ns))
+    warmup = min(planned.warmup, WARMUP_NS // hit_ns, int(room / hit_ns))
     left_ns -= warmup * hit_ns
     for_hits = max(left_ns - least * miss_ns, SHARE_OF_HITS * budget_ns)
-    repeat = max(1, min(asked.repeat, int(for_hits / (least * hit_ns))))
-    rounds = max(least, min(asked.rounds, int(left_ns / (miss_ns + repeat * hit_ns))))
-    return Effort(rounds, min(asked.in_a_row, rounds), repeat, warmup, is_paced=True)
+    repeat = max(1, min(planned.repeat, int(for_hits / (least * hit_ns))))
+    rounds = max(least, min(planned.rounds, int(left_ns / (miss_ns + repeat * hit_ns))))
+    return Effort(rounds, min(planned.in_a_row, rounds), repeat, warmup, is_paced=True)
 
 
 class Agreement(Protocol):
@@ -226,7 +226,7 @@ class Schedule:
         return min(count, int((self._deadline - now) * done / max(now - self._began, 1)))
 
     def notes(self, done: int) -> tuple[str, ...]:
-        """Say of a row that it has fewer rounds than any other, and why."""
+        """Return why a row has fewer rounds than any other; nothing where it has as many."""
         if done >= min(self.plan.rounds, MIN_ROUNDS):
             return ()
         took_s, most_s = self._miss_ns / 1e9, self.plan.max_time_s

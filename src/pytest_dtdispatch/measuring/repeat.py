@@ -389,12 +389,12 @@ class WriteWatch(UnnoticedMode):
             return result
         if self._collectives is not None and is_collective(func):
             self._collectives += (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-        given = {key for tensor in tensors for key in keys_of(tensor)}
-        if given <= self._created or all(each.alias_info is None for each in returns_of(func)):
+        arguments = {key for tensor in tensors for key in keys_of(tensor)}
+        if arguments <= self._created or all(each.alias_info is None for each in returns_of(func)):
             with without_outer_modes():
                 leaves = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
                 made = {key for leaf in leaves for key in keys_of(leaf)}
-            self._created |= made - given
+            self._created |= made - arguments
         return result
 
     def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
@@ -475,7 +475,7 @@ def _settled(ran: RanCall, watch: WriteWatch) -> bool:
     with repetitions([ran], one_thread=False) as outcome:
         args = subject.prepare()
         before, collectives = unwaited(), list[torch.Tensor]()
-        again = WriteWatch(replay, replay.save_kept, collectives)
+        again = WriteWatch(replay, replay.save_made, collectives)
         result = repeat_under(again, subject, args, outcome.signals)
         if subject.release is not None:
             subject.release(result)

@@ -117,7 +117,7 @@ class RandomState(Snapshot):
 
 
 def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
-    """Give the buffer of a masked partial sum a mask, and how many results still need it."""
+    """Set the mask of the buffer of a masked partial sum, and how many results still need it."""
     buffer.data, buffer.refcount = mask
 
 
@@ -289,27 +289,27 @@ class Grown:
     """
 
     def __init__(self, storages: Iterable[torch.UntypedStorage] = ()) -> None:
-        self._held = {StorageWeakRef(each): (each, _cloned(bytes_of(each))) for each in storages}
+        self._allocated = {StorageWeakRef(each): (each, _cloned(bytes_of(each))) for each in storages}
 
     def free(self) -> None:
         """Free them all."""
-        for storage, _ in self._held.values():
+        for storage, _ in self._allocated.values():
             storage.resize_(0)
 
     def put_back(self) -> None:
         """Allocate them, and write what the program's call left in them."""
-        for storage, contents in self._held.values():
+        for storage, contents in self._allocated.values():
             storage.resize_(contents.numel())
             bytes_of(storage).copy_(contents)
 
     def keep(self, tensors: Iterable[torch.Tensor] | None = None) -> None:
         """Leave those allocated from now on that are free: all, or those that something is about to read."""
-        if not (held := self._held):
+        if not (before := self._allocated):
             return
-        read = set(held) if tensors is None else {key for each in tensors for key in keys_of(each)}
-        self._held = {key: held[key] for key in read & set(held) if not held[key][0].nbytes()}
+        read = set(before) if tensors is None else {key for each in tensors for key in keys_of(each)}
+        self._allocated = {key: before[key] for key in read & set(before) if not before[key][0].nbytes()}
         self.put_back()
-        self._held = {key: each for key, each in held.items() if key not in self._held}
+        self._allocated = {key: each for key, each in before.items() if key not in self._allocated}
 
 
 class Replay:
@@ -342,7 +342,7 @@ class Replay:
         self._why_not_repeatable = ""
         self._places: set[Any] = set()
         self._saved: list[tuple[torch.Tensor, Copy | None, tuple[Any, ...]]] = []
-        self._kept: list[Copy] = []
+        self._made: list[Copy] = []
         self._before: list[Copy] = []
         self._after: list[Copy] = []
 
@@ -368,10 +368,10 @@ class Replay:
             self._why_not_repeatable = str(error)
             self._saved.clear()  # nothing will be put back: give the memory free
 
-    def save_kept(self, tensor: torch.Tensor) -> None:
+    def save_made(self, tensor: torch.Tensor) -> None:
         """Save what the program's call left in a tensor, before the first repetition writes to it."""
         if self._is_new(tensor):
-            self._kept.append(Copy(tensor, self._storages.were_other if self._storages else is_freed))
+            self._made.append(Copy(tensor, self._storages.were_other if self._storages else is_freed))
             self._specs.note(tensor)
 
     def forget(self) -> None:
@@ -415,7 +415,7 @@ class Replay:
         self._specs.settle()
         if self._storages:
             self._storages.refuse_changed("a later call")
-        self._after = [Copy(copy.tensor) for copy in (*self._kept, *self._after)]
+        self._after = [Copy(copy.tensor) for copy in (*self._made, *self._after)]
 
     @property
     def must_rewind(self) -> bool:
@@ -431,7 +431,7 @@ class Replay:
         """Put everything back to what it was before the call; what it made itself, to what it left."""
         self.masks.rewind()
         self._optimizers.rewind()
-        put_back_all((*self._kept, *self._before))
+        put_back_all((*self._made, *self._before))
         self.grown.free()
         self._versions.rewind()
         self.gradients.rewind()
@@ -442,7 +442,7 @@ class Replay:
         with ExitStack() as last_first:
             for state in (self.random, self.gradients, self._specs, self._versions):
                 last_first.callback(state.restore)
-            for copy in reversed((*self._kept, *self._after)):
+            for copy in reversed((*self._made, *self._after)):
                 last_first.callback(copy.put_back)
             last_first.callback(self.grown.put_back)
             last_first.callback(self._optimizers.rewind)

@@ -186,10 +186,10 @@ def samples_of(
 ) -> tuple[Samples, ...]:
     """Return what was tried, state by state; with a profile of each state that was recorded."""
     return tuple(
-        Samples(state, tuple(taken), refused, recorder.unit, profile(state) if taken else None)
+        Samples(state, tuple(recorded), refused, recorder.unit, profile(state) if recorded else None)
         for state in State
-        for taken, refused in [(recorder.recorded(state), recorder.refused(state))]
-        if taken or refused
+        for recorded, refused in [(recorder.recorded(state), recorder.refused(state))]
+        if recorded or refused
     )
 
 

@@ -103,12 +103,12 @@ def recompiles_since(seen: Sequence[Any]) -> tuple[str, ...] | None:
 
 
 def _compilations_since(seen: Sequence[Any]) -> list[Any] | None:
-    kept = getattr(_utils(), "_compilation_metrics", None)
-    if kept is None:
+    metrics = getattr(_utils(), "_compilation_metrics", None)
+    if metrics is None:
         return None
     known = {id(each) for each in seen}
     new = [each for each in compilations() if id(each) not in known]
-    return None if len(new) == kept.maxlen else new
+    return None if len(new) == metrics.maxlen else new
 
 
 def leave_uncompiled(package: str) -> None:
@@ -124,12 +124,12 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function, and all that it calls, run as it is where compiled code is entered."""
     if "torch._dynamo" not in sys.modules:
         return function
-    kept: Callable[..., Any] = torch.compiler.disable(function)
-    return kept
+    disabled: Callable[..., Any] = torch.compiler.disable(function)
+    return disabled
 
 
 def noticing_compiled_code(note: Callable[[], None]) -> AbstractContextManager[None]:
-    """Be told when compiled code is entered; a torch without the function that is looked for never tells."""
+    """Note when compiled code is entered; nothing is noted on a torch without the function that is hooked."""
 
     def entered(enter: Callable[..., Any], callback: Any) -> Any:
         if callback is not None:  # else code is entered that is not to be compiled

@@ -194,16 +194,16 @@ def hooked(wraps: Mapping[str, Wrap]) -> Iterator[None]:
 
 
 def listening(point: str, listener: Callable[..., object]) -> AbstractContextManager[None]:
-    """Tell a listener of each call of this thread, right before it is made, with its arguments."""
+    """Call a listener at each call of this thread, right before it is made, with its arguments."""
     home = threading.get_ident()
 
     def wrap(inner: Any) -> Any:
-        def told(*args: Any, **kwargs: Any) -> Any:
+        def heard(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == home:
                 listener(*args)
             return inner(*args, **kwargs)
 
-        return told
+        return heard
 
     return hooked({point: wrap})
 
@@ -311,7 +311,7 @@ CONVERTERS = (
 
 @contextmanager
 def watching_conversions(watcher: Any, of: Collection[Conversion] = tuple(Conversion)) -> Iterator[None]:
-    """Tell a watcher of each conversion of some kinds.
+    """Hand each conversion of some kinds to a watcher.
 
     It is told by ``watcher.on_conversion(converter, function, *args, **kwargs)``, and makes the call. Where
     torch converts inside of a conversion, as ``to_local`` does in backward by ``from_local``, it is told of
@@ -329,7 +329,7 @@ def watching_conversions(watcher: Any, of: Collection[Conversion] = tuple(Conver
 
 @contextmanager
 def watching_ops(watcher: Any) -> Iterator[None]:
-    """Tell a watcher what ops ask of the propagator and its caches, in every thread.
+    """Hand to a watcher what ops ask of the propagator and its caches, in every thread.
 
     Methods of the watcher, ``on_`` and what happens, are given the function of torch, and what it is called
     with.
@@ -386,7 +386,7 @@ def _handler_hook(handlers: dict[Any, Any], watcher: Any) -> Iterator[None]:
 
 @contextmanager
 def watching_transfers(watcher: Any) -> Iterator[None]:
-    """Tell a watcher, in the same way, of redistributions, collectives, wraps and unwraps."""
+    """Hand to a watcher, in the same way, redistributions, collectives, wraps and unwraps."""
     wraps = {"implied": handed_to(watcher.on_implied), "redistribution": handed_to(watcher.on_redistribution)}
     with hooked(wraps), _watching_collectives(watcher), watching_conversions(watcher):
         yield
@@ -394,7 +394,7 @@ def watching_transfers(watcher: Any) -> Iterator[None]:
 
 @contextmanager
 def noticing_propagations(note: Callable[[str], None]) -> Iterator[None]:
-    """Be told right before each propagation, in the thread that runs it; a hit tells nothing.
+    """Note each propagation right before it runs, in its thread; a hit is not noted.
 
     What torch calls is looked up on a class, and that is when it is told: a wrapper would stand in the call,
     and each frame between an op and its propagation makes the propagation slower.

@@ -79,10 +79,8 @@ def what_torch_lacks(error: BaseException | None) -> str:
         if isinstance(error, UnsupportedTorchError):
             return str(error)
         if isinstance(error, (AttributeError, ImportError)) and _was_asked_for_here(error):
-            said = first_said(error)
-            return (
-                f"torch {torch.__version__} lacks what this needs of it ({said}); torch 2.5 to 2.15 have it"
-            )
+            lacked = first_said(error)
+            return f"torch {torch.__version__} lacks what is needed ({lacked}); torch 2.5 to 2.15 have it"
         error = error.__cause__ or error.__context__
     return ""
 

@@ -19,12 +19,12 @@ UNDECLARED_WRITES = ("running_mean", "running_var")
 
 
 def is_op(func: Any) -> bool:
-    """Tell an op overload, which has a schema, from a higher-order operator, which has none."""
+    """Return whether it is an op overload, which has a schema; a higher-order operator has none."""
     return isinstance(func, torch._ops.OpOverload)
 
 
 def is_collective(func: Any) -> bool:
-    """Tell a functional collective, whose output must be waited for."""
+    """Return whether it is a functional collective, whose output must be waited for."""
     return str(getattr(func, "namespace", "")).startswith("_c10d_functional")
 
 
@@ -171,7 +171,7 @@ def _close(mode: Any) -> None:
 
 
 def is_mode_of_program(mode: Any) -> bool:
-    """Tell a dispatch mode that a program opened from those that torch's compiler opens for itself."""
+    """Return whether a program opened a dispatch mode, and not the compiler for itself."""
     if not isinstance(mode, TorchDispatchMode) or type(mode).__module__.startswith("torch._functorch"):
         return False
     is_infra = getattr(mode, "is_infra_mode", None)

@@ -152,7 +152,7 @@ def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
 
 @functools.cache
 def _masks_are_confused() -> bool:
-    """Tell a torch whose masked partial placements are equal though each keeps a mask of its own."""
+    """Return whether masked partial placements are equal though each keeps a mask of its own."""
     home = importlib.import_module("torch.distributed.tensor._ops._embedding_ops")
     kind = getattr(home, "_MaskPartial", None) or getattr(home, "MaskPartial", None)
     return kind is not None and kind() == kind()

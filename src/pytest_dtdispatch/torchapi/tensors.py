@@ -60,7 +60,7 @@ def _async_type() -> Any:
 
 
 def wraps_dtensors(value: Any) -> bool:
-    """Tell a tensor of a subclass that keeps DTensors in its attributes, as a pair of two tensors may."""
+    """Return whether a tensor is of a subclass that keeps DTensors in its attributes, as a pair may."""
     plain = not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter)
     if plain or isinstance(value, DTensor):
         return False
@@ -95,7 +95,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 def wrapped_with(context: Any) -> Sequence[Placement]:
     """Return the placements that autograd's context of ``from_local`` keeps, for its gradient."""
     names = ("grad_placements", "forward_input_placements", "previous_placement")
-    return next((kept for name in names if (kept := getattr(context, name, None)) is not None), ())
+    return next((value for name in names if (value := getattr(context, name, None)) is not None), ())
 
 
 def wait_for(result: Any) -> None:
@@ -155,7 +155,7 @@ def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
-    """Tell two tensors apart that do not show the same elements of the same storage."""
+    """Return what only tensors share that show the same elements of the same storage."""
     storage = plain.untyped_storage()._cdata
     return storage, plain.storage_offset(), tuple(plain.shape), plain.stride(), plain.dtype
 
@@ -215,7 +215,7 @@ def spec_of(tensor: DTensor) -> tuple[Any, Any]:
 
 
 def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
-    """Give a DTensor back what says where it lives."""
+    """Set what says where a DTensor lives."""
     own, meta = spec
     if tensor._spec is not own:
         tensor._spec = own
