@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, fit_name, shorten
+from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, shorten
 from pytest_dtdispatch.core.text import escape_controls, shown
 
 # A busy machine is no failure.
@@ -120,41 +120,3 @@ def test_a_shortened_name_is_within_its_limit_and_keeps_both_ends(
 def test_names_that_differ_only_in_the_part_that_is_cut_stay_different() -> None:
     texts = [f"op({'x' * 70}{number}{'y' * 70})@4" for number in range(1000)]
     assert len({shorten(text, keep_end=2) for text in texts}) == 1000
-
-
-# Names that are cut for a reader
-
-ADDMM = "addmm.default(f32[512]S0, f32[512,512]R, f32[512,512]R)@2x4"
-FOREACH = "_foreach_add_.List([f32[8,8]S0, f32[8]R*3, f32[64,64]S1], [f32[8,8]S0, f32[8]R])@4:cuda"
-STORED = cut_name(ADDMM.replace("S0", "S0" * 60))
-[DIGEST] = re.findall(r"#\w+", STORED)
-NO_SIGNATURE = "a @ b, then its backward pass, then a step of (all) the optimizer"
-
-
-@pytest.mark.parametrize(
-    ("name", "limit", "text"),
-    [
-        (ADDMM, 59, ADDMM),
-        (ADDMM, 58, "addmm.default(f32[512]S0, ..., f32[512,512]R)@2x4"),
-        (ADDMM, 40, "addmm.default(f32[512]S0, ...)@2x4"),
-        (ADDMM, 30, "addmm.default(...)@2x4"),
-        (ADDMM, 21, "addmm...#f1a73300@2x4"),
-        (FOREACH, 84, "_foreach_add_.List([f32[8,8]S0, f32[8]R*3, f32[64,64]S1], ...)@4:cuda"),
-        (FOREACH, 60, "_foreach_add_.List(..., [f32[8,8]S0, f32[8]R])@4:cuda"),
-        (STORED, 50, cut_name(STORED, 50)),
-        (NO_SIGNATURE, 40, cut_name(NO_SIGNATURE, 40)),
-        (NO_SIGNATURE, 41, f"a @ b, then its backward pass...{cut_name(NO_SIGNATURE, 41)[-9:]}"),
-    ],
-)
-def test_a_signature_is_cut_where_arguments_end(name: str, limit: int, text: str) -> None:
-    assert fit_name(name, limit) == text
-
-
-@given(name=SIGNATURES.map(lambda one: one.full) | st.text(max_size=200), limit=st.integers(20, 130))
-def test_no_cut_name_is_longer_than_its_limit_and_whole_arguments_stay(name: str, limit: int) -> None:
-    for cut in (fit_name(name, limit), cut_name(name, limit)):
-        assert len(cut) <= limit
-        assert cut == name or "..." in cut
-    if "#" not in (cut := fit_name(name, limit)):
-        kept = re.split(r"[(,]* \.\.\.,? ?|\(\.\.\.|\.\.\.", cut)
-        assert all(part.strip(" ,()") in name for part in kept)

@@ -119,27 +119,14 @@ def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
     assert "rounds" not in columns(table(line()), widest - 1)
 
 
-@pytest.mark.parametrize(
-    ("width", "label"),
-    [
-        (80, "addmm.default(...)@2x4:cuda"),
-        (90, "addmm.default(f32[512]S0, ...)@2x4:cuda"),
-        (120, "addmm.default(f32[512]S0, ..., f32[512,512]R)@2x4:cuda"),
-    ],
-)
-def test_a_label_that_has_no_room_is_cut_and_keeps_its_beginning_and_its_mesh(width: int, label: str) -> None:
-    named = "addmm.default(f32[512]S0, f32[512,512]R, f32[512,512]R)@2x4:cuda"
-    assert texts(table(line(named)), width)[2].startswith(f"  {label} ")
-
-
-def test_labels_that_are_cut_alike_keep_a_digest_each() -> None:
-    lines = [line(f"add.Tensor(f32[512,512]S0, f32[{size},512]S0, f32[512,512]S0)@4") for size in (1, 2)]
-    rows = texts(table(*lines, line("mm.default(f32[512,512]S0, f32[512,512]S0, f32[512,512]S0)@4")), 100)
-    first, second, other = (re.split(r"  +", row.strip())[0] for row in rows[2:])
+def test_labels_that_have_no_room_are_cut_and_keep_beginning_digest_and_mesh() -> None:
+    lines = [
+        line(f"add.Tensor(f32[512,512]S0, f32[{size},512]S0, f32[512,512]S0)@2x4:cuda") for size in (1, 2)
+    ]
+    first, second = (re.split(r"  +", row.strip())[0] for row in texts(table(*lines), 100)[2:])
     for cut in (first, second):
-        assert re.fullmatch(r"add\.Tensor\(f32\[512,512\]S0, .*\.\.\.#[0-9a-f]{8}@4", cut)
+        assert re.fullmatch(r"add\.Tensor\(f32\[512,512\].*\.\.\.#[0-9a-f]{8}@2x4:cuda", cut)
     assert first != second
-    assert other == "mm.default(f32[512,512]S0, ..., f32[512,512]S0)@4"
 
 
 def test_a_group_stands_under_its_title_and_notes_below_their_line() -> None:

@@ -13,8 +13,6 @@ MAX_LENGTH = 120
 DIGEST = re.compile(r"\.\.\.#[0-9a-f]{8}")
 DIGEST_LENGTH = 12
 PLACE = re.compile(r"@[\dx]*(:\w+)?$")
-CALL = re.compile(r"(?P<op>[^(]+)\((?P<arguments>.*)\)(?P<place>@[\dx]*(:\w+)?)")
-BETWEEN = ", "
 
 
 @dataclass(frozen=True)
@@ -85,49 +83,6 @@ def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
     """Cut the name of a call, or a signature, of which its end stays: mesh and device."""
     place = PLACE.search(name)
     return shorten(name, len(place[0]) if place else 0, limit)
-
-
-def fit_name(name: str, limit: int) -> str:
-    """Cut a signature for a reader, in its middle, where arguments end; what is none is cut with a digest.
-
-    Two names may come out alike: :func:`cut_name` keeps them apart.
-
-    Example:
-        >>> fit_name("addmm.default(f32[8]R, f32[8,8]R, f32[8,8]S0)@2x4", 46)
-        'addmm.default(f32[8]R, ..., f32[8,8]S0)@2x4'
-    """
-    call = CALL.fullmatch(name)
-    if len(name) <= limit or not call:
-        return cut_name(name, limit)
-    head, tail = f"{call['op']}(", f"){call['place']}"
-    for pieces in (_top_level(call["arguments"]), call["arguments"].split(BETWEEN)):
-        if text := _cut_between(head, pieces, tail, limit):
-            return text
-    bare = f"{head}...{tail}"
-    return bare if len(bare) <= limit else cut_name(name, limit)
-
-
-def _top_level(arguments: str) -> list[str]:
-    """Split arguments where no list is open."""
-    pieces: list[str] = []
-    for piece in arguments.split(BETWEEN):
-        is_open = pieces and pieces[-1].count("[") > pieces[-1].count("]")
-        pieces[-1:] = [f"{pieces[-1]}{BETWEEN}{piece}"] if is_open else [*pieces[-1:], piece]
-    return pieces
-
-
-def _cut_between(head: str, pieces: Sequence[str], tail: str, limit: int) -> str:
-    """Keep as many pieces as a limit has room for, from both ends by turns; empty where it has for none."""
-    best, front, back = "", 0, 0
-    while front + back < len(pieces) - 1:
-        for more in ((1, 0), (0, 1)) if front <= back else ((0, 1), (1, 0)):
-            kept = (*pieces[: front + more[0]], "...", *pieces[len(pieces) - back - more[1] :])
-            if len(text := f"{head}{BETWEEN.join(kept)}{tail}") <= limit:
-                best, front, back = text, front + more[0], back + more[1]
-                break
-        else:
-            break
-    return best
 
 
 def _runs(texts: Sequence[str]) -> str:

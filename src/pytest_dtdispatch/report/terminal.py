@@ -6,14 +6,13 @@ import os
 import re
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.signatures import cut_name, fit_name, shorten
+from pytest_dtdispatch.core.signatures import cut_name, shorten
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     Block,
@@ -176,9 +175,7 @@ def _fit(table: Table, width: int) -> TableFit:
             shown.remove(i)
     room = width - beside - sum(widths[i] for i in shown)
     label_width = min(max(room, MIN_LABEL), longest)
-    cut = {line.label: fit_name(line.label, label_width) for line in lines}
-    often = Counter(cut.values())  # no two of a table come out alike
-    labels = {name: text if often[text] == 1 else cut_name(name, label_width) for name, text in cut.items()}
+    labels = {line.label: cut_name(line.label, label_width) for line in lines}
     return TableFit(tuple(shown), tuple(widths[i] for i in shown), labels, label_width)
 
 
