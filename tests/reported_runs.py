@@ -13,9 +13,8 @@ from pytest_dtdispatch.core.measurement import (
     State,
 )
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.report.document import Document, one_line
-from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.report.run import ReportedRun
 
 MISSES, HITS = (900_000, 910_000, 905_000, 990_000, 902_000), (6_900, 7_100, 7_000, 7_050, 6_950, 9_000)
 ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
@@ -58,7 +57,7 @@ def hostile_run() -> ReportedRun:
         environment={name: name for name in HOSTILE},
         measured={f"t.py::{name}": (row(name),) for name in HOSTILE},
         numbers=tuple(MetricValue(f"t.py::{name}::step", "misses_per_step", 3) for name in HOSTILE),
-        gates=(ReportedGate(HOSTILE[0], verdicts, True, Document((one_line("said"),)), verdicts),),
+        gates=(Judgement(verdicts, HOSTILE[0], verdicts),),
     )
 
 

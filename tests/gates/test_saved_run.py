@@ -176,14 +176,6 @@ def test_a_row_of_another_mesh_is_mismatched(then: str, now: str) -> None:
     assert judgement.failed[0].remedy == remedy
 
 
-def test_a_threshold_under_what_the_run_could_resolve_is_named_the_worst_first() -> None:
-    wild = StateRow("t.py::test_a::miss", State.MISS, tuple(1000 + 90 * (7 * n % 20) for n in range(20)))
-    judgement = judge([row(), wild], [row(), wild])
-    [warning] = judgement.warnings
-    assert warning.startswith("warning: 1 of 2 thresholds lie under what this run could resolve; ")
-    assert f" of {wild.name} needs at least " in warning
-
-
 def test_many_samples_are_judged_in_seconds() -> None:
     many = replace(row(), ns=tuple(round(1e6 + 1e3 * math.sin(n)) for n in range(50 * MOST_SAMPLES)))
     judgement = judge([many], [replace(many, ns=tuple(round(1.5 * ns) for ns in many.ns))])

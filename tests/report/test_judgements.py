@@ -24,7 +24,7 @@ LONG = f"tests/test_a_folder/test_file.py::test_{'name' * 30}::mm(f32[8,8]S0, f3
 
 
 def said_of(judgement: Judgement, width: int = 200, since: str = "") -> list[str]:
-    return lines_of(judgement_document(replace(judgement, since=since), "base.json"), width)
+    return lines_of(judgement_document(replace(judgement, where="base.json", since=since)), width)
 
 
 def judged(factor: float, base: tuple[int, ...] = STEADY) -> Judgement:
@@ -86,9 +86,8 @@ def test_no_thresholds_are_a_failure_that_says_so() -> None:
 
 
 def expected(rows: list[ExpectedRow], results: list[MetricValue]) -> list[str]:
-    return lines_of(
-        judgement_document(replace(judge_results(rows, results), command=COMMAND), "expected.csv"), 80
-    )
+    judgement = replace(judge_results(rows, results), where="expected.csv", command=COMMAND)
+    return lines_of(judgement_document(judgement), 80)
 
 
 def test_what_passed_is_counted_with_its_drift_from_what_is_expected() -> None:
@@ -106,7 +105,7 @@ def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.1), ExpectedRow("b", HIT, 1000, 0.1)]
     results = [MetricValue("a", HIT, 500), MetricValue("b", HIT, 1000)]
     judgement = judge_results(rows, results, improved_fails=False)
-    found = lines_of(judgement_document(judgement, "expected.csv"), 80)
+    found = lines_of(judgement_document(replace(judgement, where="expected.csv")), 80)
     assert found[0] == "gate: passed against expected.csv: 1 passed, 1 improved"
     assert "    dispatch_hit_ns 1,000 +-10 %, quietest block: found 500, -50.0 %" in found
     assert found[-1] == "a,dispatch_hit_ns,500,0.1"

@@ -13,16 +13,15 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
 from pytest_dtdispatch.report import run as saved_file
-from pytest_dtdispatch.report.document import Document, Folded, Span, StackedBar, Tone, one_line
+from pytest_dtdispatch.report.document import Document, Folded, StackedBar, one_line
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import (
     KEY,
     NOTHING,
     OTHER_VERSION,
     VERSION,
-    ReportedGate,
     ReportedRun,
     decode_run,
     encode_run,
@@ -56,7 +55,7 @@ LIVE = ReportedRun(
     thresholds={"t.py::test_a": (Threshold("hit", "median", 0.3, is_strict=True),)},
     documents={"budget": BUDGET},
     numbers=(MetricValue("t.py::test_a::step", "collectives", 3),),
-    gates=(ReportedGate("base.json", (INFINITE,), False, Document((one_line(Span("ok", Tone.GOOD)),))),),
+    gates=(Judgement((INFINITE,), "base.json"),),
     notices=Document((one_line("one thing"),)),
 )
 

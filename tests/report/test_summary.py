@@ -9,9 +9,9 @@ import pytest
 
 from pytest_dtdispatch.core.files import SUMMARY, form_of
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
-from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import (
     MOST_BYTES,
     MOST_ROWS,
@@ -36,10 +36,9 @@ SLOWER = RowVerdict(
 GONE = RowVerdict("t.py::gone", Verdict.MISSING, (), "restore the test", "misses 4 +-0 %")
 
 
-def gate(*verdicts: RowVerdict) -> ReportedGate:
+def gate(*verdicts: RowVerdict) -> Judgement:
     failed = tuple(row for row in verdicts if row.verdict is not Verdict.PASSED)
-    said = Document((one_line("all that it said"),))
-    return ReportedGate("expected.csv", verdicts, bool(failed) or not verdicts, said, failed)
+    return Judgement(verdicts, "expected.csv", failed, bool(verdicts))
 
 
 def tables_of(text: str) -> list[list[str]]:
@@ -80,7 +79,7 @@ def test_the_verdict_comes_first_and_what_changed_second() -> None:
         ((), "## dtdispatch: measured, 2 results, held against nothing\n"),
     ],
 )
-def test_a_run_that_passed_lists_no_row(gates: tuple[ReportedGate, ...], begins: str) -> None:
+def test_a_run_that_passed_lists_no_row(gates: tuple[Judgement, ...], begins: str) -> None:
     assert summary(run_of(gates=gates)).startswith(begins)
 
 

@@ -112,20 +112,20 @@ class Judgement:
 
     Args:
         verdicts: of each row.
+        where: what the run was held against: a file.
         failed: rows that the run must fail by.
         has_compared: whether any row was held against what it should be; the run fails where none was.
         remarks: what is said below the rows.
-        warnings: what must be known, although nothing fails by it.
         to_paste: rows of a file as they must be for what was found to pass.
         command: that writes these rows.
         since: when the baseline was set, as ``2026-07-31``; empty where that is not known.
     """
 
     verdicts: tuple[RowVerdict, ...]
+    where: str = ""
     failed: tuple[RowVerdict, ...] = ()
     has_compared: bool = True
     remarks: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
     to_paste: tuple[str, ...] = ()
     command: str = ""
     since: str = ""
@@ -137,14 +137,12 @@ class Judgement:
 
 
 def judged(
-    verdicts: Sequence[RowVerdict],
-    improved_fails: bool = False,
-    remarks: tuple[str, ...] = (),
-    warnings: tuple[str, ...] = (),
+    verdicts: Sequence[RowVerdict], improved_fails: bool = False, remarks: tuple[str, ...] = ()
 ) -> Judgement:
     """Say of a run what its rows say; it fails where none was held against what it should be."""
     has_compared = any(row.verdict in COMPARED for row in verdicts)
-    return Judgement(tuple(verdicts), tuple(over(verdicts, improved_fails)), has_compared, remarks, warnings)
+    failed = tuple(over(verdicts, improved_fails))
+    return Judgement(tuple(verdicts), "", failed, has_compared, remarks)
 
 
 def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:

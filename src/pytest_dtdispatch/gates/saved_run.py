@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from pytest_dtdispatch.core.measurement import NOISY, Measurement, State, noise_text
 from pytest_dtdispatch.core.results import state_name
-from pytest_dtdispatch.core.signatures import cut_name, shorten
+from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, judged
 from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_interval, scatter
 
@@ -32,9 +32,7 @@ COMPARABLE = (
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
 LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
-LONGEST_ROW = 300
 
-NEVER_SAVED = "it is not in the saved run: save a new one where the row belongs there"
 GONE = "it is in the saved run and was not measured: restore the test, or save a new run"
 TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
 FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "dtdispatch_compile_rounds"
@@ -126,29 +124,13 @@ def judge_run(
     if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
         verdicts = [_doubted(verdict) for verdict in verdicts]
     remarks = () if shift is None else (_shift_text(shift, len(shifts)),)
-    return judged(verdicts, remarks=remarks, warnings=tuple(_unresolved(verdicts)))
+    return judged(verdicts, remarks=remarks)
 
 
 def _shift_text(shift: float, controls: int) -> str:
     doubt = ": what has moved may be the machine" if abs(shift) > MOST_CONTROL_SHIFT else ""
     rows = f"(median of {controls} rows)"
     return f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
-
-
-def _unresolved(verdicts: Sequence[RowVerdict]) -> Iterator[str]:
-    """Warn of thresholds that are under what their rows could resolve."""
-    under = []
-    for row in verdicts:
-        figures = dict(row.figures)
-        if figures and figures["resolution_percent"] > figures["threshold_percent"]:
-            under.append((figures["resolution_percent"], row))
-    if under:
-        resolution, worst = max(under, key=lambda each: each[0])
-        yield (
-            f"warning: {len(under)} of {len(verdicts)} thresholds lie under what this run could resolve; "
-            f"{worst.criterion} of {cut_name(worst.row, LONGEST_ROW)} needs at least {resolution:.1f} %, "
-            "or more rounds"
-        )
 
 
 def _control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[float]:
@@ -189,9 +171,6 @@ def _judge_row(name: str, base: StateRow | None, head: StateRow | None, threshol
         "change_percent": 100 * (now / then - 1),
         "change_low_percent": 100 * (low - 1),
         "change_high_percent": 100 * (high - 1),
-        "threshold_percent": 100 * threshold.fraction,
-        # Slower samples move the ratio and its interval by one factor: here the interval would leave 1.
-        "resolution_percent": 100 * (now / then / low - 1) if low > 0 else math.inf,
         "base_samples": len(base.ns),
         "head_samples": len(head.ns),
     }

@@ -35,9 +35,8 @@ from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
-from pytest_dtdispatch.report.judgements import judgement_document
 from pytest_dtdispatch.report.rows import document as rows_document
-from pytest_dtdispatch.report.run import ReportedGate, ReportedRun, read_run
+from pytest_dtdispatch.report.run import ReportedRun, read_run
 from pytest_dtdispatch.scaling import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
@@ -132,15 +131,11 @@ class Gates(PluginObject):
         self._left_out.update(f"{row_nodeid(item)}::" for item in items)
 
     @functools.cached_property
-    def reported(self) -> tuple[ReportedGate, ...]:
+    def reported(self) -> tuple[Judgement, ...]:
         """What each gate found; not in a worker, nor where tests are only listed."""
         if self._config.getoption("collectonly") or hasattr(self._config, "workerinput"):
             return ()
-        judged = (*self._judge_limits(), *self._judge_saved_run(), *self._judge_expected())
-        return tuple(
-            ReportedGate(where, one.verdicts, one.has_failed, judgement_document(one, where), one.failed)
-            for where, one in judged
-        )
+        return (*self._judge_limits(), *self._judge_saved_run(), *self._judge_expected())
 
     # Limits
 
@@ -191,7 +186,7 @@ class Gates(PluginObject):
                 elif not raised and not results.of(kind.name):
                     yield unjudged(test, marked, kind.nothing, Verdict.MISSING)
 
-    def _judge_limits(self) -> Iterator[tuple[str, Judgement]]:
+    def _judge_limits(self) -> Iterator[Judgement]:
         """Gather what limits found in tests, and those of the run that judged nothing in all of it."""
         verdicts: list[RowVerdict] = []
         for kind in KINDS.values():
@@ -209,11 +204,11 @@ class Gates(PluginObject):
                 failed += over(of_test)
             verdicts += of_test
         if verdicts:
-            yield "limits", Judgement(tuple(verdicts), tuple(failed))
+            yield Judgement(tuple(verdicts), "limits", tuple(failed))
 
     # A saved run
 
-    def _judge_saved_run(self) -> Iterator[tuple[str, Judgement]]:
+    def _judge_saved_run(self) -> Iterator[Judgement]:
         """Hold the run against the saved one, where any threshold was asked for."""
         if not self.compares:
             return
@@ -227,7 +222,7 @@ class Gates(PluginObject):
             found = self._results.items()
             rows = [row for test, results in found for row in state_rows(test, results.measurements())]
             judgement = self._why_not_judged(rows) or judge_run(saved, rows, self._thresholds_of)
-            yield base.where, replace(judgement, since=base.taken[:10])
+            yield replace(judgement, where=base.where, since=base.taken[:10])
 
     def _why_not_judged(self, rows: Sequence[StateRow]) -> Judgement | None:
         """Refuse to compare runs that measure different things, or none."""
@@ -270,10 +265,11 @@ class Gates(PluginObject):
 
     # Files of expected results
 
-    def _judge_expected(self) -> Iterator[tuple[str, Judgement]]:
+    def _judge_expected(self) -> Iterator[Judgement]:
         """Hold the results against each file; what none of them expects is new once."""
         if self._why_not:
-            yield from ((file.where, not_judged(Verdict.DISABLED, self._why_not)) for file in self._expected)
+            disabled = not_judged(Verdict.DISABLED, self._why_not)
+            yield from (replace(disabled, where=file.where) for file in self._expected)
             return
         left_out = tuple(map(row_key, self._left_out))
         results = [one for of_test in self._results.values() for one in of_test.metrics(KINDS)]
@@ -286,7 +282,7 @@ class Gates(PluginObject):
             of_file = [one for one in results if (one.name, one.metric) in own]
             judgement = judge_results(rows, [*of_file, *new], self._settings.improved == "fail")
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", found])
-            yield file.where, replace(judgement, command=f'{command} --reason "..."')
+            yield replace(judgement, where=file.where, command=f'{command} --reason "..."')
             new = []
 
 

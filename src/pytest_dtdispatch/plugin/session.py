@@ -29,6 +29,7 @@ from pytest_dtdispatch.plugin.recorder import told_of
 from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line, paragraph
+from pytest_dtdispatch.report.judgements import judgement_document
 from pytest_dtdispatch.report.notes import caveats, noise
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
@@ -274,7 +275,7 @@ class Session(PluginObject):
         has_thresholds = self._settings.threshold or any(self._thresholds.values())
         if has_thresholds and not self.gates.compares:
             yield notice(f"gate: {NO_SAVED_RUN}")
-        yield from (gate.document for gate in self.gates.reported)
+        yield from map(judgement_document, self.gates.reported)
         if self.outputs is not None:
             yield self.outputs.document()
         yield noise([row for results in self.results.values() for row in results.measurements()])

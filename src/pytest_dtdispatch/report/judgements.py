@@ -29,14 +29,19 @@ TONES = {
 }
 ORDER = tuple(Verdict)
 MOST_NEW = 10
+# Figures of a row that was compared with a saved run.
+OF_SAVED_RUN = {
+    *("base_ns", "head_ns", "change_percent", "change_low_percent", "change_high_percent"),
+    *("base_samples", "head_samples"),
+}
 LONGEST_ROW = 300
 
 
-def judgement_document(judgement: Judgement, where: str) -> Document:
+def judgement_document(judgement: Judgement) -> Document:
     """Say what a gate found: each row that has not just passed, how far the others moved, what to do."""
     word = Span("failed", Tone.BAD) if judgement.has_failed else Span("passed", Tone.GOOD)
     numbers = verdict_counts(judgement.verdicts) or ("no row was there to be judged",)
-    blocks: list[Block] = [one_line("gate: ", word, f" against {where}: ", *numbers)]
+    blocks: list[Block] = [one_line("gate: ", word, f" against {judgement.where}: ", *numbers)]
     told = sorted(
         (row for row in judgement.verdicts if row.verdict not in (Verdict.PASSED, Verdict.NEW)),
         key=lambda row: ORDER.index(row.verdict),
@@ -48,7 +53,6 @@ def judgement_document(judgement: Judgement, where: str) -> Document:
     blocks += map(_detail, judgement.remarks)
     if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
         blocks.append(_detail("no row could be judged, so the gate fails", Tone.BAD))
-    blocks += (_detail(warning, Tone.NOTICE) for warning in judgement.warnings)
     if judgement.to_paste:
         blocks.append(_detail("what changed, by command or as rows to paste:"))
         blocks += (Verbatim((judgement.command,), indent=2), Verbatim(judgement.to_paste))
@@ -68,11 +72,11 @@ def change_text(row: RowVerdict) -> str:
         '4 -> 5'
     """
     figures = dict(row.figures)
-    if "base_ns" in figures:
+    if figures.keys() >= {"base_ns", "head_ns", "change_percent"}:
         unit = column_scale([figures["base_ns"], figures["head_ns"]])
         moved = f"{unit.text(figures['base_ns'])} -> {unit.text(figures['head_ns'])} {unit.name}"
         return f"{moved} ({figures['change_percent']:+.1f} %)"
-    if "found" not in figures:
+    if not figures.keys() >= {"expected", "found"}:
         return ""
     share = f" ({figures['change_percent']:+.1f} %)" if "change_percent" in figures else ""
     return f"{figures['expected']:,.0f} -> {figures['found']:,.0f}{share}"
@@ -120,7 +124,7 @@ def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
 def _figures_text(row: RowVerdict) -> str:
     """Say what a row was held against, and what was found."""
     figures = dict(row.figures)
-    if "base_ns" in figures:
+    if figures.keys() >= OF_SAVED_RUN:
         unit = column_scale([figures["base_ns"], figures["head_ns"]])
         then, now = (f"{unit.text(figures[name])} {unit.name}" for name in ("base_ns", "head_ns"))
         ends = ("change_percent", "change_low_percent", "change_high_percent")

@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plu
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Tone, paragraph, plain
-from pytest_dtdispatch.report.judgements import TONES, verdict_counts
+from pytest_dtdispatch.report.judgements import TONES, judgement_document, verdict_counts
 from pytest_dtdispatch.report.rows import profiles
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
@@ -114,7 +114,7 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
         title = f"Verdicts against {cut_name(gate.where)}"
-        yield {"title": title, "blocks": gate.document.blocks, "outcome": outcome, "tone": tone}
+        yield {"title": title, "blocks": judgement_document(gate).blocks, "outcome": outcome, "tone": tone}
     yield {"title": "To know first", "blocks": run.notices.blocks}
     if not run.calls and not run.documents:
         yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}

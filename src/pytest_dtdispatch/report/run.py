@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_key, row_metrics
 from pytest_dtdispatch.core.text import brief
-from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold
+from pytest_dtdispatch.core.verdicts import Judgement, Threshold
 from pytest_dtdispatch.report.document import Document, View
 
 MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
@@ -37,25 +37,6 @@ def members_of(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}: {error.msg}") from None
-
-
-@dataclass(frozen=True)
-class ReportedGate:
-    """What a gate said of the run.
-
-    Args:
-        where: what the run was held against: a file.
-        verdicts: of each row.
-        has_failed: whether the run failed by it.
-        document: all that it said.
-        failed: rows that the run failed by; none where it failed because nothing could be judged.
-    """
-
-    where: str
-    verdicts: tuple[RowVerdict, ...]
-    has_failed: bool
-    document: Document
-    failed: tuple[RowVerdict, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +65,7 @@ class ReportedRun:
     thresholds: Mapping[str, tuple[Threshold, ...]] = field(default_factory=dict)
     documents: Mapping[str, Document] = field(default_factory=dict)
     numbers: tuple[MetricValue, ...] = ()
-    gates: tuple[ReportedGate, ...] = ()
+    gates: tuple[Judgement, ...] = ()
     notices: Document = field(default_factory=Document)
     traces: tuple[str, ...] = ()
 

@@ -8,7 +8,7 @@ from pytest_dtdispatch.core.files import SUMMARY_TITLE
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
     Bullets,
@@ -23,10 +23,16 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     plain,
 )
-from pytest_dtdispatch.report.judgements import change_text, drift_lines, growth_percent, verdict_counts
+from pytest_dtdispatch.report.judgements import (
+    change_text,
+    drift_lines,
+    growth_percent,
+    judgement_document,
+    verdict_counts,
+)
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.rows import document as of_rows
-from pytest_dtdispatch.report.run import ReportedGate, ReportedRun
+from pytest_dtdispatch.report.run import ReportedRun
 
 # Of the summary of one step: "Job summaries are isolated between steps and each step is restricted to a
 # maximum size of 1MiB", in GitHub's reference of workflow commands.
@@ -63,7 +69,7 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     text = document_text(Document(tuple(_head(run))))
     left_out: list[str] = []
     title = "All that the gate said"
-    of_gates = (_folded(f"{title}: {cut_name(gate.where)}", gate.document) for gate in run.gates)
+    of_gates = (_folded(f"{title}: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates)
     for section in (*run_sections(run), *of_gates):
         written = document_text(Document((section,)))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) + KEPT_BYTES > room:
@@ -108,7 +114,7 @@ def _head(run: ReportedRun) -> Iterator[Block]:
     yield from run.notices.blocks
 
 
-def _changes(changed: Sequence[tuple[ReportedGate, RowVerdict]]) -> Table:
+def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
     """Lay out the rows that did not just pass, the gravest verdict first."""
     lines = tuple(
         Line(
