@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,17 +41,6 @@ def entries() -> int:
     caches = ShardingCaches()
     of_python: int = caches.readers()[-1]()[3]
     return caches.cold_entries() + of_python
-
-
-@pytest.fixture
-def user_group() -> Iterator[Any]:
-    """A group of 8 that the user opened before the test."""
-    init_fake_group(8)
-    group = dist.group.WORLD
-    yield group
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    ShardingCaches().clear_all()
 
 
 @pytest.mark.parametrize(
@@ -175,40 +164,6 @@ def test_ops_that_redistribute_run_on_the_new_group() -> None:
 
 
 # Groups that are not ours
-
-
-def test_a_group_of_the_user_is_used_and_never_destroyed(user_group: Any) -> None:
-    owner = ProcessGroupOwner()
-    assert owner.group(fake(2, 4)) is user_group
-    mesh = owner.mesh(fake(4))
-    assert sharded(mesh).add(1.0).device_mesh is mesh
-    owner.close()
-    assert dist.is_initialized()
-    assert dist.group.WORLD is user_group
-
-
-def test_what_does_not_fit_the_users_group_is_refused_in_one_line(user_group: Any) -> None:
-    gloo = Place((1,), "cpu", "gloo")
-    too_large = "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before"
-    other = "backend gloo was asked for, and the open process group is fake"
-    for place, says in ((fake(4, 4), too_large), (gloo, other)):
-        with pytest.raises(MeshError) as raised:
-            ProcessGroupOwner().mesh(place)
-        assert str(raised.value).startswith(says)
-        assert "\n" not in str(raised.value)
-    assert ProcessGroupOwner().group(gloo, backend_is_chosen=False) is user_group
-
-
-def test_a_group_that_a_test_opened_in_place_of_ours_is_left_to_it() -> None:
-    owner = ProcessGroupOwner()
-    owner.group(fake(4))
-    dist.destroy_process_group()
-    init_fake_group(2)
-    try:
-        owner.close()
-        assert dist.get_world_size() == 2
-    finally:
-        dist.destroy_process_group()
 
 
 def test_gloo_runs_a_mesh_of_one_rank(group_owner: ProcessGroupOwner, capture: Capture) -> None:
