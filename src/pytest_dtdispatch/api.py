@@ -238,13 +238,13 @@ class DtDispatch:
         check_variants(variants, equal, name)
         return self._compare(Variants(name, dict(variants), equal))
 
-    def _compare(self, asked: Variants) -> Compared:
+    def _compare(self, requested: Variants) -> Compared:
         """Call each variant once, and compare what they return."""
         __tracebackhide__ = True
         from pytest_dtdispatch.compare.equality import call_variants
 
-        call_variants(asked)
-        return Compared(asked.name, tuple(asked.functions), why_not=NOT_MEASURED)
+        call_variants(requested)
+        return Compared(requested.name, tuple(requested.functions), why_not=NOT_MEASURED)
 
     def scaling(
         self,

@@ -142,7 +142,7 @@ def test_the_verdict_of_a_limit_stands_first_in_every_file(
 
 
 def test_limits_of_the_run_that_judge_nothing_fail_it(pytester: pytest.Pytester) -> None:
-    path = pytester.makeini("[pytest]\ndtdispatch_max = misses=0\n  wraps=3\n")
+    pytester.makeini("[pytest]\ndtdispatch_max = misses=0\n  wraps=3\n")
     flags = ("--dtdispatch-max=misses=1", "--dtdispatch-max=recompiles=0")
     result = measure_source(pytester, "def test_plain(dtdispatch): pass", *flags, passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -150,8 +150,8 @@ def test_limits_of_the_run_that_judge_nothing_fail_it(pytester: pytest.Pytester)
     for line in (  # the flag beats the file
         "--dtdispatch-max misses=1 judged nothing: no steps were counted",
         "--dtdispatch-max recompiles=0 judged nothing: nothing was compiled",
-        "dtdispatch_max wraps=3 judged nothing: no steps were counted",
-        f"missing {path}: dtdispatch_max wraps=3",
+        "--dtdispatch-max wraps=3 judged nothing: no steps were counted",
+        "missing --dtdispatch-max wraps=3",
     ):
         assert line in text_of(result)
     assert measure(pytester, flags[0], "--collect-only").ret == pytest.ExitCode.OK

@@ -73,7 +73,8 @@ def test_collecting_does_not_import_torch_and_only_measuring_has_a_header(
     headers = [line for line in result.outlines if line.startswith("dtdispatch:")]
     if args:
         assert fnmatch.fnmatchcase(headers.pop(), "dtdispatch: load *")
-    says = "dtdispatch: *(mesh=2x4 device=auto backend=fake rounds=5 repeat=10 max_time=1s ops=add[*])"
+    counts = "rounds=5 repeat=10 max_time=1s metric=time"
+    says = f"dtdispatch: *(mesh=2x4 device=auto backend=fake {counts} ops=add[*])"
     assert len(headers) == (1 if args else 0)
     assert all(fnmatch.fnmatchcase(header, says) for header in headers)
 

@@ -100,7 +100,7 @@ class Gates(PluginObject):
             DtDispatchError: likewise.
         """
         named = self._config.getoption("benchmark_compare", None)
-        if flags := resolve.flags_given(self._config, ("threshold", "any_machine")):
+        if flags := resolve.requested_flags(self._config, ("threshold", "any_machine")):
             has_benchmark = self._config.pluginmanager.hasplugin("benchmark")
             if why := NO_BENCHMARK if not has_benchmark else "" if named else NO_COMPARE:
                 raise pytest.UsageError(f"{flags[0]}: {why}")
@@ -192,8 +192,10 @@ class Gates(PluginObject):
         for kind in KINDS.values():
             if kind.limits and not any(results.of(kind.name) for results in self._results.values()):
                 verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
-                for limit in resolve.limits_given(self._config, kind.limits):
-                    verdicts.append(unjudged(limit, limit, self._why_not or kind.nothing, verdict))
+                for name in kind.limits:
+                    if name in self._settings.limits:
+                        limit = f"--dtdispatch-max {name}={self._settings.limits[name]}"
+                        verdicts.append(unjudged(limit, limit, self._why_not or kind.nothing, verdict))
         failed = over(verdicts)
         for test in dict.fromkeys((*self._results, *self._unjudged)):
             of_test = [*self._results.get(test, TestResults(test)).verdicts, *self._unjudged.get(test, ())]
@@ -248,8 +250,8 @@ class Gates(PluginObject):
         if row.name.startswith(tuple(self._left_out)) or not row.name.startswith(self._named):
             return ()
         of_markers = (found for test, found in self._thresholds.items() if row.name.startswith(f"{test}::"))
-        held = next(of_markers, self._settings.threshold or ())
-        return thresholds_of(str(row.state), held) or thresholds_of(str(row.state), row.thresholds)
+        limits = next(of_markers, self._settings.threshold or ())
+        return thresholds_of(str(row.state), limits) or thresholds_of(str(row.state), row.thresholds)
 
     @functools.cached_property
     def _named(self) -> tuple[str, ...]:

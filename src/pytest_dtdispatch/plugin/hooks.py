@@ -44,7 +44,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     Where instructions are to be counted, or ranks are to be started, other processes run the tests; then
     return their exit status.
     """
-    if config.getoption("help") or config.getoption("version") or not settings.is_asked(config):
+    if config.getoption("help") or config.getoption("version") or not settings.has_settings(config):
         return None
     from pytest_dtdispatch.plugin import relaunch
 
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the flags, and load what measures only when it was asked for."""
     config.addinivalue_line("markers", settings.marker_line())
     selects = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
-    if selects or settings.is_asked(config):
+    if selects or settings.has_settings(config):
         from pytest_dtdispatch.plugin.session import load
 
         load(config, bool(selects))

@@ -136,9 +136,9 @@ def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
 def _write_whole(export: Export, run: ReportedRun, why_not: str) -> str:
     if why_not:
         raise DtDispatchError(f"{export.path} was not written: {why_not}")
-    text, said = FORMATS[export.format].render(run, export.path)
+    text, message = FORMATS[export.format].render(run, export.path)
     write_atomic(export.path, text)
-    return said
+    return message
 
 
 def _append_summary(export: Export, run: ReportedRun, why_not: str) -> str:

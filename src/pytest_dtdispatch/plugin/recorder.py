@@ -127,7 +127,7 @@ class OpenCapture(AbstractContextManager[TestResults]):
 
 
 @contextmanager
-def told_of(capture: AbstractContextManager[None]) -> Iterator[None]:
+def failing_plainly(capture: AbstractContextManager[None]) -> Iterator[None]:
     """Hold a capture open over a test; what it says of the test at its end is no traceback."""
     is_over = False
     try:
@@ -173,7 +173,7 @@ class Recorder(api.DtDispatch):
             if (kind := getattr(result, "kind", None)) not in KINDS:
                 known = ", ".join(KINDS)
                 raise CaptureError(f"no kind of results is registered as {kind!r}; valid: {known}")
-            self._refuse_taken(result.name, kind=result.kind)
+            self._refuse_used(result.name, kind=result.kind)
             self.results.add(result)
         limits = self._settings.limits
         self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, limits)])
@@ -224,10 +224,10 @@ class Recorder(api.DtDispatch):
 
         with counting_in_processes() as processes:
             yield
-            told = dict(processes.found())
-        self.results.unseen += Unseen(processes=processes.started - len(told))
-        for number, counts in told.items():
-            if next(first for first, others in told.items() if others == counts) == number:
+            counted = dict(processes.found())
+        self.results.unseen += Unseen(processes=processes.started - len(counted))
+        for number, counts in counted.items():
+            if next(first for first, others in counted.items() if others == counts) == number:
                 self._keep_counts(Steps(f"process {number}", (), (counts,)))
 
     # Calls and steps
@@ -241,9 +241,9 @@ class Recorder(api.DtDispatch):
 
         name = self._row_name("call", fn, name)
         if self._counts:
-            given = given_arguments(args, setup)
+            arguments = given_arguments(args, setup)
             with self._counted(Steps.kind, name), self._counted_region(name, self.record):
-                return fn(*given)
+                return fn(*arguments)
         with self._measuring("call", name):
             result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
         self.results.enter_call(name, place, figures)
@@ -256,7 +256,7 @@ class Recorder(api.DtDispatch):
         with self._counted(Steps.kind, calls.name):
             in_capture = "steps() inside a capture would count what the capture does: close it first"
             self._open.refuse("steps()", in_capture)
-            self._refuse_taken(calls.name, kind=Steps.kind)
+            self._refuse_used(calls.name, kind=Steps.kind)
             with self._open.running(calls.name, is_timed=False), self._recording(calls.name):
                 counted = run_and_count(calls)
             self.record(counted)
@@ -270,7 +270,7 @@ class Recorder(api.DtDispatch):
             step_fn()
             return Budget(name, note=NOT_TIMED)
         self._open.refuse("budget()", "budget() inside a capture would time what the capture does: close it")
-        self._refuse_taken(name, kind=Budget.kind)
+        self._refuse_used(name, kind=Budget.kind)
         with self._open.running(name, is_timed=True):
             budget = run_and_measure_budget(step_fn, warmup, steps, name)
         self.record(budget)
@@ -321,23 +321,23 @@ class Recorder(api.DtDispatch):
                 self.record(function)
         return compiled
 
-    def _compare(self, asked: Variants) -> Compared:
+    def _compare(self, requested: Variants) -> Compared:
         __tracebackhide__ = True
         from pytest_dtdispatch.compare.equality import call_variants
         from pytest_dtdispatch.compare.measure import run_and_measure_variants
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        functions, what = asked.functions, f"compare(name={asked.name!r})"
+        functions, what = requested.functions, f"compare(name={requested.name!r})"
         self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
-        self._refuse_taken(asked.name, *asked.row_names)
+        self._refuse_used(requested.name, *requested.row_names)
         if not self._takes_times:  # a claim that cannot be judged fails
             counting = {
-                label: self._counting(row_name(asked.name, label), fn) for label, fn in functions.items()
+                label: self._counting(row_name(requested.name, label), fn) for label, fn in functions.items()
             }
-            call_variants(replace(asked, functions=counting) if self._counts else asked)
-            return Compared(asked.name, tuple(functions), why_not=NOT_TIMED, is_gate=True)
-        with self._measuring("compare", asked.name, *asked.row_names):
-            compared = run_and_measure_variants(asked, ShardingCaches(), self._plan)
+            call_variants(replace(requested, functions=counting) if self._counts else requested)
+            return Compared(requested.name, tuple(functions), why_not=NOT_TIMED, is_gate=True)
+        with self._measuring("compare", requested.name, *requested.row_names):
+            compared = run_and_measure_variants(requested, ShardingCaches(), self._plan)
         self.record(*compared.variants)
         return compared
 
@@ -410,10 +410,10 @@ class Recorder(api.DtDispatch):
         name = name or own_name(fn)
         if name.startswith("<"):
             name = self.results.test.rpartition("::")[2] or method
-        self._refuse_taken(name)
+        self._refuse_used(name)
         return name
 
-    def _refuse_taken(self, *names: str, kind: str = NamedCall.kind) -> None:
+    def _refuse_used(self, *names: str, kind: str = NamedCall.kind) -> None:
         __tracebackhide__ = True
         if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
             raise CaptureError(
@@ -425,7 +425,7 @@ class Recorder(api.DtDispatch):
         __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import Measuring
 
-        self._refuse_taken(name, *names)
+        self._refuse_used(name, *names)
         if self._plan.agreement is not None:
             self._plan.agreement.come_to(name)
         return Measuring(f"the {method} {name!r} is measured")

@@ -67,12 +67,12 @@ def _refuse_moved_rootdir(config: pytest.Config) -> None:
 
 def _setup(config: pytest.Config) -> tuple[object, object]:
     """Find the rootdir and the ini file by paths of tests alone."""
-    given = config.known_args_namespace
+    flags = config.known_args_namespace
     known = {
-        "inifile": given.inifilename,
-        "override_ini": given.override_ini,
-        "args": given.file_or_dir,
-        "rootdir_cmd_arg": given.rootdir or None,
+        "inifile": flags.inifilename,
+        "override_ini": flags.override_ini,
+        "args": flags.file_or_dir,
+        "rootdir_cmd_arg": flags.rootdir or None,
         "invocation_dir": config.invocation_params.dir,
     }
     accepted = inspect.signature(determine_setup).parameters  # not the same in every version
@@ -189,8 +189,8 @@ def _meter(
 
 def _run(command: list[str], folder: Path) -> int:
     """Run what counts, where two runs count the same: kept byte code, no random hashes, one thread."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment = {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", FOLDER: str(folder)}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**variables, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", FOLDER: str(folder)}
     with subprocess.Popen(command, env=environment) as process:
         while (status := process.poll()) is None:
             with suppress(KeyboardInterrupt):  # the terminal told the other process too, which ends the run

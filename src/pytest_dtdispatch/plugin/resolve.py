@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ def run_settings(config: pytest.Config) -> Settings:
 
 
 def valid_settings(config: pytest.Config) -> Settings | None:
-    """Resolve what holds for the run; None where there is a mistake, which is told when it is configured."""
+    """Resolve what holds for the run; None where a mistake is to be named later."""
     try:
         return run_settings(config)
     except pytest.UsageError:
@@ -93,26 +92,16 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
 
 
 def checked(keyword: str, value: Any) -> Any:
-    """Read one value that a test gave in Python."""
+    """Read one value of a test's own code."""
     try:
         return _value(SETTINGS[keyword], value)
     except ValueError as error:
         raise MeshError(f"{keyword}={shown(value)} is not {error}") from None
 
 
-def flags_given(config: pytest.Config, names: Collection[str]) -> list[str]:
+def requested_flags(config: pytest.Config, names: Collection[str]) -> list[str]:
     """Write the flags of these settings that the command line has."""
     return [SETTINGS[name].flag for name in flag_values(config) if name in names]
-
-
-def limits_given(config: pytest.Config, limits: Collection[str]) -> Iterator[str]:
-    """Write these limits as the command line gives them, and where it does not the ini file."""
-    of_flags, of_ini = (values.get("max", {}) for values in (flag_values(config), _ini_values(config)))
-    for name in limits:
-        if name in of_flags:
-            yield f"--dtdispatch-max {name}={of_flags[name]}"
-        elif name in of_ini:
-            yield f"{_ini_place(config, SETTINGS['max'])} {name}={of_ini[name]}"
 
 
 def runs_nothing(flags: object) -> bool:
@@ -127,11 +116,9 @@ def why_not_measured(config: pytest.Config) -> str:
     codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
     if getattr(codspeed, "is_codspeed_enabled", False):
         return "pytest-codspeed measures this run; leave out --codspeed"
-    given = functools.partial(config.getoption, default=False)
-    if given("benchmark_disable") and not given("benchmark_enable"):
-        return "--benchmark-disable is given"
-    if given("benchmark_skip") and not given("benchmark_only"):
-        return "--benchmark-skip is given"
+    for off, on in (("disable", "enable"), ("skip", "only")):
+        if config.getoption(f"benchmark_{off}", False) and not config.getoption(f"benchmark_{on}", False):
+            return f"--benchmark-{off} is given"
     return ""
 
 
@@ -149,33 +136,30 @@ def row_nodeid(item: pytest.Item) -> str:
 
 def _resolve(config: pytest.Config) -> Settings:
     of_ini, of_flags = _ini_values(config), flag_values(config)
-    given = {**of_ini, **of_flags}
-    if "max" in given:
-        given["max"] = {**of_ini.get("max", {}), **of_flags.get("max", {})}
-    if given.get("measure_all"):
-        given["measure"] = True
-    if given.get("budget") and given.get("metric", "time") != "time":
-        raise pytest.UsageError(f"--dtdispatch-budget: a budget is one of time, not of {given['metric']}")
-    if given.get("metric") == "instructions":
-        given = {**FEW, **given}
-    return Settings(**{**_of_ranks(config, given), **given})
+    values = {**of_ini, **of_flags}
+    if "max" in values:
+        values["max"] = {**of_ini.get("max", {}), **of_flags.get("max", {})}
+    if values.get("measure_all"):
+        values["measure"] = True
+    settings = Settings(**values)
+    if settings.budget and settings.metric != "time":
+        raise pytest.UsageError(f"--dtdispatch-budget: a budget is one of time, not of {settings.metric}")
+    few = FEW if settings.metric == "instructions" else {}
+    return Settings(**{**_of_ranks(settings), **few, **values})
 
 
-def _of_ranks(config: pytest.Config, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check what is asked of many ranks; return what is another default on them."""
-    if given.get("measure") and (why_not := why_no_world(os.environ)):
+def _of_ranks(settings: Settings) -> dict[str, Any]:
+    """Check what is requested of many ranks; return what is another default on them."""
+    world, nproc = read_world(os.environ), settings.nproc
+    if settings.measure and (why_not := why_no_world(os.environ)):
         raise pytest.UsageError(why_not)
-    world = read_world(os.environ)
-    asked = config.getoption("dtdispatch_nproc") is not None and given["nproc"] > 1
-    if asked and world.is_many and given["nproc"] != world.local_size:
+    if world.is_many and nproc not in (1, world.local_size):
         raise pytest.UsageError(
-            f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {given['nproc']}"
+            f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {nproc}"
         )
-    is_many = world.is_many or given.get("nproc", 1) > 1
-    if given.get("measure") and (why_not := _why_no_metric(given.get("metric", "time"), is_many)):
-        raise pytest.UsageError(f"--dtdispatch-metric {given['metric']}: {why_not}")
-    has_real_mesh = world.is_many and given.get("backend") not in ("fake", "local")
-    return {"mesh": (world.size,)} if has_real_mesh else {}
+    if settings.measure and (why_not := _why_no_metric(settings.metric, world.is_many or nproc > 1)):
+        raise pytest.UsageError(f"--dtdispatch-metric {settings.metric}: {why_not}")
+    return {"mesh": (world.size,)} if world.is_many and settings.backend not in ("fake", "local") else {}
 
 
 def _why_no_metric(metric: str, is_many: bool) -> str:

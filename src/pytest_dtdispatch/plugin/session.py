@@ -25,7 +25,7 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, start_sampler
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.gates import KINDS, MEASURED, Gates
-from pytest_dtdispatch.plugin.recorder import told_of
+from pytest_dtdispatch.plugin.recorder import failing_plainly
 from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line, paragraph
@@ -81,16 +81,12 @@ class Session(PluginObject):
 
         settings = self._settings
         ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
-        metric = f" metric={settings.metric}" if settings.metric != "time" else ""
-        # The number of calls that are counted does not depend on the time they take.
-        limit = "" if settings.metric == "instructions" else f" max_time={settings.max_time:g}s"
         how = (
             f"dtdispatch: {version('pytest-dtdispatch')} (mesh={mesh_text(settings.mesh)}"
             f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
-            f" repeat={settings.repeat}{limit}{' cold' * settings.cold}{ops}{metric})"
+            f" repeat={settings.repeat} max_time={settings.max_time:g}s metric={settings.metric}{ops})"
         )
-        load = [load_text()] if settings.metric != "instructions" else []
-        return [how, *(f"dtdispatch: {summary}" for summary in (*load, *self._meter))]
+        return [how, *(f"dtdispatch: {summary}" for summary in (load_text(), *self._meter))]
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
@@ -156,7 +152,7 @@ class Session(PluginObject):
         if self.why_not or _is_fixture_used(item) or not takes_all:
             result = yield
         else:
-            with self.measuring(item) as recorder, told_of(recorder.whole_test()):
+            with self.measuring(item) as recorder, failing_plainly(recorder.whole_test()):
                 result = yield
         is_compared = self._config.getoption("benchmark_compare", None)
         if self.why_not and is_compared and "threshold" in resolve.marker_values(item):
@@ -355,7 +351,7 @@ def add_failures(reporter: Any, failures: Iterable[str]) -> None:
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     """Register what measures, judges and writes, as far as it was asked for."""
     settings, manager = resolve.run_settings(config), config.pluginmanager
-    idle = resolve.flags_given(config, SETTINGS.keys() - {*UNMEASURED})
+    idle = resolve.requested_flags(config, SETTINGS.keys() - {*UNMEASURED})
     if idle and not settings.measure:
         raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
     if manager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):

@@ -215,7 +215,7 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(each.flag, action="store_const", const=True, dest=each.dest, help=each.help)
 
 
-def is_asked(config: pytest.Config) -> bool:
+def has_settings(config: pytest.Config) -> bool:
     """Whether any setting is given, as a flag or in the ini file."""
     has_flag = any(getattr(config.option, each.dest, None) is not None for each in WITH_FLAG)
     return has_flag or any(config.getini(each.dest) for each in WITH_INI)

@@ -151,8 +151,8 @@ class Lockstep:
         found = self._exchange.meet(key, [what, numbers], f"come to {self._subject}")
         who = group_ranks((rank, f"{verb} {theirs}") for rank, ((verb, theirs), _) in found.items())
         if len(who) > 1:
-            said = "; ".join(f"{ranks_text(ranks)} {said}" for said, ranks in who.items())
-            raise RanksError(f"ranks measure different things: {said}")
+            each = "; ".join(f"{ranks_text(ranks)} {subject}" for subject, ranks in who.items())
+            raise RanksError(f"ranks measure different things: {each}")
         return [numbers for _, numbers in found.values()]
 
 
