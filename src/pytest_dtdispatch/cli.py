@@ -81,8 +81,8 @@ def _update_expected(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.report.exports import export_saved
-    from pytest_dtdispatch.report.history import history_document
     from pytest_dtdispatch.report.run import read_run
+    from pytest_dtdispatch.report.summary import history_document
 
     exports = [export for each in options.exports or () for export in each]
     if exports and len(options.saved) > 1:

@@ -10,7 +10,7 @@ from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
 from pytest_dtdispatch.ab.rule import Values
 from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_run
-from pytest_dtdispatch.core.ab_answer import RowSample
+from pytest_dtdispatch.core.results import RowSample
 from tests.rendered import lines_of
 
 ADD = "t.py::test_add[4]::add.Tensor(f32[8]S0)@4"

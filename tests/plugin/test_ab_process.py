@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.ab_answer import AnswerKind
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.results import AnswerKind, TestResults
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.plugin.ab_process import Collected

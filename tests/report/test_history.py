@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.report.history import history_document
 from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.summary import history_document
 from tests.rendered import lines_of
 from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
 

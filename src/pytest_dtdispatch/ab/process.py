@@ -18,10 +18,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.ab_answer import OUTPUT, Answer
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.files import read_text
 from pytest_dtdispatch.core.plain_data import decode
+from pytest_dtdispatch.core.results import OUTPUT, Answer
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))

@@ -33,9 +33,9 @@ from pytest_dtdispatch.ab.rule import (
     is_suspect,
     judge,
 )
-from pytest_dtdispatch.core.ab_answer import GO_ON, KIND, PASSES, Answer, AnswerKind
 from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.results import GO_ON, KIND, PASSES, Answer, AnswerKind
 from pytest_dtdispatch.core.text import brief, tell
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError

@@ -14,11 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.ab_answer import GO_ON, KIND, OUTPUT, PASSES, Answer, AnswerKind, RowSample
 from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import encode
-from pytest_dtdispatch.core.results import Count, TestResults, row_key, state_name
+from pytest_dtdispatch.core.results import (
+    GO_ON,
+    KIND,
+    OUTPUT,
+    PASSES,
+    Answer,
+    AnswerKind,
+    Count,
+    RowSample,
+    TestResults,
+    row_key,
+    state_name,
+)
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.gates import KINDS
