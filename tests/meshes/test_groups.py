@@ -164,11 +164,3 @@ def test_ops_that_redistribute_run_on_the_new_group() -> None:
 
 
 # Groups that are not ours
-
-
-def test_gloo_runs_a_mesh_of_one_rank(group_owner: ProcessGroupOwner, capture: Capture) -> None:
-    mesh = group_owner.mesh(Place((1,), "cpu", "gloo"))
-    a = sharded(mesh)
-    add = capture(lambda: a + a)["add.Tensor"]
-    assert dist.get_backend() == "gloo"
-    assert (add.proof, add.mesh) == ("proved", "1")
