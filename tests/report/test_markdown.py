@@ -18,7 +18,6 @@ from pytest_dtdispatch.report.document import (
     Group,
     Heading,
     Line,
-    Listing,
     Paragraph,
     Span,
     Table,
@@ -35,7 +34,6 @@ NAMED = one_line("gate: ", Span("off", Tone.STRONG), " in ", Span("a_b", Tone.CO
 # A label is no number, and a dash is none either.
 LINES = (Line("4", ("-", "-")), Line("8", ("1,000", "-")))
 PLAIN = Table((Column("a"), Column("b")), (Group("", LINES),), "mesh", "", label_tone=Tone.PLAIN)
-WHOLE, PART = ("1,000", "100.0 %", "all"), ("250", "25.0 %", "a_b")
 
 
 def written(*blocks: Block) -> str:
@@ -51,10 +49,6 @@ def written(*blocks: Block) -> str:
         (Bullets(("one", (Span("two", Tone.CODE), Span("!")))), "* one\n* `two`\\!"),
         (Verbatim(("a,*b*", "c")), "```\na,*b*\nc\n```"),
         (Verbatim(("a ``` b",)), "````\na ``` b\n````"),
-        (
-            Listing(("n", "part", "name"), (WHOLE, PART)),
-            "| n | part | name |\n| --: | --: | --- |\n| 1,000 | 100.0 % | all |\n| 250 | 25.0 % | a\\_b |",
-        ),
         (
             Folded("All <2>", (paragraph("one"), paragraph("two"))),
             "<details>\n<summary>All &lt;2&gt;</summary>\n\none\n\ntwo\n\n</details>",

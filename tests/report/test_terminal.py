@@ -17,7 +17,6 @@ from pytest_dtdispatch.report.document import (
     Group,
     Heading,
     Line,
-    Listing,
     Paragraph,
     Span,
     Table,
@@ -204,8 +203,6 @@ def test_only_a_terminal_has_an_edge(monkeypatch: pytest.MonkeyPatch, is_termina
 MIXED = Paragraph((Span("gate: "), Span("failed twice", Tone.BAD), Span(" today")), indent=1)
 HANGING = paragraph("one two three four", Tone.BAD, indent=1, hanging=2)
 NEVER = one_line(Span("new", Tone.NOTICE), " row", indent=1)
-WHOLE = ("1,000", "100.0 %", "the whole of the call")
-PART = ("250", "25.0 %", f"first {'x' * 80} last (a.py:3)")
 
 
 @pytest.mark.parametrize(
@@ -221,14 +218,6 @@ PART = ("250", "25.0 %", f"first {'x' * 80} last (a.py:3)")
         (HANGING, 12, ["*  one two*", "*      three*", "*      four*"]),
         (MIXED, 17, ["  gate: *failed*", "*  twice *today"]),
         (NEVER, 5, ["*  new* row"]),
-        (
-            Listing(("count", "part", "name"), (WHOLE, PART)),
-            40,
-            [
-                "           1,000 100.0 %  the whole of the call",
-                "             250  25.0 %  ...#5545a2c2 (a.py:3)",
-            ],
-        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Block) else "",
 )
@@ -251,7 +240,6 @@ def test_what_is_folded_is_shown_in_a_verbose_view_alone() -> None:
         one_line(Span(EVIL, Tone.BAD)),
         Bullets((EVIL, (Span(EVIL),))),
         Verbatim((EVIL,)),
-        Listing(("a", "b", "name"), (("1", "2", EVIL),)),
         table(line(EVIL, EVIL, EVIL), title=EVIL),
         Folded(EVIL, (Heading(EVIL),)),
     ],

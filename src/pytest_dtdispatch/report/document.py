@@ -181,19 +181,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """A whole and its parts; the name of a part may be cut, that of the whole may not.
-
-    Args:
-        titles: of the figures, and of the name.
-        entries: the whole, then its parts: of each its figures, and its name.
-    """
-
-    titles: tuple[str, ...]
-    entries: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
 class Folded:
     """Blocks that few readers open: a terminal shows them with ``-v``, other formats fold them."""
 
@@ -220,7 +207,7 @@ class StackedBar:
     has_rest: bool = False
 
 
-Block = Heading | Paragraph | Bullets | Verbatim | Table | Listing | Folded | StackedBar
+Block = Heading | Paragraph | Bullets | Verbatim | Table | Folded | StackedBar
 
 
 @dataclass(frozen=True)

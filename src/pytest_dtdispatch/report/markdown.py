@@ -15,7 +15,6 @@ from pytest_dtdispatch.report.document import (
     Folded,
     Group,
     Heading,
-    Listing,
     Paragraph,
     Span,
     Table,
@@ -76,8 +75,6 @@ def _block_parts(block: Block) -> Iterator[str]:
         case Table():
             for group in block.groups:
                 yield from _group_parts(block, group)
-        case Listing():
-            yield _grid(block.titles, block.entries)
         case Folded():
             title = escape_controls(SPACES.sub(" ", block.title))
             yield f"<details>\n<summary>{html.escape(title)}</summary>"

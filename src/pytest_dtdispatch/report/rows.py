@@ -26,8 +26,6 @@ from pytest_dtdispatch.report.document import (
     Document,
     Group,
     Line,
-    Listing,
-    Span,
     Table,
     Tone,
     View,
@@ -263,15 +261,16 @@ def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
         for row in rows:
             for samples in row.samples:
                 if samples.profile is not None:
-                    title = f"profile of a {samples.state}: {test}::{row.label}"
-                    yield one_line(Span(title, Tone.STRONG))
                     total = samples.profile.total
                     whole = Share("Python, with the machine code that it calls", total)
-                    entries = tuple(
-                        (f"{one.instructions:,}", f"{100 * one.instructions / total:.1f} %", one.function)
-                        for one in (whole, *samples.profile.functions)
-                    )
-                    yield Listing(("instructions", "part", "function"), entries)
+                    lines = []
+                    for one in (whole, *samples.profile.functions):
+                        name, _, place = one.function.partition(" (")
+                        part = f"{100 * one.instructions / total:.1f}"
+                        lines.append(Line(name, (f"{one.instructions:,}", part), place.removesuffix(")")))
+                    group = Group(f"profile of a {samples.state}: {test}::{row.label}", tuple(lines))
+                    columns = (Column("instructions"), Column("part", "%"))
+                    yield Table(columns, (group,), "function", "where")
 
 
 @dataclass(frozen=True)

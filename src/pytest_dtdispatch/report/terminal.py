@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.signatures import cut_name, shorten
+from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     Block,
@@ -21,7 +21,6 @@ from pytest_dtdispatch.report.document import (
     Folded,
     Heading,
     Line,
-    Listing,
     Paragraph,
     Span,
     Table,
@@ -38,8 +37,6 @@ NO_EDGE = sys.maxsize  # the width of a pipe and of a file
 INDENT = "  "
 MIN_LABEL, ROOMY_LABEL = 30, 52
 LONGEST_PROOF = len("unpropagated, noisy")  # that has room: a long refusal may run over the edge
-FIGURE_WIDTHS = (14, 8)  # of a listing: a count, its part of the whole
-KEPT_OF_NAME = 16  # letters of its end: its beginning is what is looked for
 T = TypeVar("T")
 
 
@@ -88,8 +85,6 @@ def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Span, .
             yield from paragraph_lines(block, width)
         case Table():
             yield from table_lines(block, width, view)
-        case Listing():
-            yield from _listing_lines(block, width)
         case Verbatim():
             yield from ((Span(INDENT * block.indent + line),) for line in block.lines)
         case Heading():
@@ -102,14 +97,6 @@ def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Span, .
             yield (Span(block.title, Tone.STRONG),)
             for inner in block.blocks:
                 yield from _block_lines(inner, width, view)
-
-
-def _listing_lines(listing: Listing, width: int) -> Iterator[tuple[Span, ...]]:
-    whole = listing.entries[0][-1]
-    room = max(width - len(INDENT) - sum(FIGURE_WIDTHS) - 2, len(whole))
-    for *texts, name in listing.entries:
-        figures = "".join(text.rjust(size) for text, size in zip(texts, FIGURE_WIDTHS, strict=True))
-        yield (Span(f"{INDENT}{figures}  {shorten(name, keep_end=KEPT_OF_NAME, limit=room)}"),)
 
 
 def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
