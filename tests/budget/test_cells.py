@@ -39,6 +39,28 @@ def test_time_is_at_the_place_where_the_program_was() -> None:
     }
 
 
+def places_of(own: CodePlace) -> dict[str, CodePlace | None]:
+    moments = [*MOMENTS, Moment(60, 60, own, True), Moment(80, 80, CALLED, False)]
+    return {cell.op: cell.place for cell in cells_of([COURSE], moments, [COURSE])}
+
+
+def test_code_of_the_users_that_the_engine_runs_is_at_its_own_line() -> None:
+    inside = CodePlace("checkpoint.py", 5, "layers.0", Phase.BACKWARD)
+    places = places_of(inside)
+    assert (places["MmBackward0"], places["engine"]) == (inside, CALLED)
+
+
+def test_code_of_the_users_outside_of_modules_is_in_the_module_that_made_its_node() -> None:
+    own = CodePlace("function.py", 9, "", Phase.BACKWARD)
+    places = places_of(own)
+    assert (places["MmBackward0"], places["engine"]) == (replace(own, module="layers.0"), CALLED)
+    moments = [*MOMENTS, Moment(60, 60, own, True), Moment(80, 80, CALLED, False)]
+    [cell] = cells_of([(MADE,)], moments, [COURSE])  # a step of another course has no places
+    assert (cell.ns, cell.place) == (18, None)
+    unmade = (COURSE[2],)
+    assert {cell.place for cell in cells_of([unmade], moments, [unmade])} == {own}
+
+
 def test_several_steps_are_averaged_and_timing_is_taken_off_even_where_that_is_too_much() -> None:
     longer = MADE._replace(end_ns=60, timing_ns=4.0)
     [cell] = cells_of([(MADE,), (longer,)], [], [])

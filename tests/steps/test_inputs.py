@@ -23,6 +23,7 @@ from pytest_dtdispatch.steps.events import Miss, QueriedCache
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
 from pytest_dtdispatch.steps.table import MOST_SHAPES, document
+from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.rendered import lines_of
 from tests.steps.test_measure import clear_as_a_program_does
 
@@ -217,7 +218,30 @@ def test_a_step_is_steady_after_its_last_miss_unless_that_is_its_end(
 # What is counted
 
 
-def test_batches_of_three_sizes_are_steady_after_three_shapes(mesh: DeviceMesh) -> None:
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=["replicated", "sharded"])
+def test_a_growing_cache_misses_at_each_token(mesh: DeviceMesh, placement: Any) -> None:
+    cache: Any = DTensor.from_local(torch.rand(2, 4, 8), mesh, [placement])
+
+    def step(token: DTensor) -> None:
+        nonlocal cache
+        cache = torch.cat([cache, token], dim=1)
+        scores = torch.softmax(token @ cache.transpose(1, 2), -1)
+        scores @ cache
+
+    steps = count(step, (DTensor.from_local(torch.rand(2, 1, 8), mesh, [placement]) for _ in range(6)))
+    assert len(steps.steps) == 6
+    assert all(one.misses for one in steps.steps)
+    assert (len(set(steps.inputs)), steps.steady_after) == (1, None)
+    assert all("shape of" in miss.reason for miss in steps.steps[-1].missed)
+
+
+@pytest.mark.parametrize("backend", ["fake", "local"])
+def test_batches_of_three_sizes_are_steady_after_three_shapes(
+    group_owner: ProcessGroupOwner, backend: str
+) -> None:
+    if backend == "local" and not has_local_mode():
+        pytest.skip("this torch has no torch.distributed._local_tensor")
+    mesh = group_owner.mesh(Place((4,), "cpu", backend))
     weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
     rows = [2, 4, 8, *random.Random(0).choices([2, 4, 8], k=17)]
     batches = [DTensor.from_local(torch.rand(n, 8), mesh, [Shard(0)]) for n in rows]

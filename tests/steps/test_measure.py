@@ -592,6 +592,30 @@ def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
         count(step, warmup=1, steps=1)
 
 
+# Injected misses
+
+
+def test_one_extra_miss_in_a_step_of_300_ops_is_always_caught_and_a_clean_step_never_is(
+    grid: DeviceMesh,
+) -> None:
+    blocks = [tensor_parallel_step(grid) for _ in range(13)]
+    rows, runs = itertools.count(4), 8
+
+    def clean() -> None:
+        for block in blocks:
+            block()
+
+    def injected() -> None:
+        clean()
+        DTensor.from_local(torch.rand(next(rows), 8), grid, [Shard(0), Replicate()]).exp()
+
+    assert count(clean).steps[0].calls >= 295
+    clean_runs = [count(clean, warmup=1, steps=2) for _ in range(runs)]
+    injected_runs = [count(injected, warmup=1, steps=2) for _ in range(runs)]
+    assert sum(run.misses_per_step > 0 for run in clean_runs) == 0
+    assert sum(run.misses_per_step == 1 for run in injected_runs) == runs
+
+
 def test_a_miss_holds_no_specs_when_it_is_over(mesh: DeviceMesh) -> None:
     rows = itertools.count(4)
 

@@ -32,16 +32,25 @@ def why(seen: Seen, op: str, traits: Traits, at: CallPlace = CallPlace()) -> str
     return seen.why(Called(op, traits, at)).text
 
 
-BASE = {**tensor("self"), **number("other", 1)}
+def mesh(names: str = "None", ranks: str = "0,1,2,3") -> dict[Trait, str]:
+    return {Trait("mesh", "shape"): "4", Trait("mesh", "dim_names"): names, Trait("mesh", "ranks"): ranks}
+
+
+BASE = {**mesh(), **tensor("self"), **number("other", 1)}
 
 
 @pytest.mark.parametrize(
     ("before", "call", "reason"),
     [
+        (BASE, {**BASE, **tensor("self", placements="R")}, "placements of self R, were S0"),
+        (BASE, {**BASE, **tensor("self", dtype="bf16")}, "dtype of self bf16, was f32"),
+        (BASE, {**BASE, **number("other", 1.5)}, "type of other float, was int"),
+        (BASE, {**BASE, **mesh(names="('x',)")}, "another mesh: dim_names ('x',), were None"),
+        (BASE, {**BASE, **mesh(ranks="3,2,1,0")}, "another mesh: ranks 3,2,1,0, were 0,1,2,3"),
         (BASE, {**BASE, **number("other", 7)}, "value of other 7, was 1"),
         (BASE, {**BASE, **number("alpha", 2)}, "alpha is given, and was not"),
         ({**BASE, **number("alpha", 2)}, BASE, "alpha is not given, and was"),
-        (BASE, {**tensor("self"), **tensor("other")}, "type of other tensor, was int"),
+        (BASE, {**mesh(), **tensor("self"), **tensor("other")}, "type of other tensor, was int"),
         (
             {**tensor("self"), **tensor("other")},
             {**tensor("self", shape="[9,8]"), **tensor("other", shape="[9,8]")},
@@ -66,6 +75,12 @@ def test_the_nearest_call_is_compared_with_and_of_equals_the_last() -> None:
     assert reason == "shape of self [4,4], was [3,3]"
 
 
+def test_only_calls_of_the_same_op_are_compared_with() -> None:
+    seen = Seen()
+    note(seen, "mul", BASE)
+    assert why(seen, "add", BASE) == "first call of this op"
+
+
 def test_an_equal_call_missed_because_of_a_clear_or_is_not_kept() -> None:
     seen = Seen()
     note(seen, "add", BASE, CallPlace(clears=1))
@@ -79,6 +94,17 @@ def test_a_long_list_of_differences_is_cut() -> None:
     shapes = {name: tensor(name, shape=f"[{i},8]") for i, name in enumerate("abcde")}
     reason = why(seen, "add", {t: v for each in shapes.values() for t, v in each.items()})
     assert reason.endswith("and 2 more")
+
+
+def test_a_call_is_compared_with_those_of_its_place_however_near_another_is() -> None:
+    seen = Seen()
+    scores, output = CallPlace(call=3), CallPlace(call=7)
+    note(seen, "bmm", {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,9]")}, scores)
+    note(seen, "bmm", {**tensor("self", shape="[8,1,9]"), **tensor("mat2", shape="[8,9,4]")}, output)
+    call = {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,10]")}
+    assert why(seen, "bmm", call, scores) == "shape of mat2 [8,4,10], was [8,4,9]"
+    assert why(seen, "bmm", call, output).startswith("shape of self [8,1,4], was [8,1,9]")
+    assert why(seen, "bmm", call, CallPlace(call=5)) == "shape of mat2 [8,4,10], was [8,4,9] in another place"
 
 
 def test_calls_of_other_threads_are_not_compared_with_nor_clears_there() -> None:
