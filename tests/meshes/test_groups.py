@@ -164,3 +164,35 @@ def test_ops_that_redistribute_run_on_the_new_group() -> None:
 
 
 # Groups that are not ours
+
+
+def test_a_group_of_the_user_is_used_and_never_destroyed() -> None:
+    init_fake_group(8)
+    group, gloo = dist.group.WORLD, Place((1,), "cpu", "gloo")
+    too_large = "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before"
+    other = "backend gloo was asked for, and the open process group is fake"
+    try:
+        owner = ProcessGroupOwner()
+        for place, says in ((fake(4, 4), too_large), (gloo, other)):
+            with pytest.raises(MeshError, match=rf"^{says}[^\n]*$"):
+                owner.mesh(place)
+        assert owner.group(fake(2, 4)) is owner.group(gloo, backend_is_chosen=False) is group
+        mesh = owner.mesh(fake(4))
+        assert sharded(mesh).add(1.0).device_mesh is mesh
+        owner.close()
+        assert dist.group.WORLD is group
+    finally:
+        dist.destroy_process_group()
+        ShardingCaches().clear_all()
+
+
+def test_a_group_that_a_test_opened_in_place_of_ours_is_left_to_it() -> None:
+    owner = ProcessGroupOwner()
+    owner.group(fake(4))
+    dist.destroy_process_group()
+    init_fake_group(2)
+    try:
+        owner.close()
+        assert dist.get_world_size() == 2
+    finally:
+        dist.destroy_process_group()

@@ -180,6 +180,29 @@ def test_a_mistake_is_told_at_the_line_of_the_test_and_leaves_nothing_open(
     assert_mistakes(pytester, mistakes, *flags)
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            ("--dtdispatch-backend=gloo", "--dtdispatch-device=cpu"),
+            "backend gloo needs a process for each of",
+        ),
+        (("--dtdispatch-backend=nccl", "--dtdispatch-device=cpu"), "backend nccl needs a CUDA device, and"),
+        (("--dtdispatch-device=cuda",), "device cuda: torch"),
+    ],
+    ids=["gloo", "nccl", "cuda"],
+)
+def test_a_backend_or_device_that_is_not_here(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    source = "def test_mesh(device_mesh): pass\ndef test_group(process_group): pass"
+    result = measure_source(pytester, source, *flags, errors=2)
+    body, _, _ = text_of(result).partition("short test summary info")
+    assert body.count(says) == 2
+    assert "pytest_dtdispatch/" not in body
+
+
 # Groups of the user
 
 
@@ -343,6 +366,10 @@ def test_a_fixture_without_torch(pytester: pytest.Pytester, flags: tuple[str, ..
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
+        ("nproc=50000000", "'50000000' is not a whole number from 1 to 1,024"),
+        ("timeout=1e300", "a number of seconds above 0, and at most 1,000,000,000"),
+        ("fail=20", ": write 20%"),
+        ("fail=median:5%,lax", "not '5%,lax'"),
         (f"export=csv:{'a' * 256}", "cannot be written: File name too long"),
         (f"expected={'a' * 256}", "cannot be read: File name too long"),
         ("expected=a\udcff.csv", "cannot be read: No such file or directory"),

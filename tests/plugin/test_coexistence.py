@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import dedent
+
 import pytest
 
 from tests.plugin_runs import ADD, ALONE, MEASURED, TEN_LINES, benchmarks_of, measure, run, text_of
@@ -108,3 +110,16 @@ def test_a_plugin_that_reads_every_attribute_of_others_changes_nothing(pytester:
     result = measure(pytester, "--dtdispatch-export=csv:rows.csv")
     result.assert_outcomes(passed=1)
     assert ADD in (pytester.path / "rows.csv").read_text()
+
+
+def test_rows_are_the_same_in_any_order_of_tests(pytester: pytest.Pytester) -> None:
+    more = (f"def test_{n}(dtdispatch, device_mesh):\n    test_add(dtdispatch, device_mesh)\n" for n in "ab")
+    pytester.makepyfile(test_shuffled=f"{dedent(TEN_LINES)}\n{''.join(more)}")
+    names = []
+    for order in ("items.sort(key=str)", "items.sort(key=str, reverse=True)"):
+        pytester.makeconftest(f"def pytest_collection_modifyitems(items): {order}")
+        measure(pytester, "-pno:randomly", "--benchmark-json=rows.json").assert_outcomes(passed=3)
+        names.append([row["fullname"] for row in benchmarks_of(pytester.path / "rows.json")])
+    first, second = names
+    assert first != second
+    assert sorted(first) == sorted(second)

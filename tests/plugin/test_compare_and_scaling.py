@@ -96,6 +96,17 @@ def test_a_claim_that_fails_says_ratio_and_interval_and_is_disabled_where_nothin
     assert "mlp[dtensor]" in text_of(result)
 
 
+def test_unequal_results_fail_before_anything_is_measured(pytester: pytest.Pytester) -> None:
+    source = """
+def test_unequal(dtdispatch):
+    dtdispatch.compare({"zeros": lambda: torch.zeros(2), "ones": lambda: torch.ones(2)})
+"""
+    for result in (measure_source(pytester, source), run(pytester)):
+        result.assert_outcomes(failed=1)
+        says = "the results of 'ones' and 'zeros' are not equal: Tensor-likes are not equal!"
+        assert says in text_of(result)
+
+
 # Scalings
 
 SIZES = (1, 4, 16, 64)
@@ -153,3 +164,29 @@ def test_a_limit_below_the_exponents_fails_the_test_and_its_rows_are_kept(pytest
     )
     result.stdout.fnmatch_lines(["  hit grows as *; above max_exponent=0.1"])
     assert len(benchmarks_of(pytester.path / "rows.json")) == 2 * len(SIZES)
+
+
+OTHERS = """
+@pytest.mark.parametrize("limit", [{}, {"max_exponent": 5}])
+def test_once(dtdispatch, limit):
+    plain = torch.ones(2, 3)
+    dtdispatch.scaling(lambda n: lambda: plain.t_(), (1, 8), name="t_", **limit)
+
+def test_meshes(dtdispatch, mesh_factory):
+    def add(ndim):
+        a = sharded(mesh_factory((2,) * ndim))
+        return lambda: a + a
+
+    dtdispatch.scaling(add, (1, 2, 3))
+"""
+
+
+def test_what_runs_once_says_so_and_fails_under_a_limit_alone(pytester: pytest.Pytester) -> None:
+    result = measure_source(pytester, OTHERS, "--benchmark-json=rows.json", passed=2, failed=1)
+    text = " ".join(text_of(result).split())
+    once = "no miss was measured (runs once: it changed the layout of a tensor that it wrote to)"
+    assert f"E max_exponent=5: miss not fitted: {once}; hit not" in text
+    assert f" miss not fitted: {once}" in text.rpartition("= dtdispatch =")[2]
+    # Meshes of every size share the group that the largest opens.
+    meshes = [row for row in benchmarks_of(pytester.path / "rows.json") if "test_meshes" in row["fullname"]]
+    assert [row["params"]["mesh"] for row in meshes[::2]] == ["2", "2x2", "2x2x2"]

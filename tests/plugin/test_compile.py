@@ -129,6 +129,16 @@ def test_limits_and_expected_results_hold_counts(pytester: pytest.Pytester) -> N
     result.stdout.fnmatch_lines(["gate: failed against expected.csv: 2 passed, 1 regressed*"])
 
 
+def test_thresholds_of_saved_runs_hold_for_compiles(pytester: pytest.Pytester) -> None:
+    eight = ("--benchmark-quiet", "-odtdispatch_compile_rounds=8")
+    measure_source(pytester, DOUBLE.replace("aot_eager", "eager"), *eight, "--benchmark-save=base", passed=1)
+    gate = ("--benchmark-compare=0001", "--dtdispatch-fail=compile-cold=median:10000%")
+    result = measure(pytester, *eight, *gate)
+    # Where the machine is too busy to tell, no row could be judged.
+    noisy = r"gate: failed against .*: 1 inconclusive(, 1 mismatched)?\n(.*\n)+ +noisy"
+    assert re.search(f"gate: passed against .*: 1 passed|{noisy}", text_of(result))
+
+
 # Captures
 
 

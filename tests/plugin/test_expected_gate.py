@@ -287,6 +287,14 @@ def test_what_improved_fails_too_or_warns_where_that_is_wanted(
     assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
 
 
+def test_a_row_of_a_test_that_no_longer_exists_fails_as_missing(
+    pytester: pytest.Pytester, expected: Path
+) -> None:
+    pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
+    text = failed(run(pytester, *GATE), "5 passed, 2 new, 2 missing", f"missing {MUL}", "restore the test")
+    assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
+
+
 def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected: Path) -> None:
     gate = (*MEASURED, "--dtdispatch-expected=expected.csv")
     failed(run(pytester, *gate, "--benchmark-disable"), "1 disabled", "disabled --benchmark-disable is given")
@@ -303,6 +311,17 @@ def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected:
     failed(run(pytester, *gate), "expected.csv: 7 missing", "no row could be judged", passed=1)
 
 
+def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:
+    noisy = TESTS.replace("import scripted", "import random, scripted\ndraws = random.Random(1)")
+    noisy = noisy.replace("wait(scripted.extra_ns)", "wait(draws.choice((0, 10**6)))")
+    pytester.makepyfile(test_results=noisy)
+    result = run(pytester, *GATE)
+    says = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
+    assert_passed(result, "5 passed, 2 inconclusive", *says)
+    assert "rows to paste" not in text_of(result)
+    failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", passed=1)
+
+
 # Names
 
 CLASHES = (
@@ -311,6 +330,23 @@ CLASHES = (
     '    dtdispatch.call(abs, 1, name="add.Tensor(f32[8,8]S0, f32[8,8]S0)@4")\n'
     "    with dtdispatch.capture():\n        a + a",
 )
+
+
+def test_names_that_differ_in_spaces_are_judged_apart(pytester: pytest.Pytester) -> None:
+    (pytester.path / "expected.csv").write_text("test_it.py::test_two::my  step,dispatch_hit_ns,15000,1\n")
+    two = """
+import scripted
+
+def test_two(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.call(lambda: [scripted.clock.wait(5_000_000), a + a], name="my  step")
+    dtdispatch.call(lambda: a + a, name="my step")
+"""
+    result = measure_source(pytester, two, *GATE[1:], "test_it.py")
+    text = failed(result, "1 regressed", "regressed test_it.py::test_two::my  step", passed=1)
+    assert "new test_it.py::test_two::my step: dispatch_hit_ns 1" in text
+    names = [name for name, _ in pytorch_reader.read_results(pytester.path / "results.csv")]
+    assert len(set(names)) == 2
 
 
 def test_two_rows_of_one_key_are_an_error(pytester: pytest.Pytester) -> None:

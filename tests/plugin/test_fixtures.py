@@ -5,10 +5,34 @@ from __future__ import annotations
 import pytest
 
 from pytest_dtdispatch.api import DtDispatch
-from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.errors import DtDispatchError, GateError
 from tests.plugin_runs import benchmarks_of, measure_source, run
 
 pytestmark = pytest.mark.torch
+
+NAMED = '@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))'
+SHAPE = "def test_it(device_mesh): print('mesh', tuple(device_mesh.shape), device_mesh.mesh_dim_names)"
+
+
+@pytest.mark.parametrize(
+    ("ini", "marker", "flags", "shape"),
+    [
+        ("", "", [], "(4,) None"),
+        ("dtdispatch_mesh = 3x2", "", [], "(3, 2) None"),
+        ("dtdispatch_mesh = 3x2", NAMED, [], "(2, 2) ('dp', 'tp')"),
+        # Names for two dimensions cannot name one: they go with the shape that the flag replaced.
+        ("dtdispatch_mesh = 3x2", NAMED, ["--dtdispatch-mesh=5"], "(5,) None"),
+        ("dtdispatch_mesh = 3x2", NAMED, ["--dtdispatch-mesh=5x1"], "(5, 1) ('dp', 'tp')"),
+    ],
+)
+def test_a_mesh_is_as_flag_marker_and_ini_file_say(
+    pytester: pytest.Pytester, ini: str, marker: str, flags: list[str], shape: str
+) -> None:
+    pytester.makeini(f"[pytest]\n{ini}\ndtdispatch_device = cpu\n")
+    pytester.makepyfile(f"import pytest\n{marker}\n{SHAPE}")
+    result = run(pytester, "-s", *flags)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*mesh {shape.replace('[', '[[]')}*"])
 
 
 MESHES = """
@@ -170,3 +194,8 @@ def test_a_compile_runs_everything_once_and_compiles_nothing() -> None:
     assert compiled.results == compiled.eager_results == (3, 3, 9)
     assert (compiled.result, compiled.function) == (3, None)
     assert compiled.graphs == compiled.graph_breaks == compiled.recompiles == compiled.propagations == 0
+
+
+def test_a_gate_fails_a_test_as_an_assertion_does() -> None:
+    assert issubclass(GateError, AssertionError)
+    assert issubclass(GateError, DtDispatchError)

@@ -124,6 +124,24 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
     assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
 
 
+def test_nothing_is_judged_against_a_saved_run_that_is_noisy_or_too_small(pytester: pytest.Pytester) -> None:
+    write(pytester, **BURSTS)
+    assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
+    write(pytester)
+    result = run(pytester, *GATE)
+    assert_passed(result, "2 passed, 2 inconclusive", "\n    noisy in the saved run: its samples scatter by ")
+    assert "rows are noisy" not in text_of(result), "this run is quiet"
+    one_round = ("--dtdispatch-rounds=1", "--dtdispatch-repeat=10")
+    assert run(pytester, *SAVE, *one_round).ret == pytest.ExitCode.OK
+    against = (*MEASURED, "--benchmark-compare=0002")
+    failed(
+        run(pytester, *against, "--dtdispatch-fail=median:10%"),
+        "2 of 4 thresholds can never be judged against this saved run",
+        "save one with a greater --dtdispatch-rounds or",
+    )
+    assert_passed(run(pytester, *against, "--dtdispatch-fail=hit=median:10%"))
+
+
 # Verdicts
 
 
@@ -167,6 +185,17 @@ def test_a_row_that_a_test_slows_down_by_half_fails_and_is_named(
     assert_passed(run(pytester, *GATE))
     write(pytester, marker='@pytest.mark.dtdispatch(threshold=["hit=40%", "min:60%"])')
     failed(run(pytester, *COMPARE), "2 passed, 1 regressed", "hit=median:40% of all samples: 10.0 us")
+
+
+def test_a_row_that_became_faster_is_named_and_passes(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    scripted.extra_ns = 5_000
+    save(pytester)
+    scripted.extra_ns = 0
+    result = run(pytester, *GATE)
+    assert_passed(result)
+    result.stdout.fnmatch_lines(["gate: passed against *: 2 passed, 2 improved", f"  improved {MUL}*"])
 
 
 def test_a_row_that_is_gone_fails_as_missing(pytester: pytest.Pytester) -> None:

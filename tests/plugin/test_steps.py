@@ -157,6 +157,23 @@ def test_batches(dtdispatch, device_mesh):
 LIMITED = BATCHES.replace("def test", '@pytest.mark.dtdispatch(max="misses=0")\ndef test')
 
 
+def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
+    source = f"{BATCHES}    dtdispatch.steps(lambda: batches[0] * 2)\n"
+    result = measure_source(pytester, source, "--dtdispatch-export=csv:out.csv", passed=1)
+    result.stdout.re_match_lines(
+        [
+            r"  scale .* 0\+6  steady after 3 shapes$",
+            r"  shape +steps  missed  misses  cache\+",
+            r".*inputs of scale \(counts of all steps of a shape\)",
+            *(rf"  f32\[{rows},8\]S0@4 +2 +1 +1 +" for rows in (8, 16, 24)),
+        ],
+        consecutive=False,
+    )
+    rows = (pytester.path / "out.csv").read_text()
+    assert "::scale,misses_per_step,1" in rows
+    assert "::step,misses_per_step,0" in rows
+
+
 def test_a_limit_judges_each_step_after_the_warm_up_and_without_the_flag_none(
     pytester: pytest.Pytester,
 ) -> None:
