@@ -117,6 +117,13 @@ def test_a_shortened_name_is_within_its_limit_and_keeps_both_ends(
         assert text.endswith(shortened[limit - end :])
 
 
+@given(name=SIGNATURES.map(lambda one: one.full) | st.text(max_size=200), limit=st.integers(20, 130))
+def test_no_cut_name_is_longer_than_its_limit(name: str, limit: int) -> None:
+    cut = cut_name(name, limit)
+    assert len(cut) <= limit
+    assert cut == name or "..." in cut
+
+
 def test_names_that_differ_only_in_the_part_that_is_cut_stay_different() -> None:
     texts = [f"op({'x' * 70}{number}{'y' * 70})@4" for number in range(1000)]
     assert len({shorten(text, keep_end=2) for text in texts}) == 1000

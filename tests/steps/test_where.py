@@ -45,6 +45,14 @@ class Net(torch.nn.Module):
         return self.second(self.first(x).redistribute(placements=[Shard(0)]))
 
 
+class OwnSGD(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            parameter.redistribute(placements=[Replicate()])  # moved
+            parameter.sub_(parameter.grad)  # update
+
+
 def where(happened: Iterable[Any]) -> set[Where]:
     """Describe places by the marks at the ends of their lines."""
     places = [one.place for one in happened]
@@ -58,7 +66,7 @@ def in_layers(mark: str, *phases: str) -> set[Where]:
 
 def test_each_event_of_a_step_has_its_line_its_module_and_its_phase(mesh: DeviceMesh) -> None:
     net = Net(mesh)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, foreach=False)
+    optimizer = OwnSGD(net.parameters(), {})
     x = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]).requires_grad_()
 
     def step() -> None:
@@ -75,12 +83,13 @@ def test_each_event_of_a_step_has_its_line_its_module_and_its_phase(mesh: Device
     [counts] = run_and_count(StepCalls("train", step, 2, 1)).steps
     assert ("implied", "first", "forward") in where(m for m in counts.missed if m.op == "mm.default")
     assert where(miss for miss in counts.missed if miss.op == "sum.default") == {("loss", "", "forward")}
+    assert where(m for m in counts.missed if m.op == "sub_.Tensor") == {("update", "", "optimizer")}
     phases = {str(miss.place.phase) for miss in counts.missed if miss.place}
     assert phases == {"forward", "backward", "clipping", "optimizer"}
     implied = where(one for one in counts.redistributions if one.op == "mm.default")
     assert in_layers("implied", "forward") <= implied <= in_layers("implied", "forward", "backward")
     asked = where(one for one in counts.redistributions if one.op == "redistribute")
-    assert asked >= in_layers("asked", "forward")
+    assert asked >= in_layers("asked", "forward") | {("moved", "", "optimizer")}
     # In backward each does what the other does in forward.
     for events, forward, backward in (
         (counts.wraps, "wrap", "unwrap"),
@@ -89,7 +98,10 @@ def test_each_event_of_a_step_has_its_line_its_module_and_its_phase(mesh: Device
         places = where(events)
         assert places >= in_layers(forward, "forward") | in_layers(backward, "backward")
     assert ("logging", "", "other") in where(counts.unwraps)
-    assert where(counts.collective_runs) >= in_layers("asked", "forward") | {("clip", "", "clipping")}
+    assert where(counts.collective_runs) >= in_layers("asked", "forward") | {
+        ("clip", "", "clipping"),
+        ("moved", "", "optimizer"),
+    }
 
 
 def test_one_cause_at_two_lines_is_two_lines(shard: Callable[..., DTensor]) -> None:
