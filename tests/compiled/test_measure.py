@@ -50,7 +50,7 @@ class Compiler:
         self.now += COMPILE
         self.graphs += 1
         self.folders.append(
-            (os.environ["TORCHINDUCTOR_CACHE_DIR"], torch._inductor.config.force_disable_caches)
+            (os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""), torch._inductor.config.force_disable_caches)
         )
         if self._counter:
             torch._dynamo.utils.counters["inductor"][self._counter] += 1

@@ -18,6 +18,8 @@ from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_unflat
 from pytest_dtdispatch.torchapi.hooks import local_mode_type
 from pytest_dtdispatch.torchapi.ops import open_modes, without_outer_modes
 
+_OWN = torch.empty(0)  # nobody else's, to try functions of torch on
+
 
 class TensorTraits(NamedTuple):
     """What the caches know of a tensor: ``placements`` is empty for a plain one.
@@ -196,13 +198,20 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def set_version(tensor: torch.Tensor, version: int) -> None:
-    """Make autograd count another number of writes."""
+@functools.cache
+def _version_setter() -> Callable[[torch.Tensor, int], None]:
+    """Return what sets a version, found on a tensor of ours: torch prints what it refuses, freed or not."""
     set_counter: Any = torch._C._autograd._unsafe_set_version_counter
     try:
-        set_counter((tensor,), (version,))
+        set_counter((_OWN,), (0,))
     except TypeError:  # up to torch 2.6 it took one tensor
-        set_counter(tensor, version)
+        return set_counter  # type: ignore[no-any-return]
+    return lambda tensor, version: set_counter((tensor,), (version,))
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Make autograd count another number of writes."""
+    _version_setter()(tensor, version)
 
 
 def spec_of(tensor: DTensor) -> tuple[Any, Any]:
