@@ -132,7 +132,7 @@ def _figures_text(row: RowVerdict) -> str:
         samples = f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
         return f"{row.criterion}: {then} -> {now}, {change}, 99 % interval {low} to {high} ({samples})"
     change = f", {figures['change_percent']:+.1f} %" if "change_percent" in figures else ""
-    return f"{row.criterion}: found {figures['found']:,}{change}" if "found" in figures else row.criterion
+    return f"{row.criterion}: found {figures['found']:,.0f}{change}" if "found" in figures else row.criterion
 
 
 def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
