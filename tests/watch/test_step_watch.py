@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -72,17 +73,25 @@ def test_a_loop_that_misses_in_every_step_is_told_of_after_ten_of_them(mesh: Dev
     assert watch.steps.disturbed.steps == 4
 
 
-def test_a_growing_list_of_dtensors_is_told_of_and_garbage_is_not(mesh: DeviceMesh) -> None:
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_growing_list_of_dtensors_is_told_of_and_garbage_is_not(
+    mesh: DeviceMesh, request: pytest.FixtureRequest, keeps: bool
+) -> None:
     a, kept = on_mesh(mesh), list[Any]()
     lines: list[str] = []
+    gc.disable()
+    request.addfinalizer(gc.enable)
     with StepWatch(lines.append) as watch:
-        for number in range(40):
+        for number in range(70):
             made: list[Any] = [a + a]
             made.append(made)  # a circle: garbage, which only a collection finds
-            if number > 2:
+            if keeps and number > 2:
                 kept.append(a + a)
             watch.step()
-    assert "DTensors since step" in str(watch)
+        for text in ("".join(lines), str(watch)):
+            grown = [int(count) for count in re.findall(r"\+(\d+) DTensors since step", text)]
+            assert len(grown) == keeps
+            assert all(count <= len(kept) for count in grown)
 
 
 def test_lines_go_to_standard_error(mesh: DeviceMesh, capsys: pytest.CaptureFixture[str]) -> None:
