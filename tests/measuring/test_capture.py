@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -133,7 +134,34 @@ def test_an_exception_inside_a_capture_comes_out_and_leaves_no_mode_open(shard: 
     assert [(m.op, m.calls) for m in book.measurements()] == [("add.Tensor", 2)]
 
 
+@pytest.mark.parametrize("name", ["_dispatch", "_sharding_prop"])
+def test_debug_logging_of_the_dispatcher_is_warned_of(shard: Make, name: str) -> None:
+    logger = logging.getLogger(f"torch.distributed.tensor.{name}")
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        with (
+            pytest.warns(DtDispatchWarning, match=rf"{name} is at DEBUG"),
+            SignatureCapture(TestResults(), Plan(1, 1)),
+        ):
+            pass
+    finally:
+        logger.setLevel(level)
+
+
 # Modes of the program
+
+
+def test_a_debug_mode_around_a_capture_counts_as_it_counts_without_one(shard: Make, capture: Capture) -> None:
+    a = shard(8, 8)
+    with CommDebugMode() as plain:
+        a @ a
+        a + a
+    with CommDebugMode() as around:
+        measured = capture(lambda: (a @ a, a + a))
+    assert dict(around.get_comm_counts()) == dict(plain.get_comm_counts())
+    assert sum(plain.get_comm_counts().values()) == 1
+    assert measured["mm.default"].of(State.MISS)
 
 
 def test_a_mode_around_a_capture_sees_each_op_once(shard: Make, capture: Capture) -> None:

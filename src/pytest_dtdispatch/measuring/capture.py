@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from functools import wraps
+from logging import DEBUG
 from multiprocessing.process import BaseProcess
 from shutil import get_terminal_size
 from types import FrameType
@@ -35,7 +36,7 @@ from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
 from pytest_dtdispatch.torchapi.hooks import Converter, noticing_propagations, watching_conversions, wrapped
 from pytest_dtdispatch.torchapi.ops import is_mode_of_program, op_name, open_modes
-from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches
+from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, wraps_dtensors
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ class DispatchCapture(UnnoticedMode):
         return super().__enter__()
 
     def _open(self) -> None:
+        warn_of_debug_logging()  # here a signal cannot leave the lock of logging behind
         self._measuring.__enter__()
         self._measuring.held.enter_context(self._unseen.watched())
         self._measuring.held.enter_context(innermost_in_local_mode(self))
@@ -204,6 +206,18 @@ class DispatchCapture(UnnoticedMode):
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
         """Make the call for the program, once, and return its result."""
+
+
+def warn_of_debug_logging() -> None:
+    """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
+    at_debug = [logger.name for logger in dispatch_loggers() if logger.isEnabledFor(DEBUG)]
+    if at_debug:
+        warnings.warn(
+            f"logger {at_debug[0]} is at DEBUG, which makes every hit several times slower: "
+            "set it to INFO to measure what users have",
+            DtDispatchWarning,
+            stacklevel=6,
+        )
 
 
 class Timing(NamedTuple):

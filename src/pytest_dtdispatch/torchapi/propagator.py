@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -177,6 +178,11 @@ def plan_caches() -> tuple[NamedCache, ...]:
     if planner_clear is not None and planners is not None:
         found.append(NamedCache("redistribution planners", planner_clear, lambda: len(planners)))
     return tuple(cache for cache in found if cache)
+
+
+def dispatch_loggers() -> Sequence[logging.Logger]:
+    """Return the loggers whose DEBUG level slows the dispatcher down."""
+    return [logging.getLogger(f"torch.distributed.tensor.{name}") for name in ("_dispatch", "_sharding_prop")]
 
 
 def _unsupported(what: str) -> UnsupportedTorchError:
