@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -413,27 +415,47 @@ def test_the_device_is_waited_for_where_the_process_uses_one(
 # Errors
 
 
+class StoppedError(Exception):
+    """What one thread makes another raise, to stop it."""
+
+
+def stop_this_thread() -> None:
+    this = ctypes.c_ulong(threading.get_ident())
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(StoppedError))
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
 @pytest.mark.parametrize(
-    ("number", "error", "message"),
+    ("numbers", "fail", "expected"),
     [
-        (1, LookupError("the callable's own"), ""),
-        (5, ValueError("no more\nof this"), "repeating it raised ValueError: no more"),
+        ([1], raising(LookupError("the callable's own")), LookupError),
+        ([5], stop_this_thread, StoppedError),
+        ([5], raising(ValueError("no more\nof this")), "repeating it raised ValueError: no more"),
+        (range(5, 9), raising(AssertionError()), "repeating it raised AssertionError"),
     ],
-    ids=["in the first call", "in a repetition"],
+    ids=["in the first call", "of another thread", "in a repetition", "in each repetition, and has no text"],
 )
-def test_an_error_is_of_the_program_or_a_note(number: int, error: Exception, message: str) -> None:
+def test_an_error_is_of_the_program_or_a_note(
+    numbers: Sequence[int], fail: Callable[[], None], expected: str | type[Exception]
+) -> None:
     calls, total = [0], torch.zeros(2)
 
     def fn() -> None:
         calls[0] += 1
         total.add_(1)
-        if calls[0] == number:
-            raise error
+        if calls[0] in numbers:
+            fail()
 
-    if message:
-        assert measure(fn)[1].notes == (message,)
+    if isinstance(expected, str):
+        assert measure(fn)[1].notes == (expected,)
     else:
-        with pytest.raises(type(error)):
+        with pytest.raises(expected):
             measure(fn)
     assert open_modes() == []
     assert total.tolist() == [1, 1]

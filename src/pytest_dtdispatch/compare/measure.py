@@ -215,7 +215,8 @@ def _measured(
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
     counts: dict[str, CallCounts] = {}
     subjects = {label: one.subject for label, one in again.items()}
-    with repetitions([*again.values()], plan.one_thread and not compiled) as outcome:
+    one_thread, is_alone = plan.one_thread and not compiled, plan.agreement is None
+    with repetitions([*again.values()], one_thread, is_alone=is_alone) as outcome:
         turns = Turns(subjects, caches, plan, outcome.signals)
         turns.take()
         for label in subjects:

@@ -134,14 +134,25 @@ class Repeated:
 
 
 @contextmanager
-def repetitions(calls: Sequence[RanCall], one_thread: bool) -> Iterator[Repeated]:
+def repetitions(
+    calls: Sequence[RanCall],
+    one_thread: bool,
+    clear: Callable[[], None] = nothing_to_do,
+    is_alone: bool = True,
+) -> Iterator[Repeated]:
     """Repeat calls in a ``with`` block, in one intra-op thread or in the program's, unnoticed by the program.
 
     What a repetition raises becomes a note in place of figures, as the program's own call succeeded. What a
-    signal handler raises, the program sees as if its own call had raised it.
+    signal handler or another thread raises, the program sees as if its own call had raised it.
 
     It is no function that is given what to repeat, as each frame between the program and its op makes a miss
     longer: propagation walks the stack.
+
+    Args:
+        calls: what is repeated, in turn.
+        one_thread: whether in one intra-op thread, or in the program's.
+        clear: empties caches, before a call is made once more to see where an error comes from.
+        is_alone: whether it may be made once more: not where ranks repeat together.
     """
     __tracebackhide__ = True
     result = Repeated()
@@ -152,9 +163,27 @@ def repetitions(calls: Sequence[RanCall], one_thread: bool) -> Iterator[Repeated
             raise
         except Exception as error:
             result.signals.is_open = False
+            if is_alone and is_from_elsewhere(error, calls, clear):
+                raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
             why = str(error) if isinstance(error, NoCopyError) else f"repeating it raised {first_line(error)}"
             result.figures = Figures(notes=(why,))
+
+
+def is_from_elsewhere(error: Exception, calls: Sequence[RanCall], clear: Callable[[], None]) -> bool:
+    """Whether another thread made this one raise it: it has no text, and does not come again."""
+    if error.args:
+        return False
+    try:
+        for subject in (call.subject for call in calls):
+            args = subject.prepare()
+            clear()
+            result = subject.fn(*args, **subject.kwargs)
+            if subject.release is not None:
+                subject.release(result)
+    except Exception as again:
+        return type(again) is not type(error)
+    return True
 
 
 def synchronizer() -> Any:
@@ -227,7 +256,7 @@ class RanCall:
         if why_not := self.why_not_repeatable or NOT_COUNTED * (not caches.readers()):
             return Figures(notes=(why_not,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
-        with repetitions([self], one_thread) as outcome:
+        with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
             signals = outcome.signals
             found = with_own_warnings(partial(self.look, signals)) if self.look else Found(self.subject)
             rounds = Rounds(found.subject, caches, plan, found.local, synchronizer(), signals)
