@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,12 +37,27 @@ def test_users_come_and_go_in_any_order_and_leave_nothing(is_first_closed: bool)
     assert (owner.answer(), vars(owner)) == (42, {})
 
 
+def test_an_attribute_that_the_object_itself_has_is_put_back() -> None:
+    owner = SimpleNamespace(answer=lambda: 1)
+    own = owner.answer
+    with wrapped(owner, "answer", plus(1)):
+        assert owner.answer() == 2
+    assert owner.answer is own
+
+
 def test_what_somebody_else_put_over_the_wrapper_stays() -> None:
     owner: Any = Owner()
     with wrapped(owner, "answer", plus(1)):
         wrapper = owner.answer
         owner.answer = lambda: wrapper() * 2
     assert owner.answer() == 86
+
+
+def test_a_method_of_a_class_is_wrapped_where_it_is_defined() -> None:
+    method = vars(Owner)["answer"]
+    with wrapped(Owner, "answer", plus(1)):
+        assert Owner().answer() == 43
+    assert vars(Owner)["answer"] is method
 
 
 def test_threads_that_interleave_leave_nothing() -> None:

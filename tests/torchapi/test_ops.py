@@ -10,13 +10,37 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.torchapi.ops import (
+    arguments_of,
     close_modes_opened_since,
     is_mode_of_program,
     op_name,
     open_modes,
+    without_outer_modes,
 )
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "kwargs", "written"),
+    [
+        (torch.ops.aten.add.Tensor, (1, 2), {}, []),
+        (torch.ops.aten.add_.Tensor, (1, 2), {}, ["self"]),
+        (torch.ops.aten.add.out, (1, 2), {"out": 3}, ["out"]),
+        (torch.ops.aten._foreach_mul_.Scalar, ([1], 2), {}, ["self"]),
+        (
+            torch.ops.aten.native_batch_norm.default,
+            (1, None, None, 2, 3, True, 0.1, 0.1),
+            {},
+            ["running_mean", "running_var"],
+        ),
+    ],
+    ids=["pure", "in place", "out", "foreach", "undeclared"],
+)
+def test_written_arguments_are_known(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[str]
+) -> None:
+    assert [a.name for a, _ in arguments_of(func, args, kwargs) if a.is_written] == written
 
 
 def test_an_op_of_another_namespace_shows_it() -> None:
@@ -40,6 +64,14 @@ def test_modes_of_the_program_are_told_from_those_of_the_compiler() -> None:
     assert is_mode_of_program(Program())
     assert not is_mode_of_program(FakeTensorMode())
     assert not is_mode_of_program(object())
+
+
+def test_modes_of_the_program_do_not_see_what_is_repeated() -> None:
+    with Program() as mode:
+        assert open_modes() == [mode]
+        with without_outer_modes():
+            assert open_modes() == []
+        assert open_modes() == [mode]
 
 
 @pytest.mark.parametrize("half_closed", [False, True])

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
 from pytest_dtdispatch.torchapi.hooks import SLOW_PATH
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.probes import NATIVE_CACHE, SLOW_PATH_NAME, has, needs, needs_rule
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches, cold_caches
+from tests.probes import NATIVE_CACHE, SLOW_PATH_NAME, has, has_rule, needs, needs_rule
 
 pytestmark = pytest.mark.torch
 
@@ -77,6 +77,30 @@ def test_a_thread_counts_and_clears_its_own_calls(shard: Shard) -> None:
     assert caches.interface == ("native+python" if has(NATIVE_CACHE) else "python")
 
 
+def test_clear_all_empties_everything(shard: Shard) -> None:
+    caches, a = ShardingCaches(), shard(8, 8)
+    a @ a
+    if has_rule("argmax.default"):  # of the Python cache where there is a native one
+        a.argmax(1)
+    caches.clear_all()
+    assert set(counters(caches)) == {(0, 0)}
+    assert caches.cold_entries() == 0
+
+
+def test_propagation_past_the_caches_is_counted_and_the_propagator_left_as_it_was(shard: Shard) -> None:
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    before = dict(vars(propagator))
+    caches, a = ShardingCaches(), shard(8, 8)
+    caches.clear()
+    with caches.counting_uncached() as count:
+        a + a
+        on_a_miss = count[0]
+        a + a
+    # The Python cache holds the entry itself: what it answers or misses does not pass what counts.
+    assert count[0] == on_a_miss == (1 if caches.has_native else 0)
+    assert vars(propagator).keys() == before.keys()
+
+
 def test_a_torch_without_a_native_cache_is_measured_on_its_python_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,6 +111,17 @@ def test_a_torch_without_a_native_cache_is_measured_on_its_python_cache(
     caches.clear()
     assert caches.interface == "python"
     assert counters(caches) == [(0, 0)]
+
+
+def test_a_cold_cache_that_torch_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.tensor import _redistribute
+
+    every = {cache.name for cache in cold_caches()}
+    monkeypatch.delattr(_redistribute, "_gen_transform_infos")
+    monkeypatch.delattr(_redistribute, "_planner_cache", raising=False)
+    gone = {"transform plans", "redistribution planners"} & every
+    assert "transform plans" in gone
+    assert every - {cache.name for cache in cold_caches()} == gone
 
 
 NATIVE, SLOW = needs(NATIVE_CACHE), needs(SLOW_PATH_NAME)
