@@ -36,6 +36,12 @@ def test_a_counter_that_counts_is_a_meter() -> None:
     assert meter.end() - begun == 46_104
 
 
+@pytest.mark.parametrize("reading", [0, 2**64 - 1])
+def test_a_counter_that_is_not_there_is_refused(reading: int) -> None:
+    with pytest.raises(MeterError, match=f"the hardware counter reads {reading}"):
+        hardware_meter(ScriptedCounter(*[reading] * 4))
+
+
 def test_a_torch_without_the_counter_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, "_instruction_counter")
     with pytest.raises(MeterError, match="this torch has no access to the hardware counter"):
