@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import Replicate
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call
-from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
+from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.replay import RandomState
+from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN
+from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
-from tests.measuring.runs import Make, measured_call
+from tests.measuring.runs import Make, NamingMode, measured_call
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
@@ -52,11 +55,39 @@ def test_a_call_is_measured_on_misses_and_on_hits(shard: Make) -> None:
     assert torch.equal(result.to_local(), (a * a + a).to_local())
 
 
+def test_a_mode_that_a_repetition_leaves_half_closed_is_closed_before_anything_is_put_back() -> None:
+    noted = NamingMode()  # one that a signal interrupted as it was closed
+    total = torch.zeros(2)
+    _, ran = run_call(lambda: total.add_(1))
+    with ran.repeating(one_thread=True) as prepare:
+        assert prepare() == ()
+        noted.__enter__()  # type: ignore[no-untyped-call]
+        total.add_(1)
+    left_open = close_modes_opened_since(())
+    assert (left_open, len(noted.names), total.tolist()) == ([], 1, [1, 1])
+
+
 def test_the_mesh_of_a_call_is_named(shard: Make) -> None:
     a = shard(8, 8)
     caches, plan = ShardingCaches(), Plan(1, 1)
     assert run_and_measure_call(lambda: a + a, (), None, caches, plan)[1] == "4"
     assert run_and_measure_call(lambda: torch.ones(3) + 1, (), None, caches, plan)[1] == ""
+
+
+def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shard: Make) -> None:
+    calls, a = [0], shard(8, 8)
+    others = iter([shard(4 * n, 2) for n in range(1, 200)])
+
+    def now_and_then() -> Any:
+        calls[0] += 1
+        x = next(others) if calls[0] % 7 == 0 else a
+        return x + x
+
+    _, figures = measure(now_and_then)
+    [hits] = [samples for samples in figures.samples if samples.state is State.HIT]
+    refused = {refusal.reason: refusal.count for refusal in hits.refused}
+    assert refused.keys() == {PROPAGATED_AGAIN}
+    assert len(hits.ns) + refused[PROPAGATED_AGAIN] == ROUNDS * REPEAT
 
 
 # What a callable leaves behind
@@ -382,6 +413,20 @@ def test_setup_gives_each_call_fresh_arguments(shard: Make) -> None:
     assert counts(figures) == PROVED
 
 
+def test_what_setup_propagates_proves_nothing_of_the_callable(shard: Make) -> None:
+    a, others = shard(8, 8), iter(range(4, 4000, 4))
+
+    def setup() -> None:
+        fresh = shard(next(others), 2)
+        fresh + fresh
+
+    _, figures = measure(lambda: a.redistribute(placements=[Replicate()]), setup=setup)
+    assert counts(figures) == {State.CALL: ROUNDS * REPEAT}
+    _, figures = measure(lambda: a + a, setup=setup)
+    assert counts(figures) == PROVED
+    assert not any(samples.refused for samples in figures.samples)
+
+
 @pytest.mark.parametrize("cold", [False, True], ids=["miss", "cold"])
 def test_a_miss_finds_nothing_that_setup_left_in_the_caches(shard: Make, cold: bool) -> None:
     caches, a = ShardingCaches(), shard(8, 8)
@@ -410,6 +455,22 @@ def test_the_device_is_waited_for_where_the_process_uses_one(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     measure(lambda: a + a)
     assert waits[0] == 1, "once for the rounds in a row, which these few are"
+
+
+def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
+    random = RandomState([])
+    random.watch([torch.device("cuda", 0)])
+    first = torch.rand(3, generator=generator)
+    random.settle()
+    after = generator.get_state()
+    random.rewind()
+    assert torch.equal(torch.rand(3, generator=generator), first)
+    random.rewind()
+    random.restore()
+    assert torch.equal(generator.get_state(), after)
 
 
 # Errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -155,6 +156,34 @@ def test_an_error_is_the_program_s_and_leaves_no_row(mesh: DeviceMesh) -> None:
     with SignatureCapture(book, Plan(2, 3)), pytest.raises(RuntimeError):
         DTensor.from_local(torch.rand(4, 8), mesh, [S(0)], shape=torch.Size([16, 8]))
     assert book.measurements() == ()
+
+
+def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
+    split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
+
+    def held() -> dict[tuple[int, str], int]:
+        """Everything that DTensor's modules and their classes hold, by its owner and name."""
+        modules = [
+            module for name, module in sys.modules.items() if name.startswith("torch.distributed.tensor")
+        ]
+        classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
+        return {
+            (id(owner), name): id(value)
+            for owner in (*modules, *classes)
+            for name, value in vars(owner).items()
+            if callable(value) or isinstance(value, staticmethod)
+        }
+
+    rows(lambda: split.redistribute(placements=[R]))  # what torch imports on the way is there now
+    before = held()
+
+    def fail() -> None:
+        split.redistribute(placements=[R])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        rows(fail)
+    assert held() == before
 
 
 def test_ops_that_are_asked_for_are_globs_on_conversions_too(mesh: DeviceMesh, shard: Make) -> None:

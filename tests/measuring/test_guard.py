@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -45,6 +46,20 @@ def test_others_of_the_same_thread_are_allowed_inside_and_leave_the_outer_one_op
         measure()
         [error] = in_thread(measure)
     assert "the call 'f' is measured in thread 'MainThread'" in str(error)
+    assert in_thread(measure) == []
+
+
+def test_what_is_held_is_taken_out_before_another_thread_is_let_in() -> None:
+    refused: list[BaseException] = []
+
+    @contextmanager
+    def hook() -> Iterator[None]:
+        yield
+        refused.extend(in_thread(measure))
+
+    with Measuring("a capture is open") as measuring:
+        measuring.held.enter_context(hook())
+    assert len(refused) == 1
     assert in_thread(measure) == []
 
 

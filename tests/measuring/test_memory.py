@@ -48,6 +48,14 @@ def test_one_row_of_a_million_samples_holds_eight_bytes_of_each(held: Callable[[
     assert len(hits.ns) == MILLION
 
 
+def test_a_thousand_rows_of_a_thousand_samples_hold_as_little(held: Callable[[], tuple[int, int]]) -> None:
+    results = TestResults("test")
+    for number in range(1_000):
+        first = 5_000 + number
+        results.enter_call(f"row {number}", "4", figures(tuple(range(first, first + 1_000))))
+    assert held()[0] < 10 * MILLION
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("propagates", [True, False])
 def test_a_million_samples_are_taken_in_little_memory(

@@ -12,9 +12,10 @@ from torch._dynamo.testing import CompileCounter
 
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
+from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_call
-from pytest_dtdispatch.measuring.sampler import Sampler, WallClock
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import Make, captured, measured_call
@@ -74,6 +75,17 @@ def test_what_is_timed_runs_in_one_thread_or_in_the_program_s_number(
     assert sampler.seen == {threads}
 
 
+def test_a_time_capture_runs_in_one_thread(shard: Make) -> None:
+    a, own, sampler = shard(8, 8), SAMPLERS["time"], Threads()
+    register(sampler)
+    try:
+        with TimeCaptureMode():
+            a + a
+    finally:
+        register(own)
+    assert sampler.seen == {1}
+
+
 def test_the_program_s_own_call_has_its_own_number_and_result() -> None:
     values, seen = torch.rand(1 << 20), []
 
@@ -85,6 +97,23 @@ def test_the_program_s_own_call_has_its_own_number_and_result() -> None:
     result, figures = measured_call(total)
     assert torch.equal(result, alone)
     assert (seen[1], set(seen[-len(figures.samples[0].ns) :])) == (OWN, {1})
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseException]) -> None:
+    calls = []
+
+    def late() -> None:
+        calls.append(torch.get_num_threads())
+        if len(calls) == 5:
+            raise error("stop")
+
+    try:
+        measured_call(late)
+    except KeyboardInterrupt:
+        assert error is KeyboardInterrupt
+    assert calls[4] == 1
+    assert torch.get_num_threads() == OWN
 
 
 @needs_that(compiles_once_under_a_mode)

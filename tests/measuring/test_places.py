@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.nn import Linear, Sequential, functional
+from torch.nn import Linear, Module, Sequential, functional
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.core.events import CodePlace
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.measuring.places import ModuleNames, PlaceFinder
 
 pytestmark = pytest.mark.torch
@@ -231,6 +231,24 @@ def test_backward_in_a_thread_of_a_program_is_backward(finder: PlaceFinder) -> N
     assert {phase for *_, phase in found(seen, "sin")} == {"forward"}
 
 
+def test_the_innermost_line_before_the_base_is_taken(finder: PlaceFinder) -> None:
+    def run(step: Callable[[], CodePlace]) -> CodePlace:
+        return step()
+
+    with PlaceFinder(run) as based:
+        place = run(based.here)  # base
+    assert (place.line, place.phase) == (line_of("base"), Phase.FORWARD)
+
+
+def test_hooks_are_taken_out_again() -> None:
+    x = torch.rand(4, requires_grad=True)
+    before = torch.autograd.graph.__dict__.copy(), torch.autograd.__dict__.copy()
+    with PlaceFinder():
+        assert torch.autograd.graph.__dict__ != before[0]
+        x.sum().backward()
+    assert (torch.autograd.graph.__dict__, torch.autograd.__dict__) == before
+
+
 def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
     graphs = CompileCounter()
     block = torch.compile(Block(), backend=graphs)
@@ -242,6 +260,13 @@ def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
     finder.__exit__(None, None, None)
     block(x).sum().backward()
     assert graphs.frame_count == 1
+    torch._dynamo.reset()
+
+
+def test_a_compiled_module_has_the_names_that_the_program_gave(finder: PlaceFinder) -> None:
+    net = torch.compile(torch.nn.Sequential(Block()), backend="aot_eager")
+    seen = places_of(lambda: net(torch.rand(4, 4)), finder.here)
+    assert {module for _, module, _ in found(seen, "mm")} <= {"0.inner", "Sequential"}
     torch._dynamo.reset()
 
 
@@ -260,3 +285,18 @@ def test_a_module_has_its_first_full_name_without_wrappers_and_the_outermost_tha
     del net, compiled, added, inner
     gc.collect()
     assert gone() is None, "nothing is kept alive"
+
+
+def test_a_module_that_the_outermost_does_not_hold_is_part_of_the_next_one() -> None:
+    net, other, names = Sequential(Sequential()), Linear(2, 2), ModuleNames()
+    assert names.name([other, net[0], net]) == "0"
+    assert names.name([other, net]) == "Sequential"
+    assert names.known_name([other, net[0]]) == "0"
+
+
+def test_a_part_that_is_called_alone_keeps_its_name_in_the_whole() -> None:
+    net, names = Sequential(Sequential(Linear(2, 2))), ModuleNames()
+    part: Module = net[0]
+    assert names.known_name([part[0], part]) == "0"  # type: ignore[index]
+    names.name([net])
+    assert names.known_name([part[0], part]) == "0.0"  # type: ignore[index]

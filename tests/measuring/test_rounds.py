@@ -12,15 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import Figures, Samples, State
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State
 from pytest_dtdispatch.core.text import told_to
 from pytest_dtdispatch.measuring.plan import Plan, Propagation
 from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
+    NOT_COUNTED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
+    SampleRecorder,
     Subject,
 )
 from tests.scripted_bench import Bench, FakeOp
@@ -222,6 +224,26 @@ def test_an_op_that_uses_the_propagator_in_another_way_is_known_by_its_rehearsal
     assert {why: count for state in recorded for why, count in refused(taken, state).items()} == reasons
 
 
+def test_uncached_propagations_are_counted_during_the_rehearsal_alone(bench: Bench) -> None:
+    watched: list[bool] = []
+
+    def effect(number: int) -> None:
+        watched.append(bench.caches.uncached is not None)
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    bench.take(plan(rounds=1, repeat=2))
+    assert watched == [True] * REHEARSAL + [False] * (1 + WARMUP + 2)
+
+
+def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:
+    recorder = SampleRecorder(INSTRUCTIONS)
+    for reading in (0, 46_104, 2**64 - 1):
+        recorder.record(State.HIT, reading)
+    assert recorder.recorded(State.HIT) == [46_104]
+    assert [str(each) for each in recorder.refused(State.HIT)] == [f"{NOT_COUNTED} (2x)"]
+
+
 # Cold calls
 
 
@@ -316,6 +338,14 @@ def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
     assert depths == {len(inspect.stack(0)) + take + time_row + op + effect_itself}
 
 
+def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:
+    at_call: list[tuple[int, bool]] = []
+    three = plan(rounds=3, repeat=2)
+    bench.take(three, synchronize=lambda: at_call.append((bench.op.calls, gc.isenabled())))
+    in_round = 1 + WARMUP + 2
+    assert at_call == [(REHEARSAL + number * in_round, gc.isenabled()) for number in range(3)]
+
+
 # The time budget: here each round takes a second
 
 
@@ -407,6 +437,20 @@ def test_of_calls_that_take_long_as_many_are_taken_as_fit(
     assert list(counts_of(taken)) == [State.MISS, State.HIT, *others]
 
 
+def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
+    bench = slow_bench(200, 200)
+    effect = bench.op._effect
+
+    def second_propagates(number: int) -> None:
+        bench.caches.native.is_filled = bench.caches.native.is_filled and number != 1
+        effect(number)
+
+    bench.op_that(second_propagates)
+    taken = bench.take(scripted())
+    assert propagation_of(taken) is Propagation.CACHED
+    assert bench.op.calls == 1 + 2 + 5 + 5
+
+
 @pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 4)])
 def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_ms: float) -> None:
     bench = slow_bench(miss_ms, hit_ms)
@@ -485,6 +529,25 @@ def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Benc
     bench.take(plan(rounds=2, repeat=2), local=local)
     assert seen == {False}
     assert gc.isenabled() is before
+
+
+@pytest.mark.usefixtures("gc_as_it_was")
+def test_garbage_is_collected_before_each_miss_and_after_each_block(bench: Bench) -> None:
+    gc.enable()
+    at_call: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 1:
+            at_call.append(bench.op.calls)
+
+    gc.callbacks.append(note)
+    try:
+        bench.take(plan(rounds=2, repeat=2))
+    finally:
+        gc.callbacks.remove(note)
+    misses = [REHEARSAL, REHEARSAL + 13]
+    ends = [REHEARSAL + 1, REHEARSAL + 13, REHEARSAL + 14, REHEARSAL + 26]
+    assert [at for at in dict.fromkeys(at_call) if at] == sorted({*misses, *ends})
 
 
 @pytest.mark.usefixtures("gc_as_it_was")

@@ -75,6 +75,24 @@ def test_what_a_handler_raises_comes_out_at_the_end(raising: Any, is_swallowed: 
     assert signal.getsignal(NUMBER) is raising
 
 
+def test_a_signal_that_comes_while_handlers_are_put_back_leaves_none_of_ours(
+    raising: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back = signal.signal
+    came: list[int] = []
+
+    def late(number: int, handler: Any) -> Any:
+        if number == NUMBER and not came:
+            came.append(number)
+            signal.raise_signal(number)
+        return put_back(number, handler)
+
+    with pytest.raises(LateError, match="too late"), Signals():
+        monkeypatch.setattr(signal, "signal", late)
+    assert came
+    assert signal.getsignal(NUMBER) is raising
+
+
 def test_a_handler_that_was_set_meanwhile_stays(handled: list[int]) -> None:
     def other(number: int, frame: FrameType | None) -> None:
         handled.append(-number)

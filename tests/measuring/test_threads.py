@@ -16,8 +16,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import DtDispatchWarning
-from pytest_dtdispatch.measuring.capture import SignatureCapture
+from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
 from pytest_dtdispatch.torchapi import hooks
 from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, noticing_propagations
@@ -60,6 +60,24 @@ def warned(body: Callable[[], object], book: TestResults | None = None) -> list[
         with capture(book):
             body()
     return [str(each.message) for each in caught if each.category is DtDispatchWarning]
+
+
+@pytest.mark.parametrize(
+    ("opened", "what"), [(capture, "a capture is open"), (StepCounter, "steps are counted")]
+)
+@pytest.mark.parametrize("make", [capture, TimeCaptureMode, StepCounter])
+def test_a_second_thread_is_refused_while_one_measures(
+    opened: Callable[[], Any], what: str, make: Callable[[], Any], shard: Make
+) -> None:
+    def enter() -> None:
+        with make():
+            pass
+
+    with opened():
+        [error] = in_thread(enter)
+    assert isinstance(error, CaptureError)
+    assert str(error).startswith(f"{what} in thread 'MainThread': two threads would measure")
+    assert in_thread(enter) == []
 
 
 # Captures in several threads
@@ -172,6 +190,17 @@ def test_ops_of_threads_without_a_capture_are_said(shard: Make) -> None:
     ]
 
 
+def test_ops_of_many_threads_are_one_line(shard: Make) -> None:
+    a = shard(8, 8)
+    [line] = warned(lambda: [in_thread(lambda: a + a, f"t{number}") for number in range(5)])
+    assert "without a capture ('t0', 't1', 't2', 't3', 't4'; at least 5 ops): " in line
+
+
+def test_what_a_capture_itself_runs_is_no_op_of_another_thread(shard: Make) -> None:
+    a = shard(8, 8, requires_grad=True)
+    assert warned(lambda: (a * a).sum().backward()) == []
+
+
 def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(shard: Make) -> None:
     a, book = shard(8, 8), TestResults()
 
@@ -227,3 +256,22 @@ def test_what_notices_propagations_stands_in_no_call(shard: Make) -> None:
             a + a
     assert len(depths) == 2
     assert len(set(depths)) == 1
+
+
+UNSEEN = """
+import threading
+
+def test_threads(device_mesh):
+    a = sharded(device_mesh)
+    thread = threading.Thread(target=lambda: a + a, name="loader")
+    thread.start()
+    thread.join()
+"""
+
+
+def test_it_is_said_where_every_test_is_measured(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(IMPORTS + UNSEEN)
+    result = measure(pytester, "--dtdispatch-all")
+    result.assert_outcomes(passed=1)
+    [warning] = [line for line in result.outlines if "DtDispatchWarning: " in line]
+    assert "DTensor ops ran in threads without a capture ('loader'; at least 1 ops): " in warning

@@ -105,6 +105,19 @@ def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], A
     assert funcol._maybe_wrap_tensor is wrap
 
 
+def test_a_repetition_that_raises_leaves_no_hook(hide: Callable[[], Any]) -> None:
+    wrap, calls = funcol._maybe_wrap_tensor, iter(range(100))
+
+    def fail_later() -> None:
+        hide()
+        if next(calls) > 5:
+            raise KeyError
+
+    _, figures = measured_call(fail_later, plan=Plan(5, 2, quick_warmup=0))
+    assert "KeyError" in figures.notes[0]
+    assert funcol._maybe_wrap_tensor is wrap
+
+
 def test_a_compile_leaves_none(block: Block) -> None:
     compilation = Compilation(lambda: {"loss": (block(), None)}, backend="aot_eager", others=((),))
     plan = CompilePlan(rounds=1, calls=5)

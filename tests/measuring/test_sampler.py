@@ -1,0 +1,64 @@
+"""Samplers: which are registered, and what an object of the user's own needs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pytest_dtdispatch.core.measurement import TIME, UNITS, State, Unit
+from pytest_dtdispatch.errors import MeterError
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.rounds import Rounds, Subject
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register, start_sampler
+from tests.scripted_bench import Bench
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_dtdispatch.measuring.sampler.SAMPLERS", dict(SAMPLERS))
+    monkeypatch.setattr("pytest_dtdispatch.measuring.sampler.UNITS", list(UNITS))
+
+
+class Calls(Sampler):
+    """Reads how many calls an op was asked for: every sample of one call is 1."""
+
+    name, unit = "calls", Unit("calls", is_time=False, steady="calls")
+
+    def __init__(self, bench: Bench) -> None:
+        self.begin = self.end = lambda: bench.op.calls
+        self.started = 0
+
+    def start(self) -> None:
+        self.started += 1
+
+
+def test_time_is_read_by_the_clock_that_rounds_keep_to() -> None:
+    clock = start_sampler("time")
+    assert isinstance(clock, WallClock)
+    assert clock.meter == (time.perf_counter_ns, time.perf_counter_ns)
+    assert (clock.clock, clock.unit, clock.is_exact) == (time.perf_counter_ns, TIME, False)
+
+
+def test_a_registered_sampler_is_made_ready_by_its_name() -> None:
+    sampler = Calls(Bench())
+    register(sampler)
+    assert start_sampler("calls") is sampler
+    assert sampler.started == 1
+
+
+def test_a_sampler_that_nobody_registered_is_refused_in_one_line() -> None:
+    with pytest.raises(MeterError, match=r"^--dtdispatch-metric none: no sampler of this name is registered"):
+        start_sampler("none")
+
+
+def test_samples_are_in_the_unit_of_their_sampler_and_rounds_keep_to_wall_time() -> None:
+    bench = Bench()
+    taken = Rounds(Subject(bench.op, tuple), bench.caches, Plan(3, 2, sampler=Calls(bench))).take()
+    assert {samples.state: samples.values for samples in taken.samples} == {
+        State.MISS: (1,) * 3,
+        State.HIT: (1,) * 6,
+    }
+    assert {samples.unit for samples in taken.samples} == {Calls.unit}
+    assert not any(samples.ns for samples in taken.samples)
+    assert taken.rounds == 3

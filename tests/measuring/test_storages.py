@@ -1,0 +1,87 @@
+"""Copies of what tensors hold: of every kind that has storage, and a reason for every kind that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dtdispatch.measuring.replay import Copy, NoCopyError, overlaps, refuse_uncopyable
+
+pytestmark = pytest.mark.torch
+
+TENSORS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.rand(3, 4),
+    "a column": lambda: torch.rand(3, 4)[:, 1],
+    "expanded": lambda: torch.rand(1, 4).expand(3, 4),
+    "overlapping": lambda: torch.rand(5).as_strided((3, 3), (1, 1)),
+    "empty": lambda: torch.rand(0, 4),
+    "scalar": lambda: torch.tensor(3.0),
+    "conjugate": lambda: torch.rand(3, dtype=torch.complex64).conj(),
+    "not a number": lambda: torch.tensor([float("nan"), -0.0]),
+    "of bools": lambda: torch.tensor([True, False]),
+}
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.clone(memory_format=torch.contiguous_format).untyped_storage())
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_what_was_written_is_put_back(name: str) -> None:
+    tensor = TENSORS[name]()
+    storage = tensor.untyped_storage()
+    before, version = bits(tensor), tensor._version
+    copy = Copy(tensor)
+    torch.zeros(0, dtype=torch.uint8).set_(storage).fill_(7)
+    copy.put_back()
+    assert bits(tensor) == before
+    assert tensor._version == version
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "sparse_coo"),
+        (lambda: torch.eye(3).to_sparse_csr(), "sparse_csr"),
+        (lambda: torch.eye(3).to_mkldnn(), "mkldnn"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning", "ignore:The PyTorch API of nested:UserWarning")
+def test_a_tensor_without_storage_has_a_reason(make: Callable[[], torch.Tensor], kind: str) -> None:
+    with pytest.raises(NoCopyError, match=f"^runs once: it writes to a {kind} tensor, whose contents cannot"):
+        refuse_uncopyable(make())
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 6)), min_size=0, max_size=3))
+def test_two_elements_in_one_place_are_always_found(dimensions: list[tuple[int, int]]) -> None:
+    shape, stride = [extent for extent, _ in dimensions], [step for _, step in dimensions]
+    indices = torch.cartesian_prod(*map(torch.arange, shape)).reshape(-1, len(shape)) if shape else None
+    places = [0] if indices is None else (indices * torch.tensor(stride)).sum(1).tolist()
+    if len(set(places)) < len(places):
+        assert overlaps(shape, stride)
+    if stride == list(torch.empty(shape).stride()):
+        assert not overlaps(shape, stride)
+
+
+def test_a_storage_that_replaced_another_of_its_size_is_written_anew() -> None:
+    tensor = torch.ones(4)
+    first, copy = tensor.detach(), Copy(tensor)
+    tensor.data = torch.zeros(4)
+    first.fill_(7)
+    assert copy.put_back()
+    assert tensor.tolist() == [1.0] * 4
+    assert first.tolist() == [7.0] * 4
+
+
+@pytest.mark.parametrize("other", [torch.zeros(8)[:4], torch.zeros(2), torch.zeros(4, dtype=torch.float64)])
+def test_a_storage_of_another_size_is_not_written_to(other: torch.Tensor) -> None:
+    tensor = torch.ones(4)
+    copy = Copy(tensor)
+    tensor.data = other
+    assert not copy.put_back()
+    assert not tensor.any()
