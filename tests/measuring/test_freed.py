@@ -182,6 +182,11 @@ def freed_after_a_write() -> Program:
     return (lambda: (w.add_(1), seen.add_(w), freed(w))), [seen]
 
 
+def freed_and_given_to_no_op() -> Program:
+    w, seen = torch.ones(N), torch.zeros(N)
+    return (lambda: (seen.add_(1), freed(w))), [seen]
+
+
 def freed_by_a_thread() -> Program:
     w, seen = torch.ones(N), torch.zeros(N)
 
@@ -207,6 +212,15 @@ def data_replaced() -> Program:
     return fn, [w, alias, seen]
 
 
+def data_replaced_and_given_to_no_op() -> Program:
+    w = nn.Parameter(torch.ones(N))
+
+    def fn() -> None:
+        w.data = w.data * 2
+
+    return fn, [w]
+
+
 def swapped() -> Program:
     a, b = torch.full((N,), 3.0), torch.full((N,), 10.0)
     return (lambda: (a.add_(b), torch.utils.swap_tensors(a, b))), [a, b]
@@ -217,13 +231,30 @@ def set_to_another() -> Program:
     return (lambda: (w.add_(1), w.set_((w * 2).untyped_storage()), seen.add_(w))), [w, seen]
 
 
+def moved_to_another_device() -> Program:
+    layer, seen = nn.Linear(4, 4, bias=False), torch.zeros(4, 4)
+    layer.weight.data.fill_(1)
+
+    def fn() -> None:
+        seen.add_(layer.weight.detach())
+        swaps = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        layer.to("meta")
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+    return fn, [seen]
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
         (freed_after_a_write, FREED),
+        (freed_and_given_to_no_op, FREED),
         (freed_by_a_thread, FREED),
         (data_replaced, REPLACED),
+        (data_replaced_and_given_to_no_op, REPLACED),
         (swapped, REPLACED),
+        (moved_to_another_device, REPLACED),
         (set_to_another, REPLACED),
     ],
 )

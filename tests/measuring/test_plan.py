@@ -52,6 +52,15 @@ def test_what_is_cut_fits_or_is_the_least(asked: Effort, miss_ns: int, hit_ns: i
     assert fits or is_least or left == asked
 
 
+VALUES = st.lists(st.integers(1, 10**9), min_size=6, max_size=60)
+WITHIN = st.floats(0.001, 0.9)
+
+
+@given(VALUES, WITHIN)
+def test_what_is_enough_is_enough_for_a_wider_bound(values: list[int], within: float) -> None:
+    assert not is_enough(values, within) or is_enough(values, within * 1.1)
+
+
 @given(st.integers(1, 10**9), st.integers(0, 40))
 def test_samples_that_are_all_the_same_are_enough_once_there_are_eight(value: int, count: int) -> None:
     assert is_enough([value] * count, 0.05) is (count >= ENOUGH_TO_TRY)

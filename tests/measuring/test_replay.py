@@ -205,6 +205,35 @@ def test_an_op_with_an_effect_outside_tensors_runs_once(shard: Make, capture: Ca
     assert not list(measured.recorded())
 
 
+def test_an_op_that_raises_again_leaves_contents_and_random_state_of_the_first_call(
+    shard: Make, capture: Capture
+) -> None:
+    whole, calls = shard(8, 8, placement=Replicate()), list[bool]()
+
+    def draw(x: torch.Tensor) -> None:
+        x.uniform_()
+        calls.append(True)
+        if len(calls) > 1:
+            raise ValueError("the second call raises\nand has two lines")
+
+    torch.manual_seed(3)
+    expected, state = torch.empty(8, 8).uniform_(), torch.get_rng_state()
+    torch.manual_seed(3)
+    with torch.library._scoped_library("dtdtest", "DEF") as defined:
+        defined.define("draw_(Tensor(a!) x) -> ()")
+        defined.impl("draw_", draw, "CPU")
+        defined.impl("draw_", lambda x: None, "Meta")
+        register_sharding(torch.ops.dtdtest.draw_.default)(lambda x: [([], [Replicate()])])
+        try:
+            measured = capture(lambda: torch.ops.dtdtest.draw_(whole))["dtdtest.draw_.default"]
+        except (RuntimeError, IndexError) as error:
+            pytest.skip(f"this torch refuses an op that returns nothing: {error}")
+    assert len(calls) > 1
+    assert measured.notes == ("repeating it raised ValueError: the second call raises",)
+    assert torch.equal(local_of(whole), expected)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 @pytest.mark.parametrize(
     ("body", "shapes", "why"),
     [

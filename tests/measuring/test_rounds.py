@@ -115,6 +115,14 @@ def test_more_quick_hits_are_discarded_but_not_for_longer(hit_ms: float, discard
     assert bench.op.calls == REHEARSAL + 2 + discarded + 2 * 3
 
 
+def test_rows_are_five_long_where_a_miss_takes_long() -> None:
+    taken = slow_bench(10, 0).take(scripted(rounds=10, repeat=1, max_time_s=0.1))
+    row = list(range(REHEARSAL, REHEARSAL + 5))
+    next_row = [number + 5 + WARMUP + 5 for number in row]
+    assert [number % 10**7 for number in calls_of(taken, State.MISS)] == [*row, *next_row]
+    assert taken.rounds == 10
+
+
 # What the counters refuse
 
 
