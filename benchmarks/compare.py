@@ -21,7 +21,7 @@ from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Ratio, Variants
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 ADDS = 10
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--max-time", type=float, default=1.0)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    mesh = ProcessGroupOwner().mesh(Place((4,), "cpu", "fake"))
+    mesh = ProcessGroupOwner().mesh(MeshSpec((4,), "cpu", "fake"))
     plan = Plan(max_time_s=asked.max_time)
     for title, count, times in (("equal", ADDS, asked.equal), ("10 % slower", ADDS + 1, asked.slower)):
         if times:

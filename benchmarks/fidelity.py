@@ -30,7 +30,7 @@ from pytest_dtdispatch.measuring.call import OpCall
 from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 BLOCKS = 120  # of each, in turn
@@ -131,7 +131,7 @@ def lowest(blocks: Sequence[Figures]) -> Figures:
 
 def ops(owner: ProcessGroupOwner) -> dict[str, Callable[[], Any]]:
     """Name eight ops: pointwise, in place, random, views, a reduction, a softmax, a list of tensors."""
-    mesh = owner.mesh(Place((4,), "cpu", "fake"))
+    mesh = owner.mesh(MeshSpec((4,), "cpu", "fake"))
     a = distribute_tensor(torch.rand(512, 512), mesh, [Shard(0)])
     b = distribute_tensor(torch.rand(10, 10), mesh, [Replicate()])
     return {

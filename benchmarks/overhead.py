@@ -23,7 +23,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
@@ -181,8 +181,8 @@ def main() -> int:
     """Print a line for each, and the worst ratio of each kind."""
     torch.set_num_threads(1)
     owner = ProcessGroupOwner()
-    grid = owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
-    counted, watched, missing = prepare(grid, owner.mesh(Place((8,), "cpu", "fake"), ("dp",)))
+    grid = owner.mesh(MeshSpec((2, 4), "cpu", "fake"), ("dp", "tp"))
+    counted, watched, missing = prepare(grid, owner.mesh(MeshSpec((8,), "cpu", "fake"), ("dp",)))
     worst = {"capturing": capture(grid), "counting": 0.0, "watching": 0.0}
     for name, step in counted.items():
         print(name)

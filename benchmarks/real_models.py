@@ -42,7 +42,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from tests.models.watching import (
     CountedOps,
     Watch,
@@ -253,9 +253,9 @@ def report(what: str, plain: Watch, program: Program, capturing: Open) -> bool:
 
 def program_of(name: str, owner: ProcessGroupOwner) -> Program:
     if name.startswith("torchtitan"):
-        owner.group(Place((2, 4), "cpu", "fake"))
+        owner.group(MeshSpec((2, 4), "cpu", "fake"))
         return torchtitan_llama("full_dtensor" if name == "torchtitan-full" else "partial_dtensor")
-    mesh = owner.mesh(Place((4,), "cpu", "fake"))
+    mesh = owner.mesh(MeshSpec((4,), "cpu", "fake"))
     return transformers_training(mesh) if name == "llama-trained" else transformers_decoding(mesh)
 
 

@@ -113,21 +113,21 @@ def group_owner() -> Iterator[ProcessGroupOwner]:
 @pytest.fixture
 def mesh(group_owner: ProcessGroupOwner) -> DeviceMesh:
     """Four ranks of a fake process group on the CPU."""
-    from pytest_dtdispatch.meshes.place import Place
+    from pytest_dtdispatch.meshes.spec import MeshSpec
 
-    return group_owner.mesh(Place((4,), "cpu", "fake"))
+    return group_owner.mesh(MeshSpec((4,), "cpu", "fake"))
 
 
 @pytest.fixture
 def computing_mesh(mesh: DeviceMesh, group_owner: ProcessGroupOwner) -> DeviceMesh:
     """A mesh whose collectives write results: of one real rank, where those of fake groups do not."""
-    from pytest_dtdispatch.meshes.place import Place
+    from pytest_dtdispatch.meshes.spec import MeshSpec
     from tests.probes import fake_group_writes, why_no_redistribution
 
     if fake_group_writes():
         return mesh
     group_owner.close()
-    one_rank = group_owner.mesh(Place((1,), "cpu", "gloo"))
+    one_rank = group_owner.mesh(MeshSpec((1,), "cpu", "gloo"))
     if reason := why_no_redistribution(one_rank):
         pytest.skip(f"fake collectives write nothing, and {reason}")
     return one_rank

@@ -23,7 +23,7 @@ from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
@@ -219,7 +219,7 @@ def import_everything() -> None:
         if not module.name.endswith("__main__") and ".suite" not in module.name:
             importlib.import_module(module.name)
     owner = ProcessGroupOwner()
-    a = distribute_tensor(torch.rand(8, 8), owner.mesh(Place((4,), "cpu", "fake")), [Shard(0)])
+    a = distribute_tensor(torch.rand(8, 8), owner.mesh(MeshSpec((4,), "cpu", "fake")), [Shard(0)])
     with TimeCaptureMode(repeat_count=1):
         a @ a
         a.redistribute(placements=[Replicate()])

@@ -229,7 +229,7 @@ def on_a_fake_mesh(probe: Callable[[Any], Any]) -> Any:
     from contextlib import closing
 
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-    from pytest_dtdispatch.meshes.place import Place
+    from pytest_dtdispatch.meshes.spec import MeshSpec
 
     with closing(ProcessGroupOwner()) as owner:
-        return probe(owner.mesh(Place((4,), "cpu", "fake")))
+        return probe(owner.mesh(MeshSpec((4,), "cpu", "fake")))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import NOT_MEASURED, Compared, Equal, Variants, check_variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
-from pytest_dtdispatch.core.parsing import read_given, read_limit, read_sizes
+from pytest_dtdispatch.core.parsing import read_argument, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.core.text import step_name
 from pytest_dtdispatch.errors import CaptureError, ScalingError
@@ -40,14 +40,14 @@ class DtDispatch:
 
     enabled = False
 
-    def capture(self, *given: NoReturn) -> AbstractContextManager[TestResults]:
+    def capture(self, *unexpected: NoReturn) -> AbstractContextManager[TestResults]:
         """Measure every DTensor op and conversion of a ``with`` block, each signature at its first call.
 
         The program does not notice: each op's result and effects are those of one call. Figures start below
         autograd, where torch asks dispatch modes.
 
         Args:
-            *given: nothing: what is measured is the block.
+            *unexpected: nothing: what is measured is the block.
 
         Returns:
             A context manager that gives the results in which :meth:`TestResults.measurements` are kept.
@@ -56,7 +56,7 @@ class DtDispatch:
             CaptureError: something is given; on entry, when a capture is open already.
         """
         __tracebackhide__ = True
-        if given:
+        if unexpected:
             raise CaptureError("capture() takes no arguments: use it in a with; call(fn) measures a callable")
         return self._capture()
 
@@ -104,9 +104,9 @@ class DtDispatch:
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
         """Call what can be called."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.guard import given_arguments
+        from pytest_dtdispatch.measuring.guard import call_arguments
 
-        return fn(*given_arguments(args, setup))
+        return fn(*call_arguments(args, setup))
 
     def steps(
         self,
@@ -286,9 +286,9 @@ class DtDispatch:
         from pytest_dtdispatch.measuring.guard import check_callable
 
         check_callable("scaling", make, name)
-        checked = read_given("sizes", sizes, read_sizes, ScalingError)
+        checked = read_argument("sizes", sizes, read_sizes, ScalingError)
         if max_exponent is not None:
-            max_exponent = read_given("max_exponent", max_exponent, read_limit, ScalingError)
+            max_exponent = read_argument("max_exponent", max_exponent, read_limit, ScalingError)
         return self._scaling(make, checked, name, max_exponent)
 
     def _scaling(
@@ -373,7 +373,7 @@ class DtDispatch:
     def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
         """Call and compile a function."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.guard import given_arguments
+        from pytest_dtdispatch.measuring.guard import call_arguments
 
-        results = compilation.call_all(*given_arguments(compilation.args, compilation.setup))
+        results = compilation.call_all(*call_arguments(compilation.args, compilation.setup))
         return Compiled(results, results)

@@ -71,14 +71,14 @@ def first_line(error: BaseException) -> str:
         'ValueError: no such op'
     """
     name = type(error).__name__
-    return f"{name}: {first_said(error)}" if str(error).strip() else name
+    return f"{name}: {first_message(error)}" if str(error).strip() else name
 
 
-def first_said(error: BaseException) -> str:
+def first_message(error: BaseException) -> str:
     r"""Take the first line of what an error says; its type where it says nothing.
 
     Example:
-        >>> first_said(OSError("disk full\nretry")), first_said(OSError())
+        >>> first_message(OSError("disk full\nretry")), first_message(OSError())
         ('disk full', 'OSError')
     """
     lines = str(error).strip().splitlines()

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Figures, Measurement, State, merge
-from pytest_dtdispatch.core.text import own_name, tell
+from pytest_dtdispatch.core.text import own_name, show_progress
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
 
@@ -157,7 +157,7 @@ def run_and_measure_sizes(
     figures: dict[int, list[Figures]] = {size: [] for size in sorted(ran)}
     for number in range(PASSES):
         for size in reversed(ran) if number % 2 else ran:
-            tell("measuring size {}: pass {} of {}", size, number + 1, PASSES)
+            show_progress("measuring size {}: pass {} of {}", size, number + 1, PASSES)
             figures[size].append(ran[size].measure(caches, share))
     return figures, {size: ran[size].place for size in figures}
 

@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[str, tuple[Any, ...], Callable[[Any], bool]]] = {
 }
 
 
-def tell(kind: str, value: Any) -> Any:
+def show_progress(kind: str, value: Any) -> Any:
     """Read a value, or return None where it is refused in words that can be shown."""
     try:
         return getattr(parsing, f"read_{kind}")(value, *KINDS[kind][1])
@@ -76,7 +76,7 @@ def test_every_kind_of_value_is_tried() -> None:
 def test_a_value(kind: str, data: some.DataObject) -> None:
     good, _, means_something = KINDS[kind]
     value = data.draw(some.one_of(odd_texts, spoiled(good), odd_values))
-    read = tell(kind, value)
+    read = show_progress(kind, value)
     assert read is None or means_something(read)
     if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,2}", value):  # what is plainly a number is one
         if kind in ("count", "ranks", "rounds", "seconds"):

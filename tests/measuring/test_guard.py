@@ -12,10 +12,10 @@ import pytest
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.measuring.guard import (
     Measuring,
+    call_arguments,
     check_callable,
     check_count,
     check_steps,
-    given_arguments,
     refuse_elsewhere,
 )
 
@@ -58,7 +58,7 @@ def test_what_is_held_is_taken_out_before_another_thread_is_let_in() -> None:
         refused.extend(in_thread(measure))
 
     with Measuring("a capture is open") as measuring:
-        measuring.held.enter_context(hook())
+        measuring.contexts.enter_context(hook())
     assert len(refused) == 1
     assert in_thread(measure) == []
 
@@ -68,7 +68,7 @@ def test_what_is_held_is_taken_out_before_another_thread_is_let_in() -> None:
     [(None, (1, 2)), (lambda: None, (1, 2)), (lambda: (), ()), (lambda: (3,), (3,))],
 )
 def test_a_tuple_of_setup_replaces_the_arguments(setup: Any, expected: tuple[int, ...]) -> None:
-    assert given_arguments((1, 2), setup) == expected
+    assert call_arguments((1, 2), setup) == expected
 
 
 def test_a_step_whose_arguments_are_optional_is_taken() -> None:
@@ -93,7 +93,7 @@ CHECKS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (check_steps, (step, 3, 5), r"the step takes arguments \(batch, lr\), and steps\(\) gives none"),
     (check_steps, (None, 3, 5), r"steps\(\): a value of type NoneType is not callable; give a"),
     (check_callable, ("call", len, 123), r"call\(name=123\): a name is a text$"),
-    (given_arguments, ((), lambda: 5), "setup returned 5: it must return a tuple of arguments, or"),
+    (call_arguments, ((), lambda: 5), "setup returned 5: it must return a tuple of arguments, or"),
 ]
 
 

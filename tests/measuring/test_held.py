@@ -54,10 +54,10 @@ from torch.distributed.tensor import DTensor, Shard
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.core.results import TestResults
 
-mesh = ProcessGroupOwner().mesh(Place((4,), "cpu", "fake"))
+mesh = ProcessGroupOwner().mesh(MeshSpec((4,), "cpu", "fake"))
 MB = 2**20
 
 def make(megabytes):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State
-from pytest_dtdispatch.core.text import told_to
+from pytest_dtdispatch.core.text import progress_to
 from pytest_dtdispatch.measuring.plan import Plan, Propagation
 from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
@@ -384,7 +384,7 @@ def test_rounds_stop_at_the_time_budget_but_not_before_five_that_each_fit_in_it(
 
 def test_a_miss_that_takes_longer_than_the_time_is_taken_once_and_its_row_says_so() -> None:
     bench, told = slow_bench(11_600, 0.02), list[str]()
-    with told_to(told.append):
+    with progress_to(told.append):
         taken = bench.take(scripted())
     assert (taken.rounds, counts_of(taken)) == (1, {State.MISS: 1, State.HIT: 10})
     assert bench.clock.now < 2 * 11.7e9, "the first of them is discarded"
@@ -665,7 +665,7 @@ class Settled:
         self.numbers = numbers
         self.proposed: list[tuple[Sequence[int], str]] = []
 
-    def come_to(self, subject: str) -> None:
+    def sync(self, subject: str) -> None:
         raise AssertionError("rounds come to nothing: who names the subject does")
 
     def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import choose_place
+from pytest_dtdispatch.meshes.spec import choose_mesh
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = [
@@ -31,7 +31,7 @@ Capture = Callable[..., dict[str, Measurement]]
 
 @pytest.fixture(params=[(1,), (4,)], ids=["NCCL", "fake"])
 def cuda_mesh(request: pytest.FixtureRequest, group_owner: ProcessGroupOwner) -> Any:
-    return group_owner.mesh(choose_place(request.param, "cuda", "auto"))
+    return group_owner.mesh(choose_mesh(request.param, "cuda", "auto"))
 
 
 def sharded(mesh: Any, requires_grad: bool = False) -> Any:

@@ -17,7 +17,7 @@ from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.torchapi.groups import init_fake_group
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.probes import has_rule
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.torch
 Capture = Callable[..., dict[str, Measurement]]
 
 
-def fake(*mesh: int) -> Place:
-    return Place(mesh, "cpu", "fake")
+def fake(*mesh: int) -> MeshSpec:
+    return MeshSpec(mesh, "cpu", "fake")
 
 
 def sharded(mesh: Any) -> Any:
@@ -168,7 +168,7 @@ def test_ops_that_redistribute_run_on_the_new_group() -> None:
 
 def test_a_group_of_the_user_is_used_and_never_destroyed() -> None:
     init_fake_group(8)
-    group, gloo = dist.group.WORLD, Place((1,), "cpu", "gloo")
+    group, gloo = dist.group.WORLD, MeshSpec((1,), "cpu", "gloo")
     too_large = "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before"
     other = "backend gloo was asked for, and the open process group is fake"
     try:

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.suite.decode import decode_token
 from pytest_dtdispatch.suite.llama import BATCH, SEQUENCE, Sizes, llama, split
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
@@ -112,7 +112,7 @@ def on(make: Callable[..., Program], name: str, *args: Any) -> Callable[[Process
         "fake 2x2": ((2, 2), "fake", ("dp", "tp")),
         "local": ((2,), "local", None),
     }[name]
-    return lambda owner: make(owner.mesh(Place(shape, "cpu", backend), dim_names), *args)
+    return lambda owner: make(owner.mesh(MeshSpec(shape, "cpu", backend), dim_names), *args)
 
 
 CASES = {

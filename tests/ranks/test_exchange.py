@@ -104,7 +104,7 @@ def pair() -> list[Lockstep]:
 def said_by(pair: list[Lockstep], *subjects: str) -> set[str]:
     def come(lockstep: Lockstep, subject: str) -> str:
         try:
-            lockstep.come_to(subject)
+            lockstep.sync(subject)
         except RanksError as error:
             return str(error)
         return ""
@@ -137,5 +137,5 @@ def test_different_uses_of_the_propagator_are_an_error(pair: list[Lockstep]) -> 
 
 def test_nothing_is_agreed_on_without_a_real_group() -> None:
     lockstep = Lockstep(Exchange(HashStore(), World(0, 2), 0.3), "1")
-    lockstep.come_to("add")
+    lockstep.sync("add")
     assert lockstep.rounds((20, 5), "cached") is None

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pytest_dtdispatch.core.text import NOTHING, tell, told_to
+from pytest_dtdispatch.core.text import NOTHING, progress_to, show_progress
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.screen import (
     ERASE,
@@ -106,18 +106,18 @@ def test_it_is_written_when_it_takes_long_beside_the_cursor_and_taken_away() -> 
         (2.2, NOTHING),
     ):
         clock.now = now
-        progress.tell(text)
+        progress.show(text)
     progress.clear()
     said = [f"{SAVE} round {number} of 20{ERASE}{RESTORE}" for number in (3, 4)]
     assert stream.getvalue() == "".join([*said, ERASE])
-    progress.tell("the next thing waits again")
+    progress.show("the next thing waits again")
     assert stream.getvalue().endswith(RESTORE + ERASE)
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "\x1b[2J\n\u202e日本" * 9])
 def test_whatever_it_says_it_stays_in_its_room(text: str) -> None:
     stream, _, progress = line(room=30, now=3.0)
-    progress.tell(text)
+    progress.show(text)
     inner = stream.getvalue().removeprefix(SAVE).removesuffix(ERASE + RESTORE)
     assert len(inner) == 29
     assert inner.isascii()
@@ -126,11 +126,11 @@ def test_whatever_it_says_it_stays_in_its_room(text: str) -> None:
 
 def test_without_room_or_on_a_closed_stream_nothing_is_said() -> None:
     stream, _, progress = line(room=10, now=3.0)
-    progress.tell("round 3 of 20")
+    progress.show("round 3 of 20")
     assert stream.getvalue() == ""
     stream, _, progress = line(now=3.0)
     stream.close()
-    progress.tell("round 3 of 20")
+    progress.show("round 3 of 20")
     progress.clear()
 
 
@@ -139,9 +139,9 @@ def test_what_is_told_is_written_for_listeners_alone() -> None:
         def __str__(self) -> str:
             raise AssertionError
 
-    tell("{}", Never())
+    show_progress("{}", Never())
     heard: list[str] = []
-    with told_to(heard.append):
-        tell("round {} of {}", 1, 20)
-    tell("round {} of {}", 2, 20)
+    with progress_to(heard.append):
+        show_progress("round {} of {}", 1, 20)
+    show_progress("round {} of {}", 2, 20)
     assert heard == ["round 1 of 20"]

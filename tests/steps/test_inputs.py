@@ -17,7 +17,7 @@ from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.signatures import MAX_LENGTH
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.report.document import Table, Tone, View
 from pytest_dtdispatch.steps.events import Miss, QueriedCache
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
@@ -180,7 +180,7 @@ def test_an_input_is_written_by_what_the_caches_tell_apart(given: Any, text: str
 
 
 def test_placements_and_mesh_are_part_of_a_shape(group_owner: ProcessGroupOwner) -> None:
-    line, grid = (group_owner.mesh(Place(shape, "cpu", "fake")) for shape in ((4,), (2, 2)))
+    line, grid = (group_owner.mesh(MeshSpec(shape, "cpu", "fake")) for shape in ((4,), (2, 2)))
     local = torch.zeros(2, 8)
     assert shape_of(DTensor.from_local(local, line, [Shard(0)])) == "f32[8,8]S0@4"
     assert shape_of((DTensor.from_local(local, grid, [Replicate(), Shard(1)]), 1)) == "(f32[2,16]RS1@2x2, 1)"
@@ -241,7 +241,7 @@ def test_batches_of_three_sizes_are_steady_after_three_shapes(
 ) -> None:
     if backend == "local" and not has_local_mode():
         pytest.skip("this torch has no torch.distributed._local_tensor")
-    mesh = group_owner.mesh(Place((4,), "cpu", backend))
+    mesh = group_owner.mesh(MeshSpec((4,), "cpu", backend))
     weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
     rows = [2, 4, 8, *random.Random(0).choices([2, 4, 8], k=17)]
     batches = [DTensor.from_local(torch.rand(n, 8), mesh, [Shard(0)]) for n in rows]

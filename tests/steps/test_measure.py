@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-from pytest_dtdispatch.meshes.place import Place
+from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
 from pytest_dtdispatch.steps.events import QueriedCache, by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
@@ -279,12 +279,12 @@ def test_an_op_that_asks_no_cache_is_a_call_and_neither_hit_nor_miss(shard: Make
 
 @pytest.fixture
 def line(group_owner: ProcessGroupOwner) -> DeviceMesh:
-    return group_owner.mesh(Place((8,), "cpu", "fake"), ("dp",))
+    return group_owner.mesh(MeshSpec((8,), "cpu", "fake"), ("dp",))
 
 
 @pytest.fixture
 def grid(group_owner: ProcessGroupOwner) -> DeviceMesh:
-    return group_owner.mesh(Place((2, 4), "cpu", "fake"), ("dp", "tp"))
+    return group_owner.mesh(MeshSpec((2, 4), "cpu", "fake"), ("dp", "tp"))
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def mesh_in_python() -> Iterator[DeviceMesh]:
 def simulated(group_owner: ProcessGroupOwner) -> DeviceMesh:
     if not has_local_mode():
         pytest.skip("this torch has no torch.distributed._local_tensor")
-    return group_owner.mesh(Place((4,), "cpu", "local"))
+    return group_owner.mesh(MeshSpec((4,), "cpu", "local"))
 
 
 @pytest.mark.parametrize("ranks", ["mesh", "simulated", "mesh_in_python"])

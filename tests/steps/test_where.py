@@ -53,9 +53,9 @@ class OwnSGD(torch.optim.Optimizer):
             parameter.sub_(parameter.grad)  # update
 
 
-def where(happened: Iterable[Any]) -> set[Where]:
+def where(disturbed_steps: Iterable[Any]) -> set[Where]:
     """Describe places by the marks at the ends of their lines."""
-    places = [one.place for one in happened]
+    places = [one.place for one in disturbed_steps]
     assert {place.file for place in places} <= {__file__}
     return {(LINES[place.line - 1].partition("# ")[2], place.module, str(place.phase)) for place in places}
 

@@ -33,7 +33,7 @@ def test_steps_are_told_apart_by_what_happened_in_them() -> None:
     steps.add(missing(12, miss(5)))
     assert (len(steps), steps.calls, steps.misses) == (12, 48, 2)
     assert (steps.warmup.steps, steps.steady.steps, steps.disturbed.steps) == (1, 10, 1)
-    assert [step.number for step in steps.happened] == [12]
+    assert [step.number for step in steps.disturbed_steps] == [12]
     assert steps.misses_per_step == pytest.approx(1 / 11)
     assert steps.causes == [f"{miss(5)} (1x in step 12)"]
 
@@ -51,8 +51,8 @@ def test_a_million_steps_take_the_memory_of_some() -> None:
     steps = LoopSteps()
     for number in range(1, 3_001):
         steps.add(missing(number, miss(number, cause=f"cause {number}")))
-    assert len(steps.happened) < 1_000
-    assert steps.happened[-1].number == 3_000
+    assert len(steps.disturbed_steps) < 1_000
+    assert steps.disturbed_steps[-1].number == 3_000
     assert len(steps.causes) <= 1_001
     assert steps.causes[-1] == "2,000 more misses of other causes"
     assert steps.misses == 3_000

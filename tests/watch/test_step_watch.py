@@ -61,7 +61,7 @@ def test_an_injected_miss_is_named_once_at_its_step(mesh: DeviceMesh) -> None:
     [steady] = [line for line in lines if ": steady: " in line]
     assert steady.endswith(", 1 wrap, 1 unwrap, 0 misses")
     assert len(watch.steps) == 300
-    assert [step.number for step in watch.steps.happened] == [150]
+    assert [step.number for step in watch.steps.disturbed_steps] == [150]
     assert watch.steps.misses_per_step > 0
     assert "missed mm.default(f32[24,8]S0" in str(watch)
 

@@ -137,7 +137,7 @@ def worktrees(revisions: Mapping[str, str], project: Path, workspace: Path) -> I
                 raise DtDispatchError(f"--{side}-rev {revisions[side]}: it has no folder {inside}")
         yield {side: workspace / side / inside for side in commits}
     finally:
-        with signals_held_back():
+        with signals_deferred():
             for folder in made:
                 _git(project, "worktree", "remove", "--force", folder)
             _git(project, "worktree", "prune")
@@ -234,7 +234,7 @@ def run_to_end(
     timer = threading.Timer(time_limit_s, end_late)
     with log.open("wb") as out:
         try:
-            with signals_held_back():  # no interrupt between the start of a process and our knowing of it
+            with signals_deferred():  # no interrupt between the start of a process and our knowing of it
                 process = subprocess.Popen(
                     [arm.python, *words],
                     cwd=arm.folder,
@@ -249,7 +249,7 @@ def run_to_end(
         finally:
             timer.cancel()
             if process is not None:
-                with signals_held_back():
+                with signals_deferred():
                     _end_group(process)
                     process.wait()
     return None if late.is_set() else status
@@ -269,7 +269,7 @@ def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def signals_held_back() -> Iterator[None]:
+def signals_deferred() -> Iterator[None]:
     """Hold back Ctrl-C and its like while a block runs; one that came is obeyed at the end of the block."""
     came: list[int] = []
     with stopping_handled_by(lambda number, frame: came.append(number)):

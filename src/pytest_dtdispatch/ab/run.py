@@ -36,7 +36,7 @@ from pytest_dtdispatch.ab.rule import (
 from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import GO_ON, KIND, PASSES, Answer, AnswerKind
-from pytest_dtdispatch.core.text import brief, tell
+from pytest_dtdispatch.core.text import brief, show_progress
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
@@ -238,7 +238,7 @@ class Measuring:
             for number, side in enumerate(order, 1):
                 self.write({})
                 what = f"{stage}: process {number} of {len(order)} ({side})"
-                tell("{}{}", what, left)
+                show_progress("{}{}", what, left)
                 sample = self._sample(arms[side], stage)
                 self.run = replace(self.run, processes=(*self.run.processes, sample))
                 seconds.append(sample.seconds)

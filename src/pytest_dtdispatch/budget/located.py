@@ -97,10 +97,10 @@ class PlaceLog:
     def _is_in_engine(self) -> bool:
         return any(kind is FrameOwner.ENGINE for kind, _ in self._stack)
 
-    def _note(self, noted_ns: int) -> None:
+    def _note(self, begin_ns: int) -> None:
         place, in_engine = self._place()
         self._last_line_ns = time.perf_counter_ns()
-        self.moments.append(Moment(noted_ns, self._last_line_ns, place, in_engine))
+        self.moments.append(Moment(begin_ns, self._last_line_ns, place, in_engine))
 
     def _place(self) -> tuple[CodePlace, bool]:
         """Look at the stack from the innermost frame out."""

@@ -36,7 +36,7 @@ from pytest_dtdispatch.budget.parts import (
     unmarked,
 )
 from pytest_dtdispatch.core.events import Event
-from pytest_dtdispatch.core.text import tell
+from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.measuring.call import placements_text, tensor_text
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
@@ -55,8 +55,8 @@ def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
 def _named(event: Event, marks: Marks) -> Event:
     """Name a range of ours by what was noted of it."""
     kind, _, number = event.name.partition(" ")
-    is_noted = number and kind in (REDISTRIBUTION, WRAPPING, LOOK_UP)
-    if not is_noted or int(number) >= len(marks.notes):  # no range of these marks
+    is_recorded = number and kind in (REDISTRIBUTION, WRAPPING, LOOK_UP)
+    if not is_recorded or int(number) >= len(marks.notes):  # no range of these marks
         return event
     note = marks.notes[int(number)]
     if kind == LOOK_UP:
@@ -122,7 +122,7 @@ def take_budget(
     timed: list[Node] = []
     blocks = min(BLOCKS, steps)
     for block in range(blocks):
-        tell("timing {}: block {} of {}", name, block + 1, blocks)
+        show_progress("timing {}: block {} of {}", name, block + 1, blocks)
         count = len(range(block, steps, BLOCKS))
         undisturbed += (yield from _undisturbed(count))[-count:]
         marked_once += (yield from _marked(count, 1))[-count:]

@@ -168,13 +168,13 @@ class Moment(NamedTuple):
     """From when on the program is at a place.
 
     Args:
-        noted_ns: when it came there, and noting that began.
+        begin_ns: when it came there, and noting that began.
         at_ns: when that ended, and the program went on.
         place: where it is.
         in_engine: whether that is code of the user's which autograd's engine called, as a checkpoint does.
     """
 
-    noted_ns: int
+    begin_ns: int
     at_ns: int
     place: CodePlace
     in_engine: bool
@@ -191,12 +191,12 @@ def pieces(moments: Sequence[Moment], begin_ns: int, end_ns: int) -> list[tuple[
         >>> [(moment.place.line, share) for moment, share in pieces([here, there], 20, 45)]
         [(1, 0.5), (2, 0.5)]
     """
-    first = max(bisect.bisect_right(moments, begin_ns, key=lambda moment: moment.noted_ns) - 1, 0)
-    last = max(bisect.bisect_left(moments, end_ns, key=lambda moment: moment.noted_ns), first + 1)
+    first = max(bisect.bisect_right(moments, begin_ns, key=lambda moment: moment.begin_ns) - 1, 0)
+    last = max(bisect.bisect_left(moments, end_ns, key=lambda moment: moment.begin_ns), first + 1)
     inside = moments[first:last]
     if not inside:
         return []
-    ends = [*(moment.noted_ns for moment in inside[1:]), end_ns]
+    ends = [*(moment.begin_ns for moment in inside[1:]), end_ns]
     lengths = [
         max(0, min(end, end_ns) - max(moment.at_ns, begin_ns))
         for moment, end in zip(inside, ends, strict=True)
@@ -215,9 +215,9 @@ def noting_ns(moments: Sequence[Moment], begin_ns: int, end_ns: int) -> int:
         2
     """
     first = bisect.bisect_right(moments, begin_ns, key=lambda moment: moment.at_ns)
-    last = bisect.bisect_left(moments, end_ns, key=lambda moment: moment.noted_ns)
+    last = bisect.bisect_left(moments, end_ns, key=lambda moment: moment.begin_ns)
     inside = moments[first:last]
-    return sum(min(each.at_ns, end_ns) - max(each.noted_ns, begin_ns) for each in inside)
+    return sum(min(each.at_ns, end_ns) - max(each.begin_ns, begin_ns) for each in inside)
 
 
 Shares = list[tuple["CodePlace | None", float]]  # of a slice, at places

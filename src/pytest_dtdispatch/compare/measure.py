@@ -14,7 +14,7 @@ from pytest_dtdispatch.compare.equality import call_variants
 from pytest_dtdispatch.compare.model import CallCounts, Compared, ComparedVariant, Variants
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import row_name
-from pytest_dtdispatch.core.text import tell
+from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import RanCall, repetitions, run_call, synchronizer, threads_note
 from pytest_dtdispatch.measuring.rounds import Prepare, Subject, gc_paused, time_row
@@ -116,7 +116,7 @@ class Turns:
         return agreed
 
     def _take_block(self, label: str) -> int:
-        tell("comparing: {}", label)
+        show_progress("comparing: {}", label)
         calls = self.calls[label]
         warmup = warmup_of_block(calls)
         with gc_paused() as collect:

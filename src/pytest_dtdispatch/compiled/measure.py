@@ -20,7 +20,7 @@ from pytest_dtdispatch.compiled.model import (
     CompilePlan,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
-from pytest_dtdispatch.core.text import tell
+from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import CompileError, first_line
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
 from pytest_dtdispatch.measuring.repeat import run_call, synchronizer
@@ -75,7 +75,7 @@ class CompileRounds:
     def rehearse(self) -> tuple[Any, ...]:
         """Compile once and discard the figure: it pays for imports, and fills the caches of warm compiles."""
         __tracebackhide__ = True
-        tell("compiling")
+        show_progress("compiling")
         try:
             with compilerapi.cache_folder(self._folder):
                 self._forget()
@@ -94,7 +94,7 @@ class CompileRounds:
         try:
             with nothing_warned():  # the first compile has warned of what there is to warn of
                 for number in range(self._plan.rounds):
-                    tell("compiling: round {} of {}", number + 1, self._plan.rounds)
+                    show_progress("compiling: round {} of {}", number + 1, self._plan.rounds)
                     self._take_round()
                     self._rounds += 1
         except Exception as error:  # the first compile succeeded: the program must not see this

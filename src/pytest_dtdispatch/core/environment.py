@@ -151,12 +151,12 @@ def why_no_world(environ: Mapping[str, str]) -> str:
     named = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if environ.get(name)}
     if read_world(environ).is_many or named.items() <= {"RANK": "0", "WORLD_SIZE": "1"}.items():
         return ""
-    said = " and ".join(f"{name}={escape_controls(text)[:MOST_SHOWN]}" for name, text in named.items())
+    variables = " and ".join(f"{name}={escape_controls(text)[:MOST_SHOWN]}" for name, text in named.items())
     missing = [name for name in ("RANK", "WORLD_SIZE", *MEETING_POINT) if not environ.get(name)]
     if not missing:
-        return f"{said} in the environment: RANK is a whole number from 0 up to WORLD_SIZE - 1"
+        return f"{variables} in the environment: RANK is a whole number from 0 up to WORLD_SIZE - 1"
     return (
-        f"{said} in the environment, and no {' and no '.join(missing)}: start ranks by torchrun, "
+        f"{variables} in the environment, and no {' and no '.join(missing)}: start ranks by torchrun, "
         "or unset RANK and WORLD_SIZE to measure as one"
     )
 
@@ -181,11 +181,11 @@ def lost_text(lost: Mapping[int, str]) -> str:
     return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
 
 
-def group_ranks(told: Iterable[tuple[int, Any]]) -> dict[Any, list[int]]:
+def group_ranks(values: Iterable[tuple[int, Any]]) -> dict[Any, list[int]]:
     """Group ranks by what they say, in the order in which it was said first."""
     ranks: dict[Any, list[int]] = {}
-    for rank, said in told:
-        ranks.setdefault(said, []).append(rank)
+    for rank, value in values:
+        ranks.setdefault(value, []).append(rank)
     return ranks
 
 

@@ -32,19 +32,19 @@ class Packed:
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._kept = f"_packed_{name}"
+        self._attribute = f"_packed_{name}"
 
     def __get__(self, instance: Any, owner: type) -> tuple[int, ...]:
         if instance is None:
             raise AttributeError("a field of values has no default")  # dataclasses ask for it so
-        return tuple(vars(instance)[self._kept])
+        return tuple(vars(instance)[self._attribute])
 
     def __set__(self, instance: Any, values: Iterable[int]) -> None:
-        given = values if isinstance(values, (tuple, list, array)) else tuple(values)
+        sequence = values if isinstance(values, (tuple, list, array)) else tuple(values)
         try:
-            vars(instance)[self._kept] = array("q", given)
+            vars(instance)[self._attribute] = array("q", sequence)
         except (OverflowError, TypeError):
-            vars(instance)[self._kept] = tuple(given)
+            vars(instance)[self._attribute] = tuple(sequence)
 
 
 class State(str, Enum):

@@ -24,13 +24,13 @@ DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
 
-def read_given(keyword: str, given: Any, read: Callable[[Any], T], wrong: type[DtDispatchError]) -> T:
+def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: type[DtDispatchError]) -> T:
     """Read what a test gave for a keyword; what is not valid is an error of this type."""
     __tracebackhide__ = True
     try:
-        return read(given)
+        return read(value)
     except ValueError as error:
-        raise wrong(f"{keyword}={shown(given)} is not {error}") from None
+        raise wrong(f"{keyword}={shown(value)} is not {error}") from None
 
 
 def _made(valid: str, make: Callable[[], T | None]) -> T:

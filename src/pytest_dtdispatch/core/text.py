@@ -137,7 +137,7 @@ _listeners: list[Listener] = []
 
 
 @contextmanager
-def told_to(listener: Listener) -> Iterator[None]:
+def progress_to(listener: Listener) -> Iterator[None]:
     """Let somebody hear what is going on, while a block runs."""
     _listeners.append(listener)
     try:
@@ -146,12 +146,12 @@ def told_to(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-def tell(form: str, *values: object) -> None:
+def show_progress(form: str, *values: object) -> None:
     """Say what begins now: a form, and what stands in its braces; it is written for a listener alone.
 
     Example:
-        >>> with told_to(print):
-        ...     tell("round {} of {}", 1, 20)
+        >>> with progress_to(print):
+        ...     show_progress("round {} of {}", 1, 20)
         round 1 of 20
     """
     for listener in _listeners:

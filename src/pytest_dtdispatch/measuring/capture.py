@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.core.text import tell
+from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
@@ -158,8 +158,8 @@ class DispatchCapture(UnnoticedMode):
     def _open(self) -> None:
         warn_of_debug_logging()  # here a signal cannot leave the lock of logging behind
         self._measuring.__enter__()
-        self._measuring.held.enter_context(self._unseen.watched())
-        self._measuring.held.enter_context(innermost_in_local_mode(self))
+        self._measuring.contexts.enter_context(self._unseen.watched())
+        self._measuring.contexts.enter_context(innermost_in_local_mode(self))
         super()._open()
         self._unseen.note()
 
@@ -192,11 +192,11 @@ class DispatchCapture(UnnoticedMode):
         if not on_dtensors:
             self._unseen.look()
         try:
-            return self.on_op(call) if on_dtensors and self._is_asked_for(op_name(func)) else call.run()
+            return self.on_op(call) if on_dtensors and self._is_selected(op_name(func)) else call.run()
         finally:
             self._unseen.note()
 
-    def _is_asked_for(self, name: str) -> bool:
+    def _is_selected(self, name: str) -> bool:
         if not self._ops or any(fnmatchcase(name, op) for op in self._ops):
             return True
         self._results.passed_over.add(name)
@@ -305,7 +305,7 @@ class SignatureCapture(DispatchCapture):
 
     def _open(self) -> None:
         super()._open()
-        self._measuring.held.enter_context(watching_conversions(self))  # which are no ops
+        self._measuring.contexts.enter_context(watching_conversions(self))  # which are no ops
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""
@@ -342,7 +342,7 @@ class SignatureCapture(DispatchCapture):
         __tracebackhide__ = True
         result, ran = run_conversion(call)
         self._unseen.note()
-        if not self._is_asked_for(call.name):
+        if not self._is_selected(call.name):
             return result
         signature = call.signature(result)
         if self._results.count(signature):
@@ -356,8 +356,8 @@ class SignatureCapture(DispatchCapture):
     def _begin(self, signature: Signature) -> None:
         """Show what is measured next, and meet the other ranks at it."""
         if self._plan.agreement is not None:
-            self._plan.agreement.come_to(signature.full)
-        tell("measuring {}", signature)
+            self._plan.agreement.sync(signature.full)
+        show_progress("measuring {}", signature)
 
     def _enter(self, signature: Signature, ran: RanCall, caches: ShardingCaches) -> None:
         """Measure a new signature."""

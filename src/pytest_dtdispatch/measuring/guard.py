@@ -28,13 +28,13 @@ class Measuring:
 
     Attributes:
         thread: that opened it.
-        held: what must not outlive it.
+        contexts: what must not outlive it.
     """
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.thread = threading.current_thread()
-        self.held = ExitStack()
+        self.contexts = ExitStack()
 
     def __enter__(self) -> Measuring:
         __tracebackhide__ = True
@@ -46,7 +46,7 @@ class Measuring:
 
     def __exit__(self, *exception: Any) -> None:
         try:
-            self.held.close()  # first: nobody may find it in place
+            self.contexts.close()  # first: nobody may find it in place
         finally:
             with _lock:
                 if self in _open:
@@ -70,7 +70,7 @@ def refuse_elsewhere() -> None:
     with _lock:
         for void in [each for each in _open if each.is_void()]:
             _open.remove(void)
-            void.held.close()
+            void.contexts.close()
         for each in _open:
             if not each.is_of_this_thread():
                 raise CaptureError(
@@ -90,7 +90,7 @@ def refuse_inside(what: str) -> None:
 Setup = Callable[[], "tuple[Any, ...] | None"]
 
 
-def given_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
+def call_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
     """Run the setup of a call, if it has one, and return the arguments to call with."""
     __tracebackhide__ = True
     if setup is not None and not callable(setup):

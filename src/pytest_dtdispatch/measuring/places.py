@@ -68,22 +68,22 @@ class Frames:
         self.known: dict[int, FrameOwner] = {}
         self._codes: list[CodeType] = []
         self._know(engine_code(), FrameOwner.ENGINE)
-        for function, whose in (
+        for function, owner in (
             (torch.nn.Module.__call__, FrameOwner.MODULE),
             (torch.nn.Module.zero_grad, FrameOwner.OPTIMIZER),
             (torch.autograd.backward, FrameOwner.BACKWARD),
             (torch.autograd.grad, FrameOwner.BACKWARD),
         ):
-            self._know(inspect.unwrap(function).__code__, whose)
+            self._know(inspect.unwrap(function).__code__, owner)
 
     def learn(self, code: CodeType) -> FrameOwner:
         """Find whose code it is that is not known yet, and know it from now on."""
         return self._know(code, self._of_file(code.co_filename))
 
-    def _know(self, code: CodeType, whose: FrameOwner) -> FrameOwner:
+    def _know(self, code: CodeType, owner: FrameOwner) -> FrameOwner:
         self._codes.append(code)
-        self.known[id(code)] = whose
-        return whose
+        self.known[id(code)] = owner
+        return owner
 
     def _of_file(self, file: str) -> FrameOwner:
         if file.startswith("<"):
@@ -184,7 +184,7 @@ class NodePlaces:
     """Where a step made the nodes of its graph, by their numbers in the step."""
 
     def __init__(self) -> None:
-        self.is_noted = False
+        self.is_recorded = False
         self.first = next_node_number()
         # How many nodes there were at each backward: by that it is known whether two steps make the same.
         self.backwards: list[int] = []
@@ -251,7 +251,7 @@ class PlaceFinder:
 
     def begin_step(self) -> None:
         """Begin a step, in the thread that opened this."""
-        if self._nodes.is_noted:
+        if self._nodes.is_recorded:
             self._known = self._nodes
         self._nodes = NodePlaces()
         self._is_after_backward = False
@@ -259,13 +259,13 @@ class PlaceFinder:
     def here(self) -> CodePlace:
         """Return the place of what the calling thread does."""
         place = self._place(self._look(sys._getframe(1)))
-        if self._nodes.is_noted and self._is_home:
+        if self._nodes.is_recorded and self._is_home:
             self._nodes.note(place)
         return place
 
     def note(self) -> CodePlace:
         """Note where an op is called, every one of a step, so that later steps know; return the place."""
-        self._nodes.is_noted |= self._is_home
+        self._nodes.is_recorded |= self._is_home
         return self.here()
 
     def on_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -292,27 +292,27 @@ class PlaceFinder:
         """Walk the stack outwards."""
         known, learn, base = self._frames.known, self._frames.learn, self._base
         file, line, running, phase = "", 0, [], None
-        whose, user = NOTHING, None
+        owner, user = NOTHING, None
         while frame is not None and not (file and phase):
             code = frame.f_code
-            whose = known.get(id(code)) or learn(code)
+            owner = known.get(id(code)) or learn(code)
             if code is base:
                 if file:
                     break
-            elif whose is NOTHING:
+            elif owner is NOTHING:
                 pass
-            elif whose is USER:
+            elif owner is USER:
                 user = frame
                 if not file:
                     file, line = code.co_filename, frame.f_lineno
-            elif whose is MODULE:
+            elif owner is MODULE:
                 running.append(frame.f_locals["self"])
             elif phase is None:
-                phase = _phase(whose, user)
-                if whose is ENGINE:
+                phase = _phase(owner, user)
+                if owner is ENGINE:
                     break
             frame = frame.f_back
-        return StackView(file, line, running, phase, whose is ENGINE)
+        return StackView(file, line, running, phase, owner is ENGINE)
 
     def _place(self, seen: StackView) -> CodePlace:
         file, line, running, phase, is_in_engine = seen
@@ -335,7 +335,7 @@ class PlaceFinder:
         number = None if node is None else number_of(node)
         if number is None:
             return self._called()
-        if not nodes.is_noted and nodes.backwards == self._known.backwards[: len(nodes.backwards)]:
+        if not nodes.is_recorded and nodes.backwards == self._known.backwards[: len(nodes.backwards)]:
             nodes = self._known  # a step that made so far as many nodes
         return nodes.find(number - self._nodes.first) or self._called()
 
@@ -345,7 +345,7 @@ class PlaceFinder:
         return CodePlace(seen.file, seen.line, "", Phase.BACKWARD)
 
 
-def _phase(whose: FrameOwner, user: FrameType | None) -> Phase | None:
+def _phase(owner: FrameOwner, user: FrameType | None) -> Phase | None:
     """Return the phase that a function of torch begins; none of a closure that an optimizer calls."""
     is_optimizer = user is None or isinstance(user.f_locals.get("self"), Optimizer)
-    return PHASES[whose] if is_optimizer or whose is not OPTIMIZER else None
+    return PHASES[owner] if is_optimizer or owner is not OPTIMIZER else None

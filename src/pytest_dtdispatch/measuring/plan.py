@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from pytest_dtdispatch.core.results import FEW_SAMPLES
-from pytest_dtdispatch.core.text import tell
+from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.intervals import median_interval
 
@@ -96,7 +96,7 @@ def fitted(planned: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns
 class Agreement(Protocol):
     """What the rounds ask of the other ranks, where they repeat a collective together."""
 
-    def come_to(self, subject: str) -> None:
+    def sync(self, subject: str) -> None:
         """Meet them at what is measured next."""
 
     def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
@@ -168,7 +168,9 @@ class Schedule:
         in_time = min(self.plan.max_time_s * 1e9 / self._miss_ns, self.plan.rounds)
         rounds = 1 if in_time < 1 else max(int(in_time), min(self.plan.rounds, MIN_ROUNDS))
         if (left_s := rounds * (1 + self.plan.cold) * self._miss_ns / 1e9) >= LONG_S:
-            tell("a miss takes {:.1f} s: its row takes about {:.0f} s more", self._miss_ns / 1e9, left_s)
+            show_progress(
+                "a miss takes {:.1f} s: its row takes about {:.0f} s more", self._miss_ns / 1e9, left_s
+            )
 
     def has_time_to_rehearse(self, began: int) -> bool:
         """Note how long a call after the first took, and tell whether there is time for another."""

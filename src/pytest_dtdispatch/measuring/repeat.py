@@ -24,7 +24,7 @@ from pytest_dtdispatch.measuring.call import (
     placements_text,
     tensor_text,
 )
-from pytest_dtdispatch.measuring.guard import Setup, given_arguments
+from pytest_dtdispatch.measuring.guard import Setup, call_arguments
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, keys_of, leaves_behind
 from pytest_dtdispatch.measuring.rounds import Prepare, Rounds, Subject, nothing_to_do
@@ -109,20 +109,20 @@ def left_as_it_was(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]
             if call.replay.masks:  # the call changed one: those of new plans are noted too
                 afterwards.enter_context(call.replay.watching_masks())
             if call.collectives is not None:
-                afterwards.enter_context(hooked({"collective output": partial(_noted, call.collectives)}))
+                afterwards.enter_context(hooked({"collective output": partial(_recorded, call.collectives)}))
                 afterwards.callback(wait_for_all, call.collectives)
         afterwards.callback(close_modes_opened_since, open_modes())
         yield
 
 
-def _noted(collectives: list[torch.Tensor], wrap: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded(collectives: list[torch.Tensor], wrap: Callable[..., Any]) -> Callable[..., Any]:
     """Note collectives that repetitions leave and their results do not show."""
 
-    def noted(output: torch.Tensor) -> Any:
+    def recorded(output: torch.Tensor) -> Any:
         collectives.append(output)
         return wrap(output)
 
-    return noted
+    return recorded
 
 
 @dataclass
@@ -465,13 +465,13 @@ def run_call(
     __tracebackhide__ = True
     with without_outer_modes():
         replay = Replay(tree_leaves(args), Storages())
-    first_args = given_arguments(args, setup)
+    first_args = call_arguments(args, setup)
     with WriteWatch(replay, replay.save) as watch:
         result = _made(replay, fn, first_args, {})
 
     def prepare() -> tuple[Any, ...]:
         replay.rewind()
-        return given_arguments(args, setup)
+        return call_arguments(args, setup)
 
     def entered() -> None:
         ran.is_compiled = True

@@ -280,7 +280,7 @@ class Rounds:
             began = schedule.clock()
             [first] = proved((yield subject, self._meter, miss, self._read_all, 1))
             schedule.rehearsed_miss(began)
-            asked_at_first = first.hits or first.misses or uncached[0]
+            queried_at_first = first.hits or first.misses or uncached[0]
             for _ in range(REHEARSAL_CALLS):
                 began = schedule.clock()
                 raw = yield subject, self._meter, hit, self._read_all, 1
@@ -288,7 +288,7 @@ class Rounds:
                 if not (schedule.has_time_to_rehearse(began) or last.misses or uncached[0]):
                     break  # at the first that is a hit
         schedule.rehearsed(first.sample, last.sample)
-        if not (asked_at_first or last.hits or last.misses or uncached[0]):
+        if not (queried_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
             self._recorder.record(State.HIT, last.sample, PROPAGATED_AGAIN)

@@ -30,7 +30,7 @@ class Signals:
     def __init__(self) -> None:
         self.is_open = False
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._held_back: list[int] = []
+        self._deferred: list[int] = []
         self._raised: BaseException | None = None
 
     def __enter__(self) -> Signals:
@@ -56,7 +56,7 @@ class Signals:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.is_open:
-            self._held_back.append(number)
+            self._deferred.append(number)
             return
         try:
             self._handlers[number](number, frame)
@@ -66,8 +66,8 @@ class Signals:
 
     def _deliver(self) -> None:
         __tracebackhide__ = True
-        while self._held_back:
-            signal.raise_signal(self._held_back.pop(0))
+        while self._deferred:
+            signal.raise_signal(self._deferred.pop(0))
 
     def _change(self, numbers: Iterable[int], change: Callable[[int], None]) -> None:
         """Change the handler of each signal, also where one of them is called meanwhile and raises."""

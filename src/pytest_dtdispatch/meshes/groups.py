@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_dtdispatch.core.environment import World
-from pytest_dtdispatch.core.parsing import read_choice, read_given, read_mesh, read_names
+from pytest_dtdispatch.core.parsing import read_argument, read_choice, read_mesh, read_names
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.errors import MeshError, RanksError, first_said
-from pytest_dtdispatch.meshes.place import REAL, Place, choose_place, group_backend
+from pytest_dtdispatch.errors import MeshError, RanksError, first_message
+from pytest_dtdispatch.meshes.spec import REAL, MeshSpec, choose_mesh, group_backend
 from pytest_dtdispatch.ranks.exchange import Exchange, join
 from pytest_dtdispatch.torchapi.groups import (
     forget_group_that_failed,
@@ -51,29 +51,29 @@ class ProcessGroupOwner:
         self._local = ExitStack()
         self._rpc_file: Path | None = None
 
-    def group(self, place: Place, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
+    def group(self, spec: MeshSpec, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
         """Open the process group, or use the one that is open."""
         world = self._exchange.world
-        if place.device == "cuda" and world.is_many:
+        if spec.device == "cuda" and world.is_many:
             torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
         if dist.is_initialized():
-            self._check_open_group(place, backend_is_chosen)
+            self._check_open_group(spec, backend_is_chosen)
         else:
-            self._open(place.backend, max(world_size or 0, place.world_size))
+            self._open(spec.backend, max(world_size or 0, spec.world_size))
         return dist.group.WORLD
 
     def mesh(
         self,
-        place: Place,
+        spec: MeshSpec,
         dim_names: tuple[str, ...] | None = None,
         backend_is_chosen: bool = True,
         world_size: int | None = None,
     ) -> DeviceMesh:
         """Make a mesh, on the group that is open or on a new one. Arguments are those of :meth:`group`."""
-        if dim_names is not None and len(dim_names) != len(place.mesh):
-            raise MeshError(f"mesh {mesh_text(place.mesh)} has {len(place.mesh)} dimensions, not {dim_names}")
-        self.group(place, backend_is_chosen, world_size)
-        return init_device_mesh(place.device, place.mesh, mesh_dim_names=dim_names)
+        if dim_names is not None and len(dim_names) != len(spec.mesh):
+            raise MeshError(f"mesh {mesh_text(spec.mesh)} has {len(spec.mesh)} dimensions, not {dim_names}")
+        self.group(spec, backend_is_chosen, world_size)
+        return init_device_mesh(spec.device, spec.mesh, mesh_dim_names=dim_names)
 
     def start_rpc(self) -> None:
         """Start RPC between the ranks of the group that is open: ``worker0``, ``worker1`` and so on."""
@@ -83,7 +83,7 @@ class ProcessGroupOwner:
         try:
             start_rpc(world.rank, world.size, str(file), self._exchange.timeout_s)
         except RuntimeError as error:
-            raise MeshError(f"RPC did not start: {first_said(error)}") from None
+            raise MeshError(f"RPC did not start: {first_message(error)}") from None
         self._rpc_file = file
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class ProcessGroupOwner:
     def _key(self, what: str) -> str:
         return f"{what}/{self._test}/{self._opened}"
 
-    def _all_come_to_close(self, what: str = "") -> bool:
+    def _sync_before_close(self, what: str = "") -> bool:
         """Wait for the other ranks before a process group is closed; say whether all of them came."""
         try:
             self._exchange.meet(f"{self._key('close')}{what}", None, "close its process group")
@@ -119,10 +119,10 @@ class ProcessGroupOwner:
         return Path(found[0][1])
 
     def _destroy(self) -> None:
-        all_came = group_backend() not in REAL or self._all_come_to_close()
+        all_came = group_backend() not in REAL or self._sync_before_close()
         if self._rpc_file is not None:
             stop_rpc(all_came, self._exchange.timeout_s)
-            self._all_come_to_close(" rpc")  # its file is needed until all have stopped
+            self._sync_before_close(" rpc")  # its file is needed until all have stopped
             self._rpc_file.unlink(missing_ok=True)
             self._rpc_file = None
         keep_backends_while_groups_end()
@@ -152,21 +152,21 @@ class ProcessGroupOwner:
             )
         except RuntimeError as error:
             forget_group_that_failed()
-            raise MeshError(f"no {backend} process group: {first_said(error)}") from None
+            raise MeshError(f"no {backend} process group: {first_message(error)}") from None
 
-    def _check_open_group(self, place: Place, backend_is_chosen: bool) -> None:
+    def _check_open_group(self, spec: MeshSpec, backend_is_chosen: bool) -> None:
         size = dist.get_world_size()
-        if place.world_size > size:
+        if spec.world_size > size:
             advice = "it was open before the test; destroy it first, or ask for a smaller mesh"
             if dist.group.WORLD is self._ours:
                 advice = "ask for the largest mesh of a test first, or name it in the marker"
             raise MeshError(
-                f"mesh {mesh_text(place.mesh)} needs {place.world_size} ranks, "
+                f"mesh {mesh_text(spec.mesh)} needs {spec.world_size} ranks, "
                 f"and the process group that is open has {size}: {advice}"
             )
-        if backend_is_chosen and group_backend() != place.backend:
+        if backend_is_chosen and group_backend() != spec.backend:
             raise MeshError(
-                f"backend {place.backend} was asked for, and the open process group is {group_backend()}"
+                f"backend {spec.backend} was asked for, and the open process group is {group_backend()}"
             )
 
 
@@ -200,12 +200,12 @@ def fake_mesh(
         8
     """
     __tracebackhide__ = True
-    shape = read_given("fake_mesh: mesh", mesh, read_mesh, MeshError)
+    shape = read_argument("fake_mesh: mesh", mesh, read_mesh, MeshError)
     names = None
     if dim_names is not None:
-        names = read_given("fake_mesh: dim_names", dim_names, read_names, MeshError)
-    on = read_given("fake_mesh: device", device, lambda value: read_choice(value, DEVICES), MeshError)
-    place = choose_place(shape, on, "fake")
+        names = read_argument("fake_mesh: dim_names", dim_names, read_names, MeshError)
+    on = read_argument("fake_mesh: device", device, lambda value: read_choice(value, DEVICES), MeshError)
+    spec = choose_mesh(shape, on, "fake")
     if dist.is_initialized():
         raise MeshError(
             f"fake_mesh: a process group is open ({dist.get_backend()}, {dist.get_world_size()} ranks): "
@@ -213,6 +213,6 @@ def fake_mesh(
         )
     owner = ProcessGroupOwner()
     try:
-        yield owner.mesh(place, names)
+        yield owner.mesh(spec, names)
     finally:
         owner.close()

@@ -44,11 +44,11 @@ def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
 def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
     """Open the process group of a test, or use the one that is open."""
     settings, groups = resolve.test_settings(request.node), _groups(request)
-    from pytest_dtdispatch.meshes.place import choose_place
+    from pytest_dtdispatch.meshes.spec import choose_mesh
 
     with _plain_errors():
-        place = choose_place(settings.mesh, settings.device, settings.backend)
-        group: ProcessGroup = groups.group(place, settings.backend != "auto")
+        spec = choose_mesh(settings.mesh, settings.device, settings.backend)
+        group: ProcessGroup = groups.group(spec, settings.backend != "auto")
         if settings.rpc:
             groups.start_rpc()
     return group
@@ -57,7 +57,7 @@ def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
 def factory(request: pytest.FixtureRequest) -> MeshFactory:
     """Give what makes the meshes of a test."""
     settings, groups = resolve.test_settings(request.node), _groups(request)
-    from pytest_dtdispatch.meshes.place import choose_place
+    from pytest_dtdispatch.meshes.spec import choose_mesh
 
     in_marker = resolve.marker_values(request.node).get("mesh", (1,))
 
@@ -72,13 +72,13 @@ def factory(request: pytest.FixtureRequest) -> MeshFactory:
             dim_names = settings.dim_names
         with _plain_errors():
             names = None if dim_names is None else resolve.checked("dim_names", dim_names)
-            place = choose_place(
+            spec = choose_mesh(
                 resolve.checked("mesh", settings.mesh if shape is None else shape),
                 resolve.checked("device", device or settings.device),
                 resolve.checked("backend", backend),
             )
-            room = prod(in_marker) if place.backend == "fake" else None
-            return groups.mesh(place, names, backend != "auto", room)
+            room = prod(in_marker) if spec.backend == "fake" else None
+            return groups.mesh(spec, names, backend != "auto", room)
 
     return make
 

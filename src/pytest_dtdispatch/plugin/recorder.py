@@ -235,13 +235,13 @@ class Recorder(api.DtDispatch):
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
         """Measure a call; where counts are taken it is one step, and not repeated."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.guard import given_arguments
+        from pytest_dtdispatch.measuring.guard import call_arguments
         from pytest_dtdispatch.measuring.repeat import run_and_measure_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._row_name("call", fn, name)
         if self._counts:
-            arguments = given_arguments(args, setup)
+            arguments = call_arguments(args, setup)
             with self._counted(Steps.kind, name), self._counted_region(name, self.record):
                 return fn(*arguments)
         with self._measuring("call", name):
@@ -427,7 +427,7 @@ class Recorder(api.DtDispatch):
 
         self._refuse_used(name, *names)
         if self._plan.agreement is not None:
-            self._plan.agreement.come_to(name)
+            self._plan.agreement.sync(name)
         return Measuring(f"the {method} {name!r} is measured")
 
 

@@ -19,7 +19,7 @@ from _pytest import terminal
 from pytest_dtdispatch.core.environment import NO_TORCH, has_torch, load_text, read_world, require_torch
 from pytest_dtdispatch.core.results import Count, Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.text import NOTHING, tell, told_to
+from pytest_dtdispatch.core.text import NOTHING, progress_to, show_progress
 from pytest_dtdispatch.core.verdicts import Verdict, over
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, start_sampler
@@ -170,15 +170,15 @@ class Session(PluginObject):
         report = yield
         error = call.excinfo.value if call.excinfo is not None else None
         if isinstance(error, Exception) and "torch" in sys.modules:
-            from pytest_dtdispatch.torchapi.missing_api import what_torch_lacks
+            from pytest_dtdispatch.torchapi.missing_api import missing_name
 
-            report.longrepr = what_torch_lacks(error) or report.longrepr
+            report.longrepr = missing_name(error) or report.longrepr
         return report
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self) -> None:
         """Take progress away before the next dot is written."""
-        tell(NOTHING)
+        show_progress(NOTHING)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -403,7 +403,7 @@ def shown_progress(config: pytest.Config) -> Iterator[None]:
     uncaptured = capture.global_and_fixture_disabled  # else it would be part of what the test printed
     line = ProgressLine(writer._file, lambda: writer.fullwidth - writer.width_of_current_line, uncaptured)
     try:
-        with told_to(line.tell):
+        with progress_to(line.show):
             yield
     finally:
         line.clear()

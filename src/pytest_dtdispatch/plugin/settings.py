@@ -168,7 +168,7 @@ class Settings:
 
     def environment(self) -> Environment:
         """Describe what the figures stand on."""
-        from pytest_dtdispatch.meshes.place import run_environment
+        from pytest_dtdispatch.meshes.spec import run_environment
 
         one_thread = self.threads == "one" and self.metric != "counts"
         return run_environment(self.mesh, self.device, self.backend, self.rank_stat, one_thread)

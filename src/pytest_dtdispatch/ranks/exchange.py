@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.environment import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
-from pytest_dtdispatch.errors import RanksError, first_said
+from pytest_dtdispatch.errors import RanksError, first_message
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
 PART = 1 << 20  # characters; torch refuses values of 8 MiB
@@ -29,7 +29,7 @@ def _store_is_there() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        says = f"the store by which ranks exchange results went away: {first_said(error)[:200]}"
+        says = f"the store by which ranks exchange results went away: {first_message(error)[:200]}"
         raise RanksError(says) from None
 
 
@@ -129,7 +129,7 @@ class Lockstep:
         self._subject = ""
         self._count = 0
 
-    def come_to(self, subject: str) -> None:
+    def sync(self, subject: str) -> None:
         """Meet the other ranks at what is measured next."""
         __tracebackhide__ = True
         self._subject = subject
@@ -164,7 +164,7 @@ def join(world: World, timeout_s: float) -> Exchange:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        says = f"finds no store at {where} within {timeout_s:g} s: {first_said(error)[:200]}"
+        says = f"finds no store at {where} within {timeout_s:g} s: {first_message(error)[:200]}"
         if PORT_IN_USE in str(error):
             says = f"cannot open a store: the port of {where} is in use"
         raise RanksError(f"rank {world.rank} {says}") from None

@@ -176,7 +176,7 @@ class Table:
     label_title: str = "signature"
     proof_title: str = "proof"
     expendable: tuple[str, ...] = ()
-    kept_longest: tuple[str, ...] = ()
+    widest_kept: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
 
 

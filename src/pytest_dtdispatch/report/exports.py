@@ -189,4 +189,4 @@ def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
     rendered = [(export.path, *FORMATS[export.format].render(run, export.path)) for export in exports]
     for path, text, _ in rendered:
         write_atomic(path, text)
-    return [said for _, _, said in rendered]
+    return [message for _, _, message in rendered]

@@ -42,11 +42,11 @@ def judgement_document(judgement: Judgement) -> Document:
     word = Span("failed", Tone.BAD) if judgement.has_failed else Span("passed", Tone.GOOD)
     numbers = verdict_counts(judgement.verdicts) or ("no row was there to be judged",)
     blocks: list[Block] = [one_line("gate: ", word, f" against {judgement.where}: ", *numbers)]
-    told = sorted(
+    ordered = sorted(
         (row for row in judgement.verdicts if row.verdict not in (Verdict.PASSED, Verdict.NEW)),
         key=lambda row: ORDER.index(row.verdict),
     )
-    for row in told:
+    for row in ordered:
         blocks += _row(row)
     blocks += _new_rows([row for row in judgement.verdicts if row.verdict is Verdict.NEW])
     blocks += drift_lines(judgement.verdicts, judgement.since)

@@ -31,8 +31,8 @@ SPACES = re.compile(r"\s+")
 
 def document_text(document: Document) -> str:
     """Write a document, its legend below its blocks."""
-    told = document.legend_of(document.meanings)
-    legend = [_inline(told)] if told else []
+    meanings = document.legend_of(document.meanings)
+    legend = [_inline(meanings)] if meanings else []
     parts = [part for block in document.blocks for part in _block_parts(block)]
     return "\n\n".join([*parts, *legend]) + "\n"
 
@@ -108,8 +108,8 @@ def _grid(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def _is_number(cells: Sequence[Cell]) -> bool:
-    given = [cell for cell in cells if cell != "-"]
-    return bool(given) and all(isinstance(cell, str) and NUMBER.fullmatch(cell) for cell in given)
+    filled = [cell for cell in cells if cell != "-"]
+    return bool(filled) and all(isinstance(cell, str) and NUMBER.fullmatch(cell) for cell in filled)
 
 
 def _fenced(lines: Sequence[str]) -> str:

@@ -155,9 +155,9 @@ def _verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:
     for test, rows in run.measured.items():
         for row in rows:
             names = [number_name(test, row.label), *(state_name(test, row, each) for each in row.samples)]
-            given = [verdict for name in names for verdict in by_name.get(name, ())]
-            if given:
-                found[test, row.label] = min(given, key=WORST.index)
+            judged = [verdict for name in names for verdict in by_name.get(name, ())]
+            if judged:
+                found[test, row.label] = min(judged, key=WORST.index)
     return found
 
 

@@ -237,14 +237,14 @@ def _table(
 
     groups = []
     for title, rows in regions.items():
-        kept, left_out = shown(rows, view)
-        groups.append(Group(title, tuple(line_of(one.row, cells(one), view) for one in kept), left_out))
+        visible, left_out = shown(rows, view)
+        groups.append(Group(title, tuple(line_of(one.row, cells(one), view) for one in visible), left_out))
     return Table(
         (*before, *(Column(column.title, column.unit) for column in columns), *after),
         tuple(groups),
         proof_title=title_of([line for group in groups for line in group.lines]),
         expendable=of.expendable,
-        kept_longest=("share",),  # rows are in its order
+        widest_kept=("share",),  # rows are in its order
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
-from pytest_dtdispatch.core.text import NOTHING, escape_controls, told_to
+from pytest_dtdispatch.core.text import NOTHING, escape_controls, progress_to
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 
@@ -42,7 +42,7 @@ def shown_progress() -> Iterator[None]:
         return
     line = ProgressLine(sys.stderr, lambda: shutil.get_terminal_size().columns)
     try:
-        with told_to(line.tell):
+        with progress_to(line.show):
             yield
     finally:
         line.clear()
@@ -50,8 +50,8 @@ def shown_progress() -> Iterator[None]:
 
 def has_colors(stream: TextIO) -> bool:
     """Ask whether to write in colours; variables are obeyed in the order in which pytest obeys them."""
-    if (asked := os.environ.get("PY_COLORS")) in ("0", "1"):
-        return asked == "1"
+    if (color := os.environ.get("PY_COLORS")) in ("0", "1"):
+        return color == "1"
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -100,7 +100,7 @@ class ProgressLine:
         self._next = clock() + LONG_S
         self._is_there = False
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Write what is going on, if it has gone on for long, and there is room."""
         if text == NOTHING:
             self.clear()

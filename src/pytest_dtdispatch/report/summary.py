@@ -150,8 +150,8 @@ def _folded(title: str, *documents: Document) -> Folded:
     """Fold documents with what their columns mean."""
     blocks: list[Block] = []
     for document in documents:
-        told = document.legend_of(document.meanings)
-        blocks += [*document.blocks, *([paragraph(told)] if told else [])]
+        meanings = document.legend_of(document.meanings)
+        blocks += [*document.blocks, *([paragraph(meanings)] if meanings else [])]
     return Folded(title, tuple(blocks))
 
 
@@ -168,13 +168,13 @@ def error_commands(run: ReportedRun, places: Mapping[str, tuple[str, int]]) -> l
     rank = {Verdict.REGRESSED: 2, Verdict.MISSING: 1}
     failed.sort(key=lambda row: (rank.get(row.verdict, 0), growth_percent(row)), reverse=True)
     idle = (gate.where for gate in run.gates if gate.has_failed and not gate.failed)
-    said = [_error({"title": TITLE}, f"no row could be judged against {where}") for where in idle]
-    room = MOST_SHOWN - len(said)
+    lines = [_error({"title": TITLE}, f"no row could be judged against {where}") for where in idle]
+    room = MOST_SHOWN - len(lines)
     if len(failed) <= room:
-        return [*said, *(_of_row(row, places) for row in failed)]
+        return [*lines, *(_of_row(row, places) for row in failed)]
     rest = f"and {len(failed) - (room - 1):,} rows more failed: the output of the run names all"
     shown = [_of_row(row, places) for row in failed[: room - 1]]
-    return [*said, *shown, _error({"title": TITLE}, rest)]
+    return [*lines, *shown, _error({"title": TITLE}, rest)]
 
 
 def _error(properties: Mapping[str, str], message: str) -> str:

@@ -48,18 +48,18 @@ def page_width(is_terminal: bool, columns: int) -> int:
 def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Span, ...]]:
     """Lay out the blocks of a document; its legend stands elsewhere."""
     for block in document.blocks:
-        yield from _block_lines(_printable(block), width, view)
+        yield from _block_lines(_escaped(block), width, view)
 
 
-def _printable(part: T) -> T:
+def _escaped(part: T) -> T:
     """Write what tests and files named so that a terminal shows it, and does not obey it."""
     changed: Any = part
     if isinstance(part, str):
         changed = escape_controls(part)
     elif isinstance(part, tuple):
-        changed = tuple(map(_printable, part))
+        changed = tuple(map(_escaped, part))
     elif is_dataclass(part) and not isinstance(part, type):
-        changed = replace(part, **{of.name: _printable(getattr(part, of.name)) for of in fields(part)})
+        changed = replace(part, **{of.name: _escaped(getattr(part, of.name)) for of in fields(part)})
     return changed  # type: ignore[no-any-return]
 
 
@@ -155,7 +155,7 @@ def _fit(table: Table, width: int) -> TableFit:
     beside = len(INDENT) + (2 + min(proof, LONGEST_PROOF) if proof else 0)
     least = min(max(width // 2, MIN_LABEL), ROOMY_LABEL, longest)
     shown = list(range(len(widths)))
-    for titles, room in ((table.expendable, least), (table.kept_longest, min(least, MIN_LABEL))):
+    for titles, room in ((table.expendable, least), (table.widest_kept, min(least, MIN_LABEL))):
         for i in [i for title in titles for i in shown if table.columns[i].title == title]:
             if width - beside - sum(widths[i] for i in shown) >= room:
                 break

@@ -259,7 +259,7 @@ class StepCounter:
 
     def __enter__(self) -> StepCounter:
         with ExitStack() as entered:
-            self._put_in(entered.enter_context(Measuring(self.what)).held)
+            self._put_in(entered.enter_context(Measuring(self.what)).contexts)
             self._open = entered.pop_all()
         self._entries = self._caches.entries()
         self._live = live_objects()

@@ -28,7 +28,7 @@ from pytest_dtdispatch.suite.models import (
 
 RANKS = 8
 PARAMETERS, ROWS, COLUMNS = 4, 16, 16
-LACKING = ("sharding strategy", "capturable", "`fused=True`", "fused kernels")  # in torch's errors
+UNSUPPORTED = ("sharding strategy", "capturable", "`fused=True`", "fused kernels")  # in torch's errors
 
 
 def _rate(device: str) -> torch.Tensor:
@@ -63,7 +63,7 @@ def adamw_step_or_skip(mesh: DeviceMesh, name: str) -> Work:
         optimizer = torch.optim.AdamW(parameters(mesh), **ADAMW[name](mesh.device_type))
         optimizer.step()
     except (AssertionError, NotImplementedError, RuntimeError) as error:
-        if not any(words in str(error) for words in LACKING):
+        if not any(words in str(error) for words in UNSUPPORTED):
             raise
         pytest.skip(f"torch {torch.__version__}: {error}")
     return optimizer.step

@@ -110,10 +110,10 @@ POINTS = {
 
 
 _lock = threading.RLock()
-_places: dict[tuple[int, str], _Place] = {}
+_places: dict[tuple[int, str], _Slot] = {}
 
 
-class _Place:
+class _Slot:
     """One attribute, with all that stands in for it as long as somebody uses it, in whichever thread.
 
     Users may come and go in any order: each of them wrapping what the one before left, and putting back what
@@ -167,7 +167,7 @@ class _Place:
 def wrapped(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
     """Let something stand in for an attribute for a while."""
     with _lock:
-        place = _places.get((id(owner), name)) or _Place(owner, name)
+        place = _places.get((id(owner), name)) or _Slot(owner, name)
     try:
         with _lock:
             place = _places.setdefault((id(owner), name), place)

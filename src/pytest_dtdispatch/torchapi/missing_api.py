@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.errors import UnsupportedTorchError, first_said
+from pytest_dtdispatch.errors import UnsupportedTorchError, first_message
 
 
 def instruction_counter() -> Any:
@@ -67,7 +67,7 @@ OF_IMPORTS = Path(importlib.__file__).parent
 FROZEN = "<frozen importlib"
 
 
-def what_torch_lacks(error: BaseException | None) -> str:
+def missing_name(error: BaseException | None) -> str:
     """Return what torch lacks, where an error says so: a file of this folder asked in vain for it.
 
     Returns:
@@ -78,14 +78,14 @@ def what_torch_lacks(error: BaseException | None) -> str:
         seen.add(id(error))
         if isinstance(error, UnsupportedTorchError):
             return str(error)
-        if isinstance(error, (AttributeError, ImportError)) and _was_asked_for_here(error):
-            lacked = first_said(error)
+        if isinstance(error, (AttributeError, ImportError)) and _is_from_torchapi(error):
+            lacked = first_message(error)
             return f"torch {torch.__version__} lacks what is needed ({lacked}); torch 2.5 to 2.15 have it"
         error = error.__cause__ or error.__context__
     return ""
 
 
-def _was_asked_for_here(error: BaseException) -> bool:
+def _is_from_torchapi(error: BaseException) -> bool:
     """Return whether the innermost frame is one of ours, those left out that look names up."""
     for code in reversed([frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]):
         folder = Path(code.co_filename).parent

@@ -150,7 +150,7 @@ class LoopSteps:
         self.warmup, self.steady, self.disturbed = Total(), Total(), Total()
         self.looked_at: LoopStep | None = None
         self.after = StepCounts()
-        self.happened: deque[LoopStep] = deque(maxlen=MOST_STEPS)
+        self.disturbed_steps: deque[LoopStep] = deque(maxlen=MOST_STEPS)
         self._totals = self.warmup, self.steady, self.disturbed
         self._causes: dict[Hashable, Cause] = {}
         self._more_misses = 0
@@ -188,7 +188,7 @@ class LoopSteps:
             self.steady.add(step)
             return
         self.disturbed.add(step)
-        self.happened.append(step)
+        self.disturbed_steps.append(step)
         for miss in step.counts.missed:
             cause = self._causes.get(miss.origin)
             if cause is None and len(self._causes) < MOST_CAUSES:

@@ -95,7 +95,7 @@ def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
 
 
 MOST_WARMUP = 10  # steps
-NOTED = 3  # steps in which every op is noted
+RECORDED_STEPS = 3  # steps in which every op is noted
 LOOK_EVERY = 8  # steps: of those that are steady, live objects are counted in so many
 
 
@@ -176,9 +176,9 @@ class StepWatch:
         counts = step.counts
         if not self._is_warm and counts.misses and step.number <= MOST_WARMUP:
             self.steps.warmup.add(step)
-            if step.number >= NOTED:
+            if step.number >= RECORDED_STEPS:
                 self._counter.end_notes()
-            self._tell(f"step {step.number}: warm-up: {counts.misses:,} of {counts.calls:,} calls missed")
+            self._write(f"step {step.number}: warm-up: {counts.misses:,} of {counts.calls:,} calls missed")
         else:
             self._watch(step)
         if self._budget is not None:
@@ -219,7 +219,7 @@ class StepWatch:
         if self._budget is not None:
             self._budget.close()
             self._budget = None
-            self._tell("no budget: the loop ended before enough of its steps ran")
+            self._write("no budget: the loop ended before enough of its steps ran")
         if self._finish.alive and threading.current_thread() is self._thread:
             self.steps.after = self._counter.lap()
         self._finish()
@@ -234,7 +234,7 @@ class StepWatch:
             self._say(_laid_out(budget_document({"StepWatch": [done.value]}, View())))
         except DtDispatchError as error:
             self._budget = None
-            self._tell(f"no budget: {error}")
+            self._write(f"no budget: {error}")
 
     def _check(self, method: str) -> None:
         if not self._finish.alive:
@@ -249,9 +249,9 @@ class StepWatch:
     def _watch(self, step: LoopStep) -> None:
         self.steps.add(step)
         if not step.is_steady:
-            self._tell(disturbed_line(step, self.steps))
+            self._write(disturbed_line(step, self.steps))
         elif self._growth is None:
-            self._tell(f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses")
+            self._write(f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses")
         self._is_warm = True
         self._counter.end_notes()
         if self._growth is None and step.is_steady:
@@ -266,9 +266,9 @@ class StepWatch:
         elif growth and number >= growth.next_look and self._budget is None:
             counter.look()
         if growth and (grown := growth.look(number)):
-            self._tell(f"step {number}: {grown}")
+            self._write(f"step {number}: {grown}")
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         self._say(f"dtdispatch: {escape_controls(line)}")
 
 

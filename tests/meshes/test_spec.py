@@ -9,8 +9,8 @@ import torch
 
 from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.errors import DevicesError, MeshError
-from pytest_dtdispatch.meshes import place
-from pytest_dtdispatch.meshes.place import Place, choose_place
+from pytest_dtdispatch.meshes import spec
+from pytest_dtdispatch.meshes.spec import MeshSpec, choose_mesh
 
 pytestmark = pytest.mark.torch
 
@@ -21,7 +21,7 @@ TWO_MACHINES = World(rank=3, size=4, local_rank=1, local_size=2)
 def has_devices(monkeypatch: pytest.MonkeyPatch, devices: int) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
-    monkeypatch.setattr(place, "has_local_mode", lambda: True)
+    monkeypatch.setattr(spec, "has_local_mode", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_what_is_chosen(
     monkeypatch: pytest.MonkeyPatch, devices: int, asked: Any, chosen: tuple[str, str]
 ) -> None:
     has_devices(monkeypatch, devices)
-    found = choose_place(*asked)
-    assert found == Place(asked[0], *chosen)
+    found = choose_mesh(*asked)
+    assert found == MeshSpec(asked[0], *chosen)
     assert found.world_size == torch.tensor(asked[0]).prod()
 
 
@@ -81,12 +81,12 @@ LARGE = "mesh 100000000x100000 has 10000000000000 ranks; at most 1048576 are sim
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, devices: int, asked: Any, says: str) -> None:
     has_devices(monkeypatch, devices)
     with pytest.raises((MeshError, DevicesError)) as raised:
-        choose_place(*asked)
+        choose_mesh(*asked)
     assert str(raised.value).startswith(says.format(torch=torch.__version__))
     assert "\n" not in str(raised.value)
 
 
 def test_local_ranks_are_refused_where_torch_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "has_local_mode", lambda: False)
+    monkeypatch.setattr(spec, "has_local_mode", lambda: False)
     with pytest.raises(MeshError, match=r"\(torch 2.10 and later do\); valid here: fake"):
-        choose_place((4,), "auto", "local")
+        choose_mesh((4,), "auto", "local")

@@ -22,7 +22,7 @@ MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a slip of the finger must 
 
 
 @dataclass(frozen=True)
-class Place:
+class MeshSpec:
     """A mesh that can be had on this machine.
 
     Args:
@@ -41,7 +41,7 @@ class Place:
         return prod(self.mesh)
 
 
-def choose_place(mesh: tuple[int, ...], device: str, backend: str, world: World | None = None) -> Place:
+def choose_mesh(mesh: tuple[int, ...], device: str, backend: str, world: World | None = None) -> MeshSpec:
     """Resolve ``auto``, and refuse what this machine cannot give."""
     world = world or read_world(os.environ)
     world_size = prod(mesh)
@@ -65,7 +65,7 @@ def choose_place(mesh: tuple[int, ...], device: str, backend: str, world: World 
             f"backend {backend} needs a process for each of the {world_size} ranks of mesh {mesh_text(mesh)} "
             f"and this run has {world.size}: use the fake backend, or {other}"
         )
-    return Place(mesh, device, backend)
+    return MeshSpec(mesh, device, backend)
 
 
 def _choose_device(device: str, backend: str, world: World, is_real: bool) -> str:
@@ -102,19 +102,19 @@ def run_environment(
     """Describe where a run measures whose default mesh is this one."""
     world = read_world(os.environ)
     try:
-        place = choose_place(mesh, device, backend)
+        spec = choose_mesh(mesh, device, backend)
     except MeshError:  # tests with meshes of their own may have been measured: their rows must not be lost
-        place = Place(mesh, device, backend)
-    on_cuda = place.device == "cuda" and torch.cuda.is_available()
+        spec = MeshSpec(mesh, device, backend)
+    on_cuda = spec.device == "cuda" and torch.cuda.is_available()
     nccl = torch.cuda.nccl.version() if on_cuda and dist.is_nccl_available() else ()
     return Environment(
         torch_version=torch.__version__,
         torch_build=str(getattr(torch.version, "git_version", "unknown")),
         cuda=torch.version.cuda or "",
-        device=place.device,
+        device=spec.device,
         device_name=torch.cuda.get_device_name() if on_cuda else "",
-        backend=place.backend,
-        world_size=place.world_size,
+        backend=spec.backend,
+        world_size=spec.world_size,
         threads=1 if one_thread else torch.get_num_threads(),
         cache_interface=ShardingCaches().interface,
         driver=cuda_driver_version() if on_cuda else "",
