@@ -154,12 +154,12 @@ def test_a_row_has_one_name_in_tables_and_files_and_stands_whole_in_files(
 
 SLOW = """
 import time
-from pytest_dtdispatch.core.text import tell
+from pytest_dtdispatch.core.text import show_progress
 
 def test_slow(dtdispatch):
     print("mine")
     time.sleep(2.1)
-    tell("half way")
+    show_progress("half way")
     print("mine too")
     assert False
 """
@@ -207,4 +207,4 @@ def test_there_is_none_where_a_test_writes_to_the_terminal_and_in_ci(
     tmp_path: Path, flags: tuple[str, ...], ci: str
 ) -> None:
     (tmp_path / "test_slow.py").write_text(SLOW)
-    assert "half way" not in on_a_terminal(tmp_path, *flags, CI=ci).replace('tell("half way")', "")
+    assert "half way" not in on_a_terminal(tmp_path, *flags, CI=ci).replace('show_progress("half way")', "")

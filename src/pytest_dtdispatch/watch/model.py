@@ -143,7 +143,7 @@ class LoopSteps:
         disturbed: the others after it.
         looked_at: the latest step after the warm-up that was looked at, a steady one if there was any.
         after: counts of what came after the last step, once the watch is closed.
-        happened: the disturbed steps, the latest of them where there are very many.
+        disturbed_steps: the disturbed ones; only the latest, where there are very many.
     """
 
     def __init__(self) -> None:
