@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.measuring.replay import Copy, NoCopyError, overlaps, refuse_uncopyable
+from pytest_dtdispatch.torchapi.tensors import StorageReference
 
 pytestmark = pytest.mark.torch
 
@@ -85,3 +86,13 @@ def test_a_storage_of_another_size_is_not_written_to(other: torch.Tensor) -> Non
     tensor.data = other
     assert not copy.put_back()
     assert not tensor.any()
+
+
+def test_a_reference_that_an_interrupt_left_half_made_goes_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unraisable: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", unraisable.append)
+    half_made = StorageReference.__new__(StorageReference)
+    del half_made
+    assert unraisable == []

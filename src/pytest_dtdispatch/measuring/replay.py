@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdRef
 
 from pytest_dtdispatch.torchapi.hooks import listening
 from pytest_dtdispatch.torchapi.tensors import (
+    StorageReference,
     bytes_of,
     cuda_generator,
     live_tensors,
@@ -243,7 +243,7 @@ def keys_of(tensor: torch.Tensor) -> set[Any]:
     No weak reference to a tensor that has one: ``torch.utils.swap_tensors`` would refuse it.
     """
     plains = ((plain, storage_of(plain)) for plain in storages_of(tensor))
-    return {WeakIdRef(plain) if storage is None else StorageWeakRef(storage) for plain, storage in plains}
+    return {WeakIdRef(plain) if storage is None else StorageReference(storage) for plain, storage in plains}
 
 
 class Storages:
@@ -254,7 +254,7 @@ class Storages:
     """
 
     def __init__(self) -> None:
-        found = [(each, StorageWeakRef(own), own.nbytes(), graph) for each, own, graph in live_tensors()]
+        found = [(each, StorageReference(own), own.nbytes(), graph) for each, own, graph in live_tensors()]
         self._sizes = {key: size for _, key, size, _ in found}
         self._tensors = [(each, key) for each, key, _, has_graph in found if not has_graph]
 
@@ -267,7 +267,7 @@ class Storages:
         """Refuse to repeat where a call that ran since lost what storages held then."""
         for tensor, key in self._tensors:
             storage = storage_of(tensor)
-            if storage is None or StorageWeakRef(storage) != key:
+            if storage is None or StorageReference(storage) != key:
                 raise NoCopyError(f"runs once: {call} gave a tensor another storage")
         for key, before in self._sizes.items():
             storage = storage_behind(key)
@@ -289,7 +289,7 @@ class Grown:
     """
 
     def __init__(self, storages: Iterable[torch.UntypedStorage] = ()) -> None:
-        self._allocated = {StorageWeakRef(each): (each, _cloned(bytes_of(each))) for each in storages}
+        self._allocated = {StorageReference(each): (each, _cloned(bytes_of(each))) for each in storages}
 
     def free(self) -> None:
         """Free them all."""

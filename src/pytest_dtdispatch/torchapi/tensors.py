@@ -181,7 +181,22 @@ def live_tensors() -> Iterator[tuple[torch.Tensor, torch.UntypedStorage, bool]]:
             yield tensor, storage, has_graph
 
 
-def storage_behind(reference: StorageWeakRef) -> torch.UntypedStorage | None:
+class StorageReference(StorageWeakRef):
+    """A weak reference to a storage, which an interrupt may leave half made without a word."""
+
+    __slots__ = ()
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        """Refer to a storage."""
+        super().__init__(storage)  # type: ignore[no-untyped-call]
+
+    def __del__(self) -> None:
+        """Free what was made: the last thing that torch sets is what frees it."""
+        if hasattr(self, "_free_weak_ref"):
+            super().__del__()  # type: ignore[no-untyped-call]
+
+
+def storage_behind(reference: StorageReference) -> torch.UntypedStorage | None:
     """Return the storage that a weak reference stands for, or None where nothing has it any more."""
     storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
     return storage
