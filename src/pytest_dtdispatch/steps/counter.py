@@ -148,18 +148,15 @@ class TransferWatch:
         if tuple(source.placements) == tuple(target.placements):
             return redistribute(*args, **kwargs)
         running, place = self._running, self._here()
-        outer_bytes, outer_place = running.collective_bytes, running.place
-        running.collective_bytes, running.place = 0, place
-        try:
-            with ProfilerRange(
-                "redistribution", lambda: change_text(_placements(source), _placements(target))
-            ):
-                result = redistribute(*args, **kwargs)
-            op, handled = running.implied_by or "redistribute", running.collective_bytes
-            change = _tensor_text(source), _placements(source), _placements(target)
-            self._log.append(Redistribution(op, *change, handled, place=place))
-        finally:
-            running.collective_bytes, running.place = outer_bytes, outer_place
+        placements = _placements(source), _placements(target)
+        with (
+            patch.multiple(running, collective_bytes=0, place=place),
+            ProfilerRange("redistribution", lambda: change_text(*placements)),
+        ):
+            result = redistribute(*args, **kwargs)
+            handled = running.collective_bytes
+        op = running.implied_by or "redistribute"
+        self._log.append(Redistribution(op, _tensor_text(source), *placements, handled, place=place))
         return result
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
@@ -167,12 +164,8 @@ class TransferWatch:
         if self._running.is_in_collective:
             return collective(*args, **kwargs)
         place = self._running.place or self._here()
-        self._running.is_in_collective = True
-        try:
-            with ProfilerRange("collective", lambda: kind):
-                result = collective(*args, **kwargs)
-        finally:
-            self._running.is_in_collective = False
+        with patch.object(self._running, "is_in_collective", True), ProfilerRange("collective", lambda: kind):
+            result = collective(*args, **kwargs)
         handled = max(map(_bytes, (*args, *kwargs.values(), result)))
         self._log.append(Collective(kind, handled, place=place))
         self._running.collective_bytes += handled
@@ -183,12 +176,9 @@ class TransferWatch:
         __tracebackhide__ = True
         if self._running.is_converting or converter.what is Conversion.REDISTRIBUTE:
             return convert(*args, **kwargs)
-        self._running.is_converting = True
-        try:
-            with ProfilerRange(converter.what, lambda: converter.name):
-                result = convert(*args, **kwargs)
-        finally:
-            self._running.is_converting = False
+        is_converting = patch.object(self._running, "is_converting", True)
+        with is_converting, ProfilerRange(converter.what, lambda: converter.name):
+            result = convert(*args, **kwargs)
         made = result if isinstance(result, tuple) else (result,)
         tensors = args if converter.what is Conversion.UNWRAP else made
         # In backward there may be no DTensor.
@@ -384,7 +374,6 @@ class StepCounter:
             profiled.end()
             if not thread.depth:
                 thread.outermost = None  # it holds specs
-            if not thread.depth:
                 at = thread.note_call(self._lap)
                 if has_propagated():
                     self._log.append(_Propagated(schema, queried, error, at, self._places.here()))
