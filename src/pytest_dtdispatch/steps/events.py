@@ -175,19 +175,16 @@ def by_cause(steps: Sequence[Iterable[StepEvent]]) -> list[str]:
         >>> by_cause([[], []])
         []
     """
-    texts: defaultdict[Hashable, list[str]] = defaultdict(list)
-    times: defaultdict[Hashable, Counter[int]] = defaultdict(Counter)
+    causes: defaultdict[Hashable, list[tuple[int, str]]] = defaultdict(list)
     for number, of_step in enumerate(steps, 1):
         met: Counter[Hashable] = Counter()
         for one in of_step:
             # Two of the same origin in one step are two causes.
-            key: Hashable = (one.origin, met[one.origin])
+            causes[one.origin, met[one.origin]].append((number, str(one)))
             met[one.origin] += 1
-            texts[key].append(str(one))
-            times[key][number] += 1
     lines: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for key, alike in texts.items():
-        lines[ranged(alike)].update(times[key])
+    for alike in causes.values():
+        lines[ranged([text for _, text in alike])].update(number for number, _ in alike)
     return [f"{text}{_when(counts, len(steps))}" for text, counts in lines.items()]
 
 
@@ -198,23 +195,33 @@ def ranged(texts: Sequence[str]) -> str:
         >>> ranged(["f32[8,9]R, was 8", "f32[8,10]R, was 9", "f32[8,11]R, was 10"])
         'f32[8,9-11]R, was 8-10'
     """
-    if len({NUMBER.sub("", text) for text in texts}) > 1:
-        words = texts[-1].split(" ")
-        pairs = zip(texts[0].split(" "), words, strict=False)
+    low, high = extremes(texts)
+    if NUMBER.sub("", low) != NUMBER.sub("", high):
+        words = high.split(" ")
+        pairs = zip(low.split(" "), words, strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        return f"{texts[0]} ... {' '.join(words[shared:])}"
-    ranges = iter([_range(numbers) for numbers in zip(*map(NUMBER.findall, texts), strict=True)])
-    return NUMBER.sub(lambda _: next(ranges), texts[0])
+        return f"{low} ... {' '.join(words[shared:])}"
+    pairs = zip(NUMBER.findall(low), NUMBER.findall(high), strict=True)
+    ranges = iter([least if least == most else f"{least}-{most}" for least, most in pairs])
+    return NUMBER.sub(lambda _: next(ranges), low)
 
 
-def number_of(text: str) -> int:
-    """Read a number that may have commas."""
+def extremes(texts: Sequence[str]) -> tuple[str, str]:
+    """Return texts that differ in numbers alone with the least of each and with the greatest, else two ends.
+
+    Example:
+        >>> extremes(["9 of 2", "10 of 3", "8 of 4"])
+        ('8 of 2', '10 of 4')
+    """
+    if len({NUMBER.sub("", text) for text in texts}) > 1:
+        return texts[0], texts[-1]
+    numbers = [sorted(each, key=_number) for each in zip(*map(NUMBER.findall, texts), strict=True)]
+    least, most = iter([each[0] for each in numbers]), iter([each[-1] for each in numbers])
+    return NUMBER.sub(lambda _: next(least), texts[0]), NUMBER.sub(lambda _: next(most), texts[0])
+
+
+def _number(text: str) -> int:
     return int(text.replace(",", ""))
-
-
-def _range(numbers: Sequence[str]) -> str:
-    by_size = sorted(numbers, key=number_of)
-    return by_size[0] if by_size[0] == by_size[-1] else f"{by_size[0]}-{by_size[-1]}"
 
 
 def _when(counts: Counter[int], steps: int) -> str:

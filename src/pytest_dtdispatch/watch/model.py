@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.steps.events import NUMBER, Miss, number_of, ranged
+from pytest_dtdispatch.steps.events import Miss, extremes, ranged
 from pytest_dtdispatch.steps.model import StepCounts
 
 MOST_CAUSES, MOST_STEPS, MOST_TIMES = 1000, 500, 500
@@ -44,50 +44,29 @@ class LoopStep:
 
 @dataclass
 class Cause:
-    """Misses of one cause: the op, its place, and what differed.
+    """Misses of one cause: the op, its place, and what differed; as a text with ranges for what varied.
 
     Args:
         first_step: in which it happened first.
         last_step: in which it happened last.
         times: how often it happened.
-        text: with ranges for what differed from time to time.
     """
 
     first_step: int
     last_step: int = 0
     times: int = 0
-    _low: str = ""
-    _high: str = ""
-    _varies: bool = False
+    _ends: tuple[str, ...] = ()
 
     def add(self, miss: Miss, number: int) -> None:
         """Add one that happened in a step."""
-        text, self.times, self.last_step = str(miss), self.times + 1, number
-        if self.times == 1:
-            self._low = self._high = text
-        elif self._varies or NUMBER.sub("", text) != NUMBER.sub("", self._low):
-            self._varies, self._high = True, text
-        elif text != self._low:
-            self._low = _merged(min, self._low, text)
-            self._high = _merged(max, self._high, text)
-
-    @property
-    def text(self) -> str:
-        """Say what missed, and why."""
-        return ranged([self._low, self._high])
+        self.times, self.last_step = self.times + 1, number
+        self._ends = extremes([*self._ends, str(miss)])
 
     def __str__(self) -> str:
         where = f"step {self.first_step}"
         if self.last_step > self.first_step:
             where = f"steps {self.first_step} to {self.last_step}"
-        return f"{self.text} ({self.times:,}x in {where})"
-
-
-def _merged(choose: Callable[..., str], one: str, other: str) -> str:
-    """Choose each number of two texts that differ in numbers alone."""
-    pairs = zip(NUMBER.findall(one), NUMBER.findall(other), strict=True)
-    chosen = iter([choose(pair, key=number_of) for pair in pairs])
-    return NUMBER.sub(lambda _: next(chosen), one)
+        return f"{ranged(self._ends)} ({self.times:,}x in {where})"
 
 
 @dataclass
