@@ -42,7 +42,7 @@ from pytest_dtdispatch.steps.events import (
     change_text,
 )
 from pytest_dtdispatch.steps.model import StepCounts
-from pytest_dtdispatch.steps.reasons import Called, CallPlace, Describer, Reason, Seen
+from pytest_dtdispatch.steps.reasons import Called, CallPlace, Reason, Seen, describe
 from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, watching_ops, watching_transfers
 from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
@@ -236,7 +236,6 @@ class StepCounter:
 
     def __init__(self, base: Function | None = None) -> None:
         self._caches = ShardingCaches()
-        self._describer = Describer()
         self._seen = Seen()
         self._lap = 0
         self._thread = ThreadState(itertools.count(), self._caches)
@@ -274,7 +273,7 @@ class StepCounter:
         result = call.run()
         if has_dtensor(call.leaves()):
             at = self._thread.last_call(self._lap)
-            self._log.append(self._describer.called(call.func, call.args, call.kwargs, at))
+            self._log.append(describe(call.func, call.args, call.kwargs, at))
         return result
 
     def lap(self) -> StepCounts:
@@ -395,8 +394,8 @@ class StepCounter:
         """Give what happened, in order, with the reason of each miss."""
         for entry in self._log:
             if isinstance(entry, _Propagated):
-                call = entry.schema.op, entry.schema.args_schema, entry.schema.kwargs_schema
-                called = self._describer.called(*call, entry.at)
+                schema = entry.schema
+                called = describe(schema.op, schema.args_schema, schema.kwargs_schema, entry.at)
                 yield self._miss(entry, called)
                 self._seen.note(called)
             elif isinstance(entry, Called):

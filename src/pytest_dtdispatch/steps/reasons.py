@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -66,52 +67,43 @@ class Reason(NamedTuple):
     without_values: str = ""
 
 
-class Describer:
-    """Describe calls; meshes are described once, as one may have many ranks."""
+def describe(func: Any, args: Sequence[Any], kwargs: dict[str, Any], at: CallPlace) -> Called:
+    """Describe a call on DTensors, or on the specs that stand for them in propagation."""
+    mesh = mesh_among(leaves_of(args, kwargs))
+    traits = {} if mesh is None else {**_mesh_traits(mesh)}
+    for argument, value in arguments_of(func, args, kwargs):
+        _add(traits, argument.name, value, mesh)
+    return Called(op_name(func), traits, at)
 
-    def __init__(self) -> None:
-        # By id: the mesh is held, so its id stays its own.
-        self._meshes: dict[int, tuple[Any, dict[Trait, str]]] = {}
 
-    def called(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], at: CallPlace) -> Called:
-        """Describe a call on DTensors, or on the specs that stand for them in propagation."""
-        traits: dict[Trait, str] = {}
-        mesh = mesh_among(leaves_of(args, kwargs))
-        if mesh is not None:
-            traits.update(self._mesh_traits(mesh))
-        for argument, value in arguments_of(func, args, kwargs):
-            self._add(traits, argument.name, value, mesh)
-        return Called(op_name(func), traits, at)
+def _add(traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
+    tensor = tensor_traits(value)
+    if tensor is not None:
+        traits[Trait(of, "type")] = "tensor"
+        replicated = "R" * (mesh.ndim if mesh is not None else 1)  # as torch takes a plain tensor
+        traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
+        traits[Trait(of, "shape")] = shape_text(tensor.shape)
+        traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
+        traits[Trait(of, "stride")] = shape_text(stride_of(value))
+    elif isinstance(value, (list, tuple)):
+        traits[Trait(of, "type")] = "list"
+        traits[Trait(of, "length")] = str(len(value))
+        for i, item in enumerate(value):
+            _add(traits, f"{of}[{i}]", item, mesh)
+    else:
+        traits[Trait(of, "type")] = type(value).__name__
+        traits[Trait(of, "value")] = str(value)
 
-    def _add(self, traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
-        tensor = tensor_traits(value)
-        if tensor is not None:
-            traits[Trait(of, "type")] = "tensor"
-            replicated = "R" * (mesh.ndim if mesh is not None else 1)  # as torch takes a plain tensor
-            traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
-            traits[Trait(of, "shape")] = shape_text(tensor.shape)
-            traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
-            traits[Trait(of, "stride")] = shape_text(stride_of(value))
-        elif isinstance(value, (list, tuple)):
-            traits[Trait(of, "type")] = "list"
-            traits[Trait(of, "length")] = str(len(value))
-            for i, item in enumerate(value):
-                self._add(traits, f"{of}[{i}]", item, mesh)
-        else:
-            traits[Trait(of, "type")] = type(value).__name__
-            traits[Trait(of, "value")] = str(value)
 
-    def _mesh_traits(self, mesh: Any) -> dict[Trait, str]:
-        if id(mesh) not in self._meshes:
-            ranks = ",".join(map(str, mesh.mesh.flatten().tolist()))
-            traits = {
-                Trait("mesh", "shape"): mesh_text(tuple(mesh.shape)),
-                Trait("mesh", "device"): str(mesh.device_type),
-                Trait("mesh", "dim_names"): str(mesh.mesh_dim_names),
-                Trait("mesh", "ranks"): shorten(ranks, limit=20),
-            }
-            self._meshes[id(mesh)] = (mesh, traits)
-        return self._meshes[id(mesh)][1]
+@lru_cache(maxsize=64)  # a mesh may have many ranks
+def _mesh_traits(mesh: Any) -> dict[Trait, str]:
+    ranks = ",".join(map(str, mesh.mesh.flatten().tolist()))
+    return {
+        Trait("mesh", "shape"): mesh_text(tuple(mesh.shape)),
+        Trait("mesh", "device"): str(mesh.device_type),
+        Trait("mesh", "dim_names"): str(mesh.mesh_dim_names),
+        Trait("mesh", "ranks"): shorten(ranks, limit=20),
+    }
 
 
 class Seen:
