@@ -24,13 +24,7 @@ TENSOR_TEMPLATES = (
 )
 # Dtypes of tensors that have the template's shape, by the name of the argument.
 NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
-# Dtypes of outputs by name; all others are tried in the order of OUTPUT_DTYPES.
-NAMED_OUTPUTS = {
-    **dict.fromkeys(("indices", "min_indices", "max_values"), "i64"),
-    **dict.fromkeys(("exponent", "info", "pivots"), "i32"),
-    "P": "f32",
-}
-OUTPUT_DTYPES = ("f32", "b8", "i64", "f64", "c64")
+OUTPUT_DTYPES = ("f32", "b8", "i64", "i32", "f64", "c64")  # each output is tried with each
 # Placements of what is only written to, tried in this order; the first are those of the other tensors.
 OUTPUT_PLACEMENTS = ("", "R", "S1")
 
@@ -59,10 +53,7 @@ class TensorText:
     @classmethod
     def read(cls, text: str) -> TensorText:
         """Read a tensor as the table of needs writes it: ``f32[8,4]``, ``f32[8]R``."""
-        found = _TENSOR.fullmatch(text)
-        if not found:
-            raise ValueError(f"{text!r} is no tensor: write it as f32[8,4] or f32[8]R")
-        dtype, shape, transposed, place = found.groups()
+        [(dtype, shape, transposed, place)] = _TENSOR.findall(text)
         extents = tuple(int(extent) for extent in shape.split(",") if extent)
         return cls(_dtype(dtype), extents, bool(transposed), place == "R", place == "L")
 
@@ -197,20 +188,12 @@ def _candidates(op: Any) -> Iterator[Arguments]:
             for argument in schema
             if not argument.is_output and (argument.is_required or argument.name in needed)
         }
-        for dtypes in _output_dtypes(outputs):
+        for dtypes in product(OUTPUT_DTYPES, repeat=len(outputs)):
             texts = {
                 name: TensorText.read(needed.get(name, f"{dtype}[0]"))
                 for name, dtype in zip(outputs, dtypes, strict=True)
             }
             yield Arguments(op, {**values, **texts}, tuple(outputs))
-
-
-def _output_dtypes(outputs: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    tried = [(NAMED_OUTPUTS[name],) if name in NAMED_OUTPUTS else OUTPUT_DTYPES for name in outputs]
-    if len(outputs) <= 2:
-        yield from product(*tried)
-    else:
-        yield tuple(each[0] for each in tried)
 
 
 def _value(argument: SchemaArgument, template: str, needed: Mapping[str, Any]) -> Any:
