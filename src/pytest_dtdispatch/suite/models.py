@@ -42,7 +42,7 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Work:
     The batch is split over the first one. The first weight is split by rows and the second by columns, so
     that one all-reduce a pass is all the communication there is.
     """
-    up, down, x = _mlp_block(mesh)
+    up, down, x = _mlp_tensors(mesh)
 
     def step() -> Any:
         loss = mlp_loss(x, up, down)
@@ -54,16 +54,12 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Work:
 
 def tensor_parallel_mlp(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
     """Prepare the forward pass of the same block."""
-    up, down, batch = map(filled, _mlp_block(mesh))
+    up, down, batch = map(filled, _mlp_tensors(mesh))
 
-    def mlp(x: Any) -> Any:
-        out: Any = F.linear(F.relu(F.linear(x, up)), down)
-        return out.redistribute(placements=[Shard(0), Replicate()])
-
-    return mlp, batch
+    return lambda x: mlp_block(x, up, down), batch
 
 
-def _mlp_block(mesh: DeviceMesh) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _mlp_tensors(mesh: DeviceMesh) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     up = split_parameter(torch.rand(HIDDEN, WIDTH), mesh, Shard(0))
     down = split_parameter(torch.rand(WIDTH, HIDDEN), mesh, Shard(1))
     batch = torch.rand(BATCH, WIDTH, device=mesh.device_type)
@@ -76,13 +72,15 @@ def filled(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def mlp_block(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """Run an MLP block, plain or tensor parallel."""
+    out = F.linear(F.relu(F.linear(x, up)), down)
+    return out.redistribute(placements=[Shard(0), Replicate()]) if isinstance(out, DTensor) else out
+
+
 def mlp_loss(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """Run an MLP block, plain or tensor parallel, and sum what it gives."""
-    out: Any = F.linear(F.relu(F.linear(x, up)), down)
-    if isinstance(out, DTensor):
-        out = out.redistribute(placements=[Shard(0), Replicate()])
-    loss: torch.Tensor = out.sum()
-    return loss
+    """Run the block, and sum what it gives."""
+    return mlp_block(x, up, down).sum()
 
 
 def fsdp_training_step(mesh: DeviceMesh, **options: Any) -> Work:
