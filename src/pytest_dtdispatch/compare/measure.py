@@ -16,7 +16,14 @@ from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, S
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import RanCall, repetitions, run_call, synchronizer, threads_note
+from pytest_dtdispatch.measuring.repeat import (
+    RanCall,
+    repeat_under,
+    repetitions,
+    run_call,
+    synchronizer,
+    threads_note,
+)
 from pytest_dtdispatch.measuring.rounds import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.steps.counter import StepCounter
@@ -150,17 +157,11 @@ class Turns:
     def count(self, label: str) -> CallCounts:
         """Count what a call does that finds the caches filled, what prepares it aside."""
         self._calls(label, 1)
-        subject = self._subjects[label]
-        args = subject.prepare()
-        try:
-            self._signals.let_in()
-            with StepCounter() as counter:
-                result = subject.fn(*args)
-                if subject.release:
-                    subject.release(result)
-                counts = counter.lap()
-        finally:
-            self._signals.is_open = False
+        subject, counter = self._subjects[label], StepCounter()
+        result = repeat_under(counter, subject, subject.prepare(), self._signals)
+        counts = counter.lap()
+        if subject.release:
+            subject.release(result)
         moved = (counts.redistributions, counts.collective_runs, counts.wraps)
         return CallCounts(counts.misses, *map(len, moved))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -279,8 +279,10 @@ def refusal_of(settle: Callable[[], None]) -> str:
     return ""
 
 
-def repeat_under(mode: UnnoticedMode, subject: Subject, args: tuple[Any, ...], signals: Signals) -> Any:
-    """Make a call once more, below a mode of ours, which sees what it runs."""
+def repeat_under(
+    mode: AbstractContextManager[Any], subject: Subject, args: tuple[Any, ...], signals: Signals
+) -> Any:
+    """Make a call once more, below a mode of ours or beside a counter, which sees what it runs."""
     with mode:
         try:
             signals.let_in()
