@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_dtdispatch.core.measurement import Figures, Measurement, State, merge
+from pytest_dtdispatch.core.measurement import Figures, State, merge
+from pytest_dtdispatch.core.results import NoRows
 from pytest_dtdispatch.core.text import own_name, show_progress
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
@@ -75,10 +76,11 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Scaling(NoRows):
     """How the cost of a callable grows with a size, on a miss and on a hit.
 
-    Where nothing is measured there are no sizes, and both exponents are 0: an assertion on them holds.
+    The call at each size is a result of its own. Where nothing is measured there are no sizes, and both
+    exponents are 0: an assertion on them holds.
 
     Args:
         name: of its rows, which are ``name[8]`` and so on.
@@ -99,14 +101,6 @@ class Scaling:
     def fits(self) -> tuple[Fit, Fit]:
         """Both fits, the miss first."""
         return self.miss, self.hit
-
-    def rows(self) -> tuple[Measurement, ...]:
-        """None: the call at each size is a result of its own."""
-        return ()
-
-    def metrics(self) -> tuple[tuple[str, int], ...]:
-        """None: an exponent is no whole number."""
-        return ()
 
 
 def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:

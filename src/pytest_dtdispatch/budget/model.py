@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.parts import Course, Part, ran
 from pytest_dtdispatch.core.events import CodePlace, Phase
-from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.results import NoRows
 
 NOISY = 0.15  # share of the step
 UNEXPLAINED = 0.1  # likewise
@@ -56,8 +56,8 @@ class CostShare:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Where the wall time of a step goes.
+class Budget(NoRows):
+    """Where the wall time of a step goes. Its figures have noise, and no gate judges them.
 
     Where nothing is measured it is empty, and every figure is 0.
 
@@ -91,14 +91,6 @@ class Budget:
     event_ns: float = 0.0
     note: str = ""
     noise: float = 0.0
-
-    def rows(self) -> tuple[Measurement, ...]:
-        """None: a budget is no row of a benchmark."""
-        return ()
-
-    def metrics(self) -> Iterator[tuple[str, int]]:
-        """None: its figures have noise, and no gate judges them."""
-        return iter(())
 
     @property
     def parts(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.results import row_name
+from pytest_dtdispatch.core.results import OneRow, row_name
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import CompareError, GateError
 from pytest_dtdispatch.stats.intervals import paired_ratio
@@ -90,7 +90,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class ComparedVariant:
+class ComparedVariant(OneRow):
     """One variant, as it is kept with the results of the test.
 
     Args:
@@ -107,10 +107,6 @@ class ComparedVariant:
     base_name: str
     measurement: Measurement
     counts: CallCounts | None = None
-
-    def rows(self) -> tuple[Measurement, ...]:
-        """Its one row."""
-        return (self.measurement,)
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every count."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.results import Count
+from pytest_dtdispatch.core.results import Count, OneRow
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
@@ -106,14 +106,14 @@ class CompileCounts:
 
 
 @dataclass(frozen=True)
-class CompiledFunction:
+class CompiledFunction(OneRow):
     """What is kept of a compiled function.
 
     Args:
         name: of its rows.
         backend: that compiled it.
         counts: what its compile did.
-        measurement: its rows.
+        measurement: its compiles and calls.
     """
 
     kind: ClassVar[str] = "compiled"
@@ -121,10 +121,6 @@ class CompiledFunction:
     backend: str
     counts: CompileCounts
     measurement: Measurement
-
-    def rows(self) -> tuple[Measurement, ...]:
-        """Its compiles and calls."""
-        return (self.measurement,)
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every count that this torch gives."""

@@ -136,21 +136,35 @@ class Finding(Protocol):
         """Named whole numbers that it has beside its rows, for files of results and their gates."""
 
 
-@dataclass(frozen=True)
-class NamedCall:
-    """A whole callable that was measured under a name."""
+class NoRows:
+    """What a kind of result has that is no row, unless it says otherwise."""
 
-    kind: ClassVar[str] = "measured"
-    name: str
+    def rows(self) -> Sequence[Measurement]:
+        """None."""
+        return ()
+
+    def metrics(self) -> Iterable[tuple[str, int]]:
+        """None."""
+        return ()
+
+
+class OneRow(NoRows):
+    """What a kind of result has that is one row."""
+
     measurement: Measurement
 
     def rows(self) -> Sequence[Measurement]:
         """Its one row."""
         return (self.measurement,)
 
-    def metrics(self) -> Iterable[tuple[str, int]]:
-        """None but those of its row."""
-        return ()
+
+@dataclass(frozen=True)
+class NamedCall(OneRow):
+    """A whole callable that was measured under a name."""
+
+    kind: ClassVar[str] = "measured"
+    name: str
+    measurement: Measurement
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.results import Count
+from pytest_dtdispatch.core.results import Count, NoRows
 from pytest_dtdispatch.core.text import plural, shown, step_name
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.steps.events import (
@@ -116,7 +115,7 @@ class Steady(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Steps(EventLists):
+class Steps(EventLists, NoRows):
     """What was counted of a step that was run several times.
 
     Where nothing is measured it has no steps, and every count is 0.
@@ -140,10 +139,6 @@ class Steps(EventLists):
     warmup: tuple[StepCounts, ...]
     steps: tuple[StepCounts, ...]
     inputs: tuple[str, ...] = ()
-
-    def rows(self) -> tuple[Measurement, ...]:
-        """None: nothing was timed."""
-        return ()
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every metric, of the step that has most, as limits take it."""
