@@ -9,13 +9,12 @@ process, which has imported torch and nothing of ours.
 
 from __future__ import annotations
 
-import ast
 import csv
 import importlib.util
 import json
 import os
+import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ TORCHAPI = Path(__file__).parents[1] / "src" / "pytest_dtdispatch" / "torchapi"
 PACKAGE = "pytest_dtdispatch.torchapi."
 GONE = "_gone"
 NONE_AT_ALL = "_no_name_at_all"
+ANY = re.compile(r"(?<!\w)_[a-zA-Z]\w*")
+OWN = re.compile(r"(?:^|def |class |self\.|cls\.|for )(_[a-zA-Z]\w*)", re.MULTILINE)
 TESTS = """
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -78,87 +79,18 @@ FLAGS = (
 )
 
 
-def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__") and len(name) > 1
-
-
-def is_own(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-
-
-def is_path(value: object) -> bool:
-    return isinstance(value, str) and all(word.isidentifier() for word in value.split("."))
-
-
-def defined_in(tree: ast.AST) -> Iterator[str]:
-    """Names that a file itself gives to something."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and is_own(node):
-            yield node.attr
-        elif isinstance(node, ast.alias) and node.asname:
-            yield node.asname
-
-
-def asked_for_in(tree: ast.AST) -> Iterator[str]:
-    """Words of attributes, of imports from torch, and of texts that may be names."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and not is_own(node):
-            yield node.attr
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
-            yield from (node.module or "").split(".")
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Constant) and is_path(node.value):
-            yield from str(node.value).split(".")
-
-
 def names_by_file() -> dict[str, set[str]]:
-    """Private names of torch that each of our files asks for."""
-    trees = {path.stem: ast.parse(path.read_text()) for path in sorted(TORCHAPI.glob("*.py"))}
-    return {
-        file: set(filter(is_private, asked_for_in(tree))) - set(defined_in(tree))
-        for file, tree in trees.items()
-    }
+    """Private names that each of our files writes, and does not give to anything itself: those of torch."""
+    texts = {path.stem: path.read_text() for path in sorted(TORCHAPI.glob("*.py"))}
+    return {file: {*ANY.findall(text)} - {*OWN.findall(text)} for file, text in texts.items()}
 
 
 def private_names() -> list[str]:
     return sorted(set().union(*names_by_file().values()))
 
 
-class Hide(ast.NodeTransformer):
-    """Asks for another name in place of one; or of each of several, ``one+other``."""
-
-    def __init__(self, name: str) -> None:
-        self._names = name.split("+")
-
-    def _word(self, text: str) -> str:
-        return ".".join(word + GONE * (word in self._names) for word in text.split("."))
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.Attribute:
-        self.generic_visit(node)
-        if not is_own(node):
-            node.attr = self._word(node.attr)
-        return node
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
-        if (node.module or "").startswith("torch"):
-            node.module = self._word(node.module or "")
-            for alias in node.names:
-                alias.asname = alias.asname or alias.name
-                alias.name = self._word(alias.name)
-        return node
-
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        if is_path(node.value):
-            node.value = self._word(str(node.value))
-        return node
-
-
 class Finder:
-    """Finds our files, and runs them without a name."""
+    """Finds our files, and runs them without a name, or without any of several: ``one+other``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -173,8 +105,9 @@ class Finder:
         return None
 
     def exec_module(self, module: Any) -> None:
-        tree = Hide(self._name).visit(ast.parse(Path(module.__file__).read_text()))
-        exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec"), vars(module))
+        hidden = re.compile(rf"(?<!\w)({self._name.replace('+', '|')})\b")
+        text = hidden.sub(rf"\1{GONE}", Path(module.__file__).read_text())
+        exec(compile(text, module.__file__, "exec"), vars(module))
 
 
 def run_without(name: str, folder: Path, tests: str) -> dict[str, Any]:
