@@ -1,4 +1,4 @@
-"""Imports go down only, and what is foreign stays in one folder each."""
+"""Imports go down only, and what is foreign stays in one folder each; no test replaces what is private."""
 
 from __future__ import annotations
 
@@ -143,3 +143,41 @@ def test_functions_are_short() -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and (lines := lines_without_docstring(node)) > MOST_FUNCTION_LINES
     }
+
+
+# Tests
+
+PATCHING = {"setattr", "delattr", "patch", "object", "replaced"}
+REPLACING = """
+from pytest_dtdispatch.measuring import rounds
+monkeypatch.setattr('pytest_dtdispatch.measuring.rounds._now', 1)
+monkeypatch.delattr(rounds.Rounds, '_now')
+mock.patch.object(rounds.Rounds, '_now')
+mock.patch('pytest_dtdispatch._now.later')
+taken._now = 1
+del taken._now
+monkeypatch.setattr(torch._C, '_clear', 1)
+monkeypatch.setattr('torch.cuda.is_available', 1)
+monkeypatch.setattr(rounds, 'LONGEST', 1)
+self._now = 1
+"""
+
+
+def replaced_in(test: ast.Module) -> Iterator[str]:
+    """Give each private name of ours that a test replaces, or sets on an object that is not its own."""
+    inner = [node for node in ast.walk(test) if isinstance(node, ast.ImportFrom)]
+    names = {PACKAGE, *(alias.name for node in inner if PACKAGE in str(node.module) for alias in node.names)}
+    for node in ast.walk(test):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in PATCHING:
+            name = ".".join(ast.unparse(argument).strip("'") for argument in node.args[:2])
+            if folder(name) in names and re.search(r"\._(?!_)", name):
+                yield f"line {node.lineno}: {name}"
+        for target in node.targets if isinstance(node, (ast.Assign, ast.Delete)) else ():
+            if re.fullmatch(r"(?!(?:self|cls)\._).+\._(?!_)\w+", ast.unparse(target)):
+                yield f"line {target.lineno}: {ast.unparse(target)}"
+
+
+def test_no_test_replaces_a_private_name_of_ours() -> None:
+    tests = {str(path): ast.parse(path.read_text()) for path in Path(__file__).parent.rglob("*.py")}
+    assert not {name: found for name, test in tests.items() if (found := [*replaced_in(test)])}
+    assert {found[:6] for found in replaced_in(ast.parse(REPLACING))} == {f"line {n}" for n in range(3, 9)}
