@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate
 
@@ -33,8 +33,6 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch
 
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SIZES = (8, 16, 32)
 several_sizes = st.lists(st.integers(1, 10**6), min_size=2, max_size=6, unique=True).map(sorted)
 
@@ -57,7 +55,6 @@ def grown(miss: Sequence[float], hit: Sequence[float], limit: float) -> Scaling:
 # The fit
 
 
-@unhurried
 @given(several_sizes, st.floats(-3, 6), st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=8))
 def test_an_exact_power_gives_its_exponent(sizes: list[int], exponent: float, constants: list[float]) -> None:
     fit = fit_power(State.MISS, sizes, [[c * size**exponent for size in sizes] for c in constants])

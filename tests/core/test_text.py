@@ -6,14 +6,11 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, shorten
 from pytest_dtdispatch.core.text import escape_controls, shown
-
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +87,6 @@ def test_a_signature_is_written_as_op_arguments_and_place(signature: Signature, 
     assert str(signature) == text
 
 
-@unhurried
 @given(SIGNATURES, SIGNATURES, st.integers(60, MAX_LENGTH), st.integers(60, MAX_LENGTH))
 def test_two_signatures_have_two_texts_of_a_bounded_length(
     one: Signature, other: Signature, limit: int, more: int
@@ -104,7 +100,6 @@ def test_two_signatures_have_two_texts_of_a_bounded_length(
     assert len(re.findall("#[0-9a-f]{8}", cut_name(cut_name(str(one), more), limit))) <= 1, "no name has two"
 
 
-@unhurried
 @given(st.text(max_size=80), st.integers(0, 80), st.integers(12, 60))
 def test_a_shortened_name_is_within_its_limit_and_keeps_both_ends(
     text: str, keep_end: int, limit: int

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
@@ -20,9 +20,6 @@ from pytest_dtdispatch.gates.saved_run import (
     environment_differences,
     judge_run,
 )
-
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 
 TEN = Threshold("", "median", 0.1)
 STEADY = tuple(1000 + 7 * n % 20 for n in range(20))
@@ -71,7 +68,7 @@ def test_every_field_sees_a_slow_down(field: str) -> None:
     assert verdicts_of(both) == ["regressed", "passed"]
 
 
-@unhurried
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 10**6), min_size=MIN_SAMPLES, max_size=40))
 def test_a_run_against_itself_never_regresses_nor_improves(ns: list[int]) -> None:
     same = StateRow("t.py::test_a::hit", State.HIT, tuple(ns))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State
@@ -26,9 +26,6 @@ from pytest_dtdispatch.measuring.rounds import (
     Subject,
 )
 from tests.scripted_bench import Bench, FakeOp
-
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 REHEARSAL = 4  # calls that are made before the first round
 WARMUP = 10
@@ -624,7 +621,6 @@ def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Figures]:
     return bench, bench.take(plan)
 
 
-@unhurried
 @given(script=SCRIPTS, plan=PLANS)
 def test_what_is_taken_is_recorded_once_and_proved_or_refused(script: list[Delta], plan: Plan) -> None:
     bench, taken = take_script(script, plan)

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
@@ -139,7 +139,6 @@ def every_block(text: str) -> tuple[Any, ...]:
     return (*blocks, Folded(text, (paragraph(text),)), StackedBar(text, text, (), text))
 
 
-@settings(deadline=None)
 @given(st.text() | st.sampled_from(["<script>alert(1)</script>", "</td>&amp;\x1b[31m", "\" onload='x'"]))
 def test_no_block_of_others_is_markup(text: str) -> None:
     page = page_of(ReportedRun(documents=of_kind("own", *every_block(text))))

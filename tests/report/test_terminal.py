@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.report.document import (
@@ -36,9 +36,6 @@ from pytest_dtdispatch.report.terminal import (
     page_width,
 )
 from tests.reported_runs import HOSTILE
-
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 WIDTHS = (60, 80, 120, 200)
 TITLES = (
@@ -146,7 +143,6 @@ def test_the_proof_has_a_tone_of_its_own(tone: Tone) -> None:
 LABELS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=150)
 
 
-@unhurried
 @given(st.lists(LABELS, min_size=1, unique=True), st.integers(40, 250))
 @example(["add@4", LABEL, LABEL * 4, "a @ b, then its backward pass, then a step of the optimizer"], 60)
 @example([f"f32[512,512]S0, f32[{size},512]S0, f32[512,512]S0)@4" for size in range(100, 200)], 80)

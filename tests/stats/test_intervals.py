@@ -9,7 +9,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -23,9 +23,6 @@ from pytest_dtdispatch.stats.intervals import (
     ratio_interval,
     scatter,
 )
-
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 TIMES = st.lists(st.integers(1, 10**6).map(float), min_size=1, max_size=12)
 NUMBERS = st.integers(-(2**20), 2**20).map(float)
@@ -123,7 +120,6 @@ def test_of_many_samples_the_interval_narrows(count: int) -> None:
         assert abs(low - before[0]) <= 2
 
 
-@unhurried
 @given(TIMES, TIMES, st.sampled_from([0.5, 4.0]), st.integers(1, 4))
 def test_the_interval_of_a_ratio_is_seeded_and_keeps_its_scale(
     base: list[float], head: list[float], scale: float, block: int
@@ -162,7 +158,6 @@ def test_blocks_widen_an_interval_where_samples_resemble_their_neighbours() -> N
     assert alone[1] < together[1]
 
 
-@unhurried
 @given(SAMPLES, st.floats(0, 1), st.sampled_from([0.25, 1.0, 8.0]), NUMBERS)
 def test_a_quantile_is_numpys_and_goes_with_scale_and_shift(
     some: list[float], q: float, scale: float, by: float

@@ -7,7 +7,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -19,9 +19,6 @@ from pytest_dtdispatch.stats.rank_sums import (
     shift_interval,
     smallest_detectable,
 )
-
-# A busy machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 values = st.integers(-(2**20), 2**20).map(float)
 samples = st.lists(values, min_size=1, max_size=25)
@@ -39,7 +36,6 @@ def two_untied(draw: st.DrawFn, most: int = 12) -> tuple[list[float], list[float
     return drawn[: sizes[0]], drawn[sizes[0] :]
 
 
-@unhurried
 @given(two_untied())
 def test_the_exact_p_is_scipys(pair: tuple[list[float], list[float]]) -> None:
     base, head = pair
@@ -47,7 +43,6 @@ def test_the_exact_p_is_scipys(pair: tuple[list[float], list[float]]) -> None:
     assert mann_whitney(base, head) == pytest.approx(float(expected), rel=1e-9)
 
 
-@unhurried
 @given(tied, tied)
 def test_the_exact_p_with_ties_is_that_of_all_permutations(base: list[float], head: list[float]) -> None:
     ranks = [float(rank) for rank in stats.rankdata([*base, *head])]
@@ -57,7 +52,6 @@ def test_the_exact_p_with_ties_is_that_of_all_permutations(base: list[float], he
     assert mann_whitney(base, head) == pytest.approx(expected, rel=1e-12)
 
 
-@unhurried
 @given(long, long)
 def test_the_approximated_p_is_scipys(base: list[float], head: list[float]) -> None:
     assume(len({*base, *head}) > 1)
@@ -73,7 +67,6 @@ def test_exact_and_approximated_p_meet() -> None:
     assert exact == pytest.approx(float(approximated), rel=0.05)
 
 
-@unhurried
 @given(samples, samples, st.sampled_from([0.5, 4.0]), values)
 def test_p_asks_for_order_alone(base: list[float], head: list[float], scale: float, by: float) -> None:
     p = mann_whitney(base, head)
@@ -90,7 +83,6 @@ def test_samples_that_are_all_equal_differ_in_nothing(count: int) -> None:
     assert 0 < mann_whitney([1.0] * 3000, [2.0] * 3000) < 1e-300, "p is never 0"
 
 
-@unhurried
 @given(samples, samples, st.sampled_from([0.5, 4.0]), values)
 def test_a_shift_of_the_head_shifts_estimate_and_interval(
     base: list[float], head: list[float], scale: float, by: float
@@ -105,7 +97,6 @@ def test_a_shift_of_the_head_shifts_estimate_and_interval(
     assert (hodges_lehmann(head, base), *shift_interval(head, base)) == (-found, -high, -low)
 
 
-@unhurried
 @given(two_untied(8), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
 def test_the_interval_holds_the_shifts_that_the_test_does_not_reject(
     pair: tuple[list[float], list[float]], confidence: float
@@ -152,7 +143,6 @@ def test_hochberg_rejects_all_from_the_largest_that_its_level_allows(
     assert hochberg(p_values[::-1]) == adjusted[::-1]
 
 
-@unhurried
 @given(two_untied(10), st.sampled_from([0.01, 0.05]), st.sampled_from([0.0, 0.075]))
 def test_the_smallest_slow_down_is_where_the_rule_begins_to_trip(
     pair: tuple[list[float], list[float]], alpha: float, floor: float
