@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from typing_extensions import assert_type
 
 import pytest_dtdispatch
 from pytest_dtdispatch import (
@@ -41,77 +42,56 @@ def weight(device_mesh: DeviceMesh) -> DTensor:
 def test_a_capture_gives_results(dtdispatch: DtDispatch, weight: DTensor) -> None:
     with dtdispatch.capture() as results:
         _ = weight + weight
-    kept: TestResults = results
-    rows: tuple[Measurement, ...] = kept.measurements()
-    for row in rows:
-        miss: float | None = row.median_ns(State.MISS)
-        hit: Samples | None = row.of(State.HIT)
-        overhead: float | None = row.overhead_ns
-        name: str = row.label
-        assert miss is None or miss > 0
-        assert hit is None or hit.median_ns > 0
-        assert overhead is None or row.steady_ns is not None
-        assert row.op in name
-    is_measured: bool = dtdispatch.enabled
-    assert bool(rows) is is_measured
+    rows = assert_type(results, TestResults).measurements()
+    for row in assert_type(rows, tuple[Measurement, ...]):
+        assert assert_type(row.median_ns(State.MISS), float | None) != 0
+        assert_type(row.of(State.HIT), Samples | None)
+        assert_type(row.overhead_ns, float | None)
+        assert row.op in assert_type(row.label, str)
+    assert bool(rows) is assert_type(dtdispatch.enabled, bool)
 
 
 def test_a_call_gives_what_the_callable_gives(dtdispatch: DtDispatch, weight: DTensor) -> None:
     def total(tensor: torch.Tensor) -> float:
         return float(tensor.to_local().sum()) if isinstance(tensor, DTensor) else 0.0
 
-    given: float = dtdispatch.call(total, weight, name="total", setup=lambda: (weight,))
-    assert isinstance(given, float)
+    given = dtdispatch.call(total, weight, name="total", setup=lambda: (weight,))
+    assert isinstance(assert_type(given, float), float)
 
 
-def test_steps_are_counted(dtdispatch: DtDispatch, weight: DTensor) -> None:
-    steps: Steps = dtdispatch.steps(lambda: weight + weight, warmup=2, steps=3, name="add")
-    assert steps.misses_per_step == 0
-    missed: Sequence[Miss] = [miss for step in steps.steps for miss in step.missed]
-    moved: tuple[Redistribution, ...] = steps.redistributions
-    counts: Sequence[StepCounts] = steps.steps
-    assert not missed
-    assert not moved
-    assert all(step.calls == 1 for step in counts)
-    sizes: dict[str, int] = steps.collectives
-    assert not sizes
-
-
-def test_steps_take_inputs(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
-    def batches() -> Iterator[torch.Tensor]:
-        yield from (torch.rand(size, 8) for size in (2, 4, 2, 4))
-
+def test_steps_are_counted_with_and_without_inputs(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     def step(batch: torch.Tensor) -> torch.Tensor:
         return distribute_tensor(batch, device_mesh, [Replicate()]).sum()
 
-    steps = dtdispatch.steps(step, inputs=batches())
-    steady: Steady | None = steps.steady_after
-    assert bool(steps.inputs) is dtdispatch.enabled
-    assert steady is None or isinstance(steady.steps, int)
+    steps = dtdispatch.steps(lambda: step(torch.ones(2, 8)), warmup=2, steps=3, name="sum")
+    assert assert_type(steps, Steps).misses_per_step == 0
+    missed: Sequence[Miss] = [miss for each in steps.steps for miss in each.missed]
+    counts: Sequence[StepCounts] = steps.steps
+    assert not missed
+    assert bool(counts) is dtdispatch.enabled
+    assert not assert_type(steps.redistributions, tuple[Redistribution, ...])
+    assert_type(steps.collectives, dict[str, int])
+    batches: Iterator[torch.Tensor] = (torch.rand(size, 8) for size in (2, 4, 2, 4))
+    streamed = dtdispatch.steps(step, inputs=batches, name="stream")
+    assert_type(streamed.steady_after, Steady | None)
+    assert bool(streamed.inputs) is dtdispatch.enabled
 
 
-def test_a_scaling_is_fitted(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+def test_what_else_is_measured(dtdispatch: DtDispatch, device_mesh: DeviceMesh, weight: DTensor) -> None:
     def make(size: int) -> Callable[[], torch.Tensor]:
         tensor = distribute_tensor(torch.rand(size, 8), device_mesh, [Shard(0)])
         return lambda: tensor + tensor
 
-    scaling: Scaling = dtdispatch.scaling(make, sizes=(8, 16), name="rows")
-    sizes: tuple[int, ...] = scaling.sizes
-    fit: Fit = scaling.miss
-    assert bool(sizes) is dtdispatch.enabled
-    assert isinstance(fit.exponent, float)
-
-
-def test_variants_are_compared_compiled_and_budgeted(dtdispatch: DtDispatch, weight: DTensor) -> None:
-    compared: Compared = dtdispatch.compare({"dtensor": lambda: weight + weight, "same": lambda: weight * 2})
-    median: float | None = compared["same"].median_ns
-    assert list(compared) == ["dtensor", "same"]
-    assert (median is None) is not dtdispatch.enabled
-    compiled: Compiled = dtdispatch.compile(lambda t: t + 1, torch.rand(4), backend="eager", name="plus")
-    graphs: float = compiled.graphs
+    scaling = assert_type(dtdispatch.scaling(make, sizes=(8, 16), name="rows"), Scaling)
+    assert bool(assert_type(scaling.sizes, tuple[int, ...])) is dtdispatch.enabled
+    assert_type(assert_type(scaling.miss, Fit).exponent, float)
+    compared = dtdispatch.compare({"dtensor": lambda: weight + weight, "same": lambda: weight * 2})
+    assert list(assert_type(compared, Compared)) == ["dtensor", "same"]
+    assert (assert_type(compared["same"].median_ns, float | None) is None) is not dtdispatch.enabled
+    compiled = dtdispatch.compile(lambda t: t + 1, torch.rand(4), backend="eager", name="plus")
+    graphs: float = assert_type(compiled, Compiled).graphs
     assert graphs in (0, 1)
-    shown: str = str(dtdispatch.budget(lambda: weight + weight, steps=4, name="step"))
-    assert shown is not None
+    assert isinstance(str(dtdispatch.budget(lambda: weight + weight, steps=4, name="step")), str)
 
 
 @pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))
@@ -137,28 +117,22 @@ def test_a_result_of_ones_own_is_recorded(dtdispatch: DtDispatch) -> None:
 
 
 def test_outside_of_pytest() -> None:
-    with fake_mesh((2, 2), dim_names=("dp", "tp"), device="cpu") as mesh:
+    said: list[str] = []
+    with (
+        fake_mesh((2, 2), dim_names=("dp", "tp"), device="cpu") as mesh,
+        StepWatch(print=said.append) as watch,
+    ):
         tensor = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0), Replicate()])
         with TimeCaptureMode(repeat_count=3, ops=["add*"]) as mode:
             _ = tensor + tensor
-        timing: Timing = mode.op_to_time["add.Tensor"][-1]
-        miss, hit = timing
-        assert miss > 0
-        assert hit > 0
-        seconds: list[float] = mode.time_list
-        assert len(seconds) >= 3
-
-
-def test_a_loop_is_watched() -> None:
-    said: list[str] = []
-    with fake_mesh("2x2") as mesh, StepWatch(print=said.append) as watch:
-        tensor = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0), Replicate()])
         for _ in range(3):
             _ = tensor + tensor
             watch.step()
-    steps: LoopSteps = watch.steps
-    causes: Sequence[str] = steps.causes
-    assert len(steps) == 3
+    miss, hit = assert_type(mode.op_to_time["add.Tensor"][-1], Timing)
+    assert min(miss, hit) > 0
+    assert len(assert_type(mode.time_list, list[float])) >= 3
+    causes: Sequence[str] = assert_type(watch.steps, LoopSteps).causes
+    assert len(watch.steps) == 3
     assert not causes
     assert "StepWatch" in str(watch)
 
@@ -166,8 +140,7 @@ def test_a_loop_is_watched() -> None:
 def test_errors_are_told_apart() -> None:
     with pytest.raises(DtDispatchError):
         TimeCaptureMode(repeat_count=0)
-    assert issubclass(GateError, DtDispatchError)
-    assert issubclass(UnequalError, DtDispatchError)
+    assert all(issubclass(error, DtDispatchError) for error in (GateError, UnequalError))
     assert issubclass(DtDispatchWarning, Warning)
     check: Callable[[object, object], None] = assert_sharded_tensor_equal
     assert callable(check)
