@@ -20,11 +20,9 @@ from pytest_dtdispatch.stats.rank_sums import (
     smallest_detectable,
 )
 
-values = st.integers(-(2**20), 2**20).map(float)
-samples = st.lists(values, min_size=1, max_size=25)
+samples = st.lists(st.integers(-(2**20), 2**20).map(float), min_size=1, max_size=25)
 tied = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=6)
 long = st.lists(st.integers(0, 30).map(float), min_size=31, max_size=60)
-times = st.lists(st.integers(1, 10**6).map(float), min_size=1, max_size=12)
 
 
 @st.composite
@@ -67,15 +65,6 @@ def test_exact_and_approximated_p_meet() -> None:
     assert exact == pytest.approx(float(approximated), rel=0.05)
 
 
-@given(samples, samples, st.sampled_from([0.5, 4.0]), values)
-def test_p_asks_for_order_alone(base: list[float], head: list[float], scale: float, by: float) -> None:
-    p = mann_whitney(base, head)
-    assert 0 < p <= 1
-    assert mann_whitney(base[::-1], head[::-1]) == p
-    assert mann_whitney([scale * v + by for v in base], [scale * v + by for v in head]) == p
-    assert mann_whitney(base, [value + 2.0**22 for value in head]) <= p
-
-
 @pytest.mark.parametrize("count", [1, 31])
 def test_samples_that_are_all_equal_differ_in_nothing(count: int) -> None:
     assert mann_whitney([7.0] * count, [7.0] * count) == 1.0
@@ -83,18 +72,14 @@ def test_samples_that_are_all_equal_differ_in_nothing(count: int) -> None:
     assert 0 < mann_whitney([1.0] * 3000, [2.0] * 3000) < 1e-300, "p is never 0"
 
 
-@given(samples, samples, st.sampled_from([0.5, 4.0]), values)
-def test_a_shift_of_the_head_shifts_estimate_and_interval(
-    base: list[float], head: list[float], scale: float, by: float
+@given(samples, samples)
+def test_the_estimate_is_the_median_of_all_differences_and_within_its_interval(
+    base: list[float], head: list[float]
 ) -> None:
     found, (low, high) = hodges_lehmann(base, head), shift_interval(base, head)
+    assert found == statistics.median(one - other for one in head for other in base)
     assert low <= found <= high
-    assert hodges_lehmann(base[::-1], head[::-1]) == found
-    moved = [value + by for value in head]
-    assert (hodges_lehmann(base, moved), *shift_interval(base, moved)) == (found + by, low + by, high + by)
-    scaled = [scale * v for v in base], [scale * v for v in head]
-    assert (hodges_lehmann(*scaled), *shift_interval(*scaled)) == (scale * found, scale * low, scale * high)
-    assert (hodges_lehmann(head, base), *shift_interval(head, base)) == (-found, -high, -low)
+    assert shift_interval(head, base) == (-high, -low)
 
 
 @given(two_untied(8), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
@@ -161,11 +146,3 @@ def test_the_smallest_slow_down_is_where_the_rule_begins_to_trip(
     else:
         assert trips(percent * (1 + 1e-6) + 1e-6)
         assert not trips(percent * (1 - 1e-6) - 1e-6)
-
-
-@given(times, times, st.sampled_from([0.5, 4.0]))
-def test_the_smallest_slow_down_does_not_depend_on_the_one_found(
-    base: list[float], head: list[float], scale: float
-) -> None:
-    slower = [scale * value for value in head]
-    assert smallest_detectable(base, slower) == pytest.approx(smallest_detectable(base, head))
