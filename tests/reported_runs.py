@@ -38,11 +38,23 @@ HOSTILE = (
 )
 
 
+def measured(
+    label: str,
+    *samples: Samples,
+    calls: int = 1,
+    rounds: int = 5,
+    contains: Contains = Contains.DISPATCH,
+    **texts: tuple[str, ...],
+) -> Measurement:
+    """Make a row of these samples; texts are its notes and remarks."""
+    figures = Figures(rounds, samples, **texts)
+    return Measurement(label, label, label.partition("(")[0], "4", contains, calls, figures)
+
+
 def row(label: str = ADD, *samples: Samples, calls: int = 1) -> Measurement:
     """Make a row, of misses and hits if nothing else is said."""
     taken = samples or (Samples(State.MISS, MISSES), Samples(State.HIT, HITS))
-    op = label.partition("(")[0]
-    return Measurement(label, label, op, "4", Contains.DISPATCH, calls, Figures(5, taken))
+    return measured(label, *taken, calls=calls)
 
 
 def run_of(*rows: Measurement, test: str = "t.py::test_a", **more: object) -> ReportedRun:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
-    Contains,
-    Figures,
-    Measurement,
     Refused,
     Samples,
     State,
 )
+from tests.reported_runs import measured
 
-
-def measurement(*samples: Samples) -> Measurement:
-    return Measurement("add@4", "add@4", "add.Tensor", "4", Contains.DISPATCH, 1, Figures(20, samples))
+measurement = partial(measured, "add@4")
 
 
 def of(state: State, *ns: int, refused: tuple[Refused, ...] = ()) -> Samples:

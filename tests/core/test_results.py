@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Samples, State
 from pytest_dtdispatch.core.results import (
     FEW_SAMPLES,
     Count,
@@ -31,6 +31,7 @@ from pytest_dtdispatch.core.text import MOST_LISTED, listed
 from pytest_dtdispatch.plugin.gates import KINDS, metric_names
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
+from tests.reported_runs import measured
 
 ADD = Signature("add.Tensor", ("f32[8]S0",), (2, 4), "cuda")
 LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (4,), "cpu")
@@ -40,16 +41,12 @@ MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", Quer
 MOVED = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
 
 
-def row(label: str, *samples: Samples, contains: Contains = Contains.DISPATCH) -> Measurement:
-    return Measurement(label, label, label, "4", contains, 1, Figures(1, samples))
-
-
 def counts(state: State, *values: int) -> Samples:
     return Samples(state, values, unit=INSTRUCTIONS)
 
 
 def compiled(counts: CompileCounts, *samples: Samples) -> CompiledFunction:
-    return CompiledFunction("f", "inductor", counts, row("f", *samples, contains=Contains.COMPILED))
+    return CompiledFunction("f", "inductor", counts, measured("f", *samples, contains=Contains.COMPILED))
 
 
 def results_of(found: Iterable[Finding]) -> TestResults:
@@ -100,14 +97,17 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
 @pytest.mark.parametrize(
     ("found", "numbers"),
     [
-        (NamedCall("mm", row("mm", *TIMED)), {"dispatch_hit_ns": 2, "dispatch_miss_ns": 20}),
-        (NamedCall("add", row("add", Samples(State.CALL, (7,)), Samples(State.LOCAL, (3,)))), {"call_ns": 7}),
-        (NamedCall("mm", row("mm", Samples(State.MISS, ()), Samples(State.HIT, ()))), {}),
+        (NamedCall("mm", measured("mm", *TIMED)), {"dispatch_hit_ns": 2, "dispatch_miss_ns": 20}),
         (
-            NamedCall("mm", row("mm", counts(State.MISS, 9_000, 7_000), counts(State.HIT, 60, 50))),
+            NamedCall("add", measured("add", Samples(State.CALL, (7,)), Samples(State.LOCAL, (3,)))),
+            {"call_ns": 7},
+        ),
+        (NamedCall("mm", measured("mm", Samples(State.MISS, ()), Samples(State.HIT, ()))), {}),
+        (
+            NamedCall("mm", measured("mm", counts(State.MISS, 9_000, 7_000), counts(State.HIT, 60, 50))),
             {"instruction_count": 50, "instruction_count_miss": 7_000},
         ),
-        (NamedCall("same", row("same", counts(State.CALL, 31, 30))), {"instruction_count": 30}),
+        (NamedCall("same", measured("same", counts(State.CALL, 31, 30))), {"instruction_count": 30}),
         (
             compiled(CompileCounts(1, (), 22, ()), *COMPILES),  # the first call, less a later one
             {
@@ -131,7 +131,7 @@ def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, 
 
 
 def test_a_miss_of_few_samples_is_given_as_one_that_cannot_be_judged() -> None:
-    one = row("mm", Samples(State.MISS, (10,)), Samples(State.HIT, (2,) * 10))
+    one = measured("mm", Samples(State.MISS, (10,)), Samples(State.HIT, (2,) * 10))
     few = replace(one, figures=replace(one.figures, notes=(f"{FEW_SAMPLES}: a miss takes longer",)))
     found = {value.metric: value.scatter for value in results_of([NamedCall("mm", few)]).metrics(())}
     assert found == {"dispatch_hit_ns": 0, "dispatch_miss_ns": math.inf}

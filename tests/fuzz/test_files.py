@@ -19,7 +19,7 @@ from pytest_dtdispatch.ab.report import exit_status
 from pytest_dtdispatch.ab.run import BASE, HEAD
 from pytest_dtdispatch.ab.run import judge_run as judge_ab_run
 from pytest_dtdispatch.ab.run import read_run as read_ab_run
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Threshold, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
@@ -28,6 +28,7 @@ from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
 from pytest_dtdispatch.plugin.gates import metric_names
 from pytest_dtdispatch.report.run import KEY, ReportedRun, decode_run, encode_run
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed, odd_texts, spoiled
+from tests.reported_runs import measured
 
 METRICS = metric_names()
 NAME = "t.py::test_add::add.Tensor(f32[8]S0, f32[8]S0)@4"
@@ -126,9 +127,7 @@ def test_results_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) ->
 NS = tuple(10_000 + 10 * n for n in range(8))
 TEST, _, LABEL = NAME.rpartition("::")
 STATES = (State.HIT, State.MISS, State.LOCAL)
-MEASURED = Measurement(
-    LABEL, LABEL, "add", "4", Contains.DISPATCH, 1, Figures(8, tuple(Samples(state, NS) for state in STATES))
-)
+MEASURED = measured(LABEL, *(Samples(state, NS) for state in STATES))
 SAVED = {"benchmarks": [], KEY: json.loads(json.dumps(encode_run(ReportedRun(measured={TEST: (MEASURED,)}))))}
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
 from pytest_dtdispatch.ranks.merge import (
@@ -22,21 +22,15 @@ from pytest_dtdispatch.ranks.merge import (
     complaints,
     merge_results,
 )
+from tests.reported_runs import measured
 
 lists_of_ranks = some.lists(
     some.lists(some.integers(1, 10**9), min_size=1, max_size=9).map(tuple), min_size=1, max_size=6
 )
 
 
-def measured(
-    *samples: Samples, label: str = "add", rounds: int = 5, notes: tuple[str, ...] = ()
-) -> Measurement:
-    figures = Figures(rounds, samples, notes)
-    return Measurement(label, label, label, "2", Contains.DISPATCH, 1, figures)
-
-
 def hits(*ns: int) -> Measurement:
-    return measured(Samples(State.HIT, ns))
+    return measured("add", Samples(State.HIT, ns))
 
 
 def merged_rows(by_rank: Mapping[int, Sequence[Measurement]], stat: str = "median") -> Sequence[Measurement]:
@@ -72,20 +66,20 @@ def test_all_samples_of_all_ranks_are_kept() -> None:
 
 
 def test_refused_samples_add_up_and_the_least_rounds_are_told() -> None:
-    first = measured(Samples(State.MISS, (), (Refused("no", 2),)), rounds=5)
-    second = measured(Samples(State.MISS, (3,), (Refused("no", 1),)), rounds=4)
+    first = measured("add", Samples(State.MISS, (), (Refused("no", 2),)), rounds=5)
+    second = measured("add", Samples(State.MISS, (3,), (Refused("no", 1),)), rounds=4)
     [merged] = merged_rows({0: [first], 1: [second]})
     assert merged.proof == "no (3x)"
     assert merged.rounds == 4
 
 
 def test_a_note_of_one_rank_names_it_and_one_of_all_is_told_once() -> None:
-    [merged] = merged_rows({0: [measured(notes=("a", "b"))], 3: [measured(notes=("a",))]})
+    [merged] = merged_rows({0: [measured("add", notes=("a", "b"))], 3: [measured("add", notes=("a",))]})
     assert merged.notes == ("a", "rank 0: b")
 
 
 def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
-    add, sub = hits(7), measured(label="sub")
+    add, sub = hits(7), measured("sub")
     merged = merged_rows({0: [add], 1: [add, sub], 2: [add]})
     assert [one.label for one in merged] == ["add", "sub"]
     assert merged[1].remarks == ("not measured on ranks 0, 2",)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
     Contains,
-    Figures,
-    Measurement,
     Refused,
     Samples,
     State,
@@ -19,6 +18,7 @@ from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.report.document import Tone, plain
 from pytest_dtdispatch.report.notes import caveats, explained, mark, noise, proved
 from tests.rendered import lines_of
+from tests.reported_runs import measured
 
 QUIET = Samples(State.MISS, (1_000,) * 20)
 NOISY = Samples(State.MISS, (1_000, 5_000, 4_000) * 7)
@@ -26,10 +26,7 @@ REFUSED = Samples(State.HIT, (), (Refused("propagation ran again", 3),))
 CALLS = Samples(State.CALL, (7,) * 20)
 COUNTED = Samples(State.HIT, (9_000,), unit=INSTRUCTIONS)
 SEEN = "calls that captures saw"
-
-
-def measured(*samples: Samples) -> Measurement:
-    return Measurement("a", "a", "a", "4", Contains.DISPATCH, 1, Figures(20, samples))
+row = partial(measured, "a")
 
 
 @pytest.mark.parametrize(
@@ -46,16 +43,16 @@ def measured(*samples: Samples) -> Measurement:
 def test_a_row_is_marked_where_it_is_not_proved_or_noisy(
     samples: tuple[Samples, ...], text: str, tone: Tone
 ) -> None:
-    assert mark(measured(*samples)) == (text, tone)
+    assert mark(row(*samples)) == (text, tone)
 
 
 def test_what_is_proved_and_what_is_noisy_is_said_once() -> None:
-    rows = [measured(QUIET, Samples(State.LOCAL, NOISY.values)), measured(NOISY), measured(QUIET, REFUSED)]
+    rows = [row(QUIET, Samples(State.LOCAL, NOISY.values)), row(NOISY), row(QUIET, REFUSED)]
     assert [plain(line.spans) for line in proved(rows)] == ["2 of 3 rows are proved by the cache counters"]
     assert [line.spans[0].tone for line in proved(rows[:2])] == [Tone.GOOD]
     [line, *_] = lines_of(noise(rows))
     assert line.startswith("2 of 3 rows are noisy (local, miss): their samples scatter by more than 100%")
-    assert not [*proved([]), *noise([measured(QUIET)]).blocks]
+    assert not [*proved([]), *noise([row(QUIET)]).blocks]
 
 
 def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
@@ -75,11 +72,11 @@ def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
 
 
 def test_calls_of_rows_without_a_figure_are_counted_and_named_by_their_op() -> None:
-    call = replace(measured(CALLS), contains=Contains.END_TO_END)
+    call = replace(row(CALLS), contains=Contains.END_TO_END)
     assert not [*explained([call])]
-    rows = [replace(measured(QUIET), calls=3), replace(measured(CALLS), calls=2), measured(COUNTED), call]
+    rows = [replace(row(QUIET), calls=3), replace(row(CALLS), calls=2), row(COUNTED), call]
     assert [plain(line.spans) for line in explained(rows)] == [f"rows explain 6 of 6 {SEEN}"]
-    rows += [replace(measured(), op=op, calls=2) for op in "abcd"] + [replace(measured(REFUSED), op="a")]
+    rows += [replace(row(), op=op, calls=2) for op in "abcd"] + [replace(row(REFUSED), op="a")]
     [line] = explained(rows)
     assert plain(line.spans) == (
         f"rows explain 6 of 15 {SEEN}; without a figure: a (3x), b (2x), c (2x) and 1 op more"

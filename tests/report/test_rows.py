@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.rows import document, timed_document
 from pytest_dtdispatch.report.terminal import NO_EDGE, document_lines, legend_text, plain_text
 from tests.rendered import line_of, lines_of, table_of, titles_of
+from tests.reported_runs import measured
 
 # Figures stay equal wherever they stand
 
@@ -45,12 +47,9 @@ CALL: Values = {State.CALL: (4_000,) * 7}
 REFUSED = Samples(State.HIT, (), (Refused("propagation ran again", 3),))
 
 
-def row(
-    label: str, values: Values, calls: int = 1, contains: Contains = Contains.DISPATCH, **more: object
-) -> Measurement:
-    samples = tuple(Samples(state, tuple(each)) for state, each in values.items())
-    figures = Figures(20, samples, **more)  # type: ignore[arg-type]
-    return Measurement(label, label, label.partition("(")[0], "4", contains, calls, figures)
+def row(label: str, values: Values, calls: int = 1, **more: Any) -> Measurement:
+    samples = (Samples(state, tuple(each)) for state, each in values.items())
+    return measured(label, *samples, calls=calls, rounds=20, **more)
 
 
 TIMES = {
@@ -99,12 +98,12 @@ def lines(document: Document, width: int, view: View) -> list[str]:
 
 def outputs() -> str:
     text: list[str] = []
-    for name, (measured, view) in RUNS.items():
+    for name, (rows, view) in RUNS.items():
         for width, is_verbose in ((80, False), (120, False), (200, True)):
             shown = replace(view, verbose=is_verbose)
             text += [f"=== {name}, {width} columns{', -v' * is_verbose}"]
-            text += lines(MEASURED.document(measured, shown), width, shown)
-        text += [f"=== {name}, Markdown", document_text(MEASURED.document(measured, view))]
+            text += lines(MEASURED.document(rows, shown), width, shown)
+        text += [f"=== {name}, Markdown", document_text(MEASURED.document(rows, view))]
     return "\n".join(text)
 
 
@@ -134,7 +133,7 @@ def test_each_function_of_a_profile_has_its_count_its_part_and_its_place() -> No
     long = Share("torch::" + "x" * 200 + "::dispatch", 250)
     profile = Profile((Share("rule (a.py:3)", 750), long), 1_000)
     misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=profile)
-    one = Measurement("add@4", "add@4", "add", "4", Contains.DISPATCH, 3, Figures(20, (misses,)))
+    one = measured("add@4", misses, calls=3)
     [*_, heads, title, whole, first, second] = lines_of(
         document({"t::a": [one]}, View(counted="instructions")), 100
     )
@@ -172,15 +171,11 @@ def test_a_column_is_in_the_unit_of_its_median_and_its_smallest_time_has_three_d
 # The dearest rows first, and how many cheap ones are left out
 
 
-def costly(label: str, calls: int, hit: int, local: int = 0, **more: object) -> Measurement:
+def costly(label: str, calls: int, hit: int, local: int = 0, **more: Any) -> Measurement:
     """Make a row; a local latency of zero is none."""
     taken = {State.MISS: 1_000_000, State.HIT: hit, State.LOCAL: local}
     values = {state: (ns,) * 20 for state, ns in taken.items() if ns}
-    return row(label, values, calls, **more)  # type: ignore[arg-type]
-
-
-def sampled(label: str, calls: int, *samples: Samples, notes: tuple[str, ...] = ()) -> Measurement:
-    return Measurement(label, label, label, "4", Contains.DISPATCH, calls, Figures(20, samples, notes))
+    return row(label, values, calls, **more)
 
 
 # Three dear rows, and twenty that cost 1 us each.
@@ -189,10 +184,10 @@ CHEAP = [costly(f"cheap {number}", 1, 2_000, 1_000) for number in range(20)]
 DECAY = [costly(f"op {number}", 1, 1_000 + int(1e6 * 0.75**number), 1_000) for number in range(100)]
 COUNT = Unit("instructions", is_time=False)
 TROUBLED = [
-    sampled("noisy", 1, Samples(State.HIT, tuple(range(1, 4_000, 100)))),
-    sampled("refused", 1, Samples(State.HIT, (10,) * 20, (Refused("it moved", 3),))),
+    measured("noisy", Samples(State.HIT, tuple(range(1, 4_000, 100)))),
+    measured("refused", Samples(State.HIT, (10,) * 20, (Refused("it moved", 3),))),
     costly("noted", 1, 1_000, 900, notes=("timed in the program's 4 threads",)),
-    sampled("once", 3, notes=("runs once",)),
+    measured("once", calls=3, notes=("runs once",)),
 ]
 CALLS = [costly(f"call {n}", 1, 1_000 * (n + 1), contains=Contains.END_TO_END) for n in range(9)]
 
@@ -211,13 +206,14 @@ CALLS = [costly(f"call {n}", 1, 1_000 * (n + 1), contains=Contains.END_TO_END) f
         ([*CHEAP, *TROUBLED, *DEAR], ["add", "mm", "cat", "noisy", "noted", "refused", "once"]),
         (CALLS, [f"call {n}" for n in range(9)]),  # one may run another
         (
-            [sampled(label, calls, Samples(State.HIT, (count,), unit=COUNT)) for label, calls, count in (
-                ("few", 1, 5_000), ("many", 10, 1_000)
-            )],
+            [
+                measured("few", Samples(State.HIT, (5_000,), unit=COUNT)),
+                measured("many", Samples(State.HIT, (1_000,), unit=COUNT), calls=10),
+            ],
             ["many", "few"],
         ),
     ],
-)  # fmt: skip
+)
 def test_rows_stand_in_the_order_of_calls_times_overhead(rows: list[Measurement], labels: list[str]) -> None:
     [group] = table_of(document({"test_a": rows}, View())).groups
     assert [line.label for line in group.lines] == labels
@@ -237,7 +233,7 @@ def test_rows_stand_in_the_order_of_calls_times_overhead(rows: list[Measurement]
             },
         ),
         (  # what never hits costs a miss a call
-            [costly("add", 10, 10_000), sampled("never", 3, Samples(State.MISS, (300_000,) * 20))],
+            [costly("add", 10, 10_000), measured("never", Samples(State.MISS, (300_000,) * 20), calls=3)],
             {"never": ("3", "90.0", "90.0"), "add": ("10", "10.0", "100.0")},
         ),
         (  # a hit that is quicker than the local op takes nothing from others

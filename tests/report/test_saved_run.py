@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.measurement import Refused, Samples, State, Unit
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
 from pytest_dtdispatch.report import run as saved_file
@@ -28,14 +28,12 @@ from pytest_dtdispatch.report.run import (
     read_run,
 )
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed
-from tests.reported_runs import HITS, hostile_run, row, run_of
+from tests.reported_runs import HITS, hostile_run, measured, row, run_of
 
 BAR = StackedBar("train", "10 us", (("local 4 us", 0.4), ("unexplained 6 us", 0.6)), has_rest=True)
 BUDGET = Document((BAR, Folded("more", (one_line("x"),))), "is", {"a": "b"})
 INFINITE = RowVerdict("t.py::test_a", Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%")
-UNMEASURED = Measurement(
-    "mul.Tensor(f32[8]R)@4", "mul", "mul.Tensor", "4", Contains.DISPATCH, 3, Figures(0, (), ("why not",))
-)
+UNMEASURED = measured("mul.Tensor(f32[8]R)@4", calls=3, rounds=0, notes=("why not",))
 REFUSED = row(
     "mm.default(f32[8,8]R)@4",
     Samples(State.MISS, (), (Refused("nothing propagated (twice)", 4),)),
