@@ -45,7 +45,7 @@ test-matrix: $(VENV)/ready
 
 # Some 35,000 flags, ini values, markers, files and command lines, of which `test` tries a sample: two minutes.
 fuzz: $(VENV)/ready
-	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile=fuzz $(ARGS)
+	$(BIN)/python -m pytest tests/fuzz tests/core/test_parsing.py --hypothesis-profile=fuzz $(ARGS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

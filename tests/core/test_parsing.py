@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.parsing import (
     Export,
@@ -31,7 +33,10 @@ from pytest_dtdispatch.core.parsing import (
     read_thresholds,
 )
 from pytest_dtdispatch.core.signatures import mesh_text
+from pytest_dtdispatch.core.text import MOST_SHOWN, shown
 from pytest_dtdispatch.core.verdicts import THRESHOLD_STATES, Threshold, thresholds_of
+from pytest_dtdispatch.plugin.settings import SETTINGS
+from tests.fuzz.inputs import assert_one_line, fuzzed, odd_texts, odd_values, spoiled
 
 INFINITY, NAN = float("inf"), float("nan")
 
@@ -58,6 +63,10 @@ def read_formats(value: Any) -> tuple[Export, ...]:
     return read_exports(value, ("csv", "html", "markdown"))
 
 
+def read_limits(value: Any) -> dict[str, int]:
+    return parsing.read_limits(value, ("wraps", "misses"))
+
+
 # Each reader, what it reads and makes of it.
 READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
     read_count: (("20", 20), (" 7 ", 7), (1000, 1000), (numpy.int64(2), 2)),
@@ -73,6 +82,8 @@ READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
     read_mesh: (("4", (4,)), ("8x2x4", (8, 2, 4)), (4, (4,)), ([2, 4], (2, 4)), (("2",), (2,))),
     read_names: ((["dp", "tp"], ("dp", "tp")),),
     read_globs: (("add*", ("add*",)), (["add*", "mm"], ("add*", "mm")), ((), ())),
+    read_files: (("out.csv", (Path("out.csv"),)),),
+    read_limits: (("wraps=0, misses=7", {"wraps": 0, "misses": 7}), ({"wraps": 1}, {"wraps": 1})),
     read_backend: (("fake", "fake"),),
     read_formats: (
         ("csv:a:b.csv", (Export("csv", Path("a:b.csv")),)),
@@ -139,6 +150,9 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_names, "a tuple of names that differ", (("dp", "dp"),)),
     (read_globs, 'globs of op names, such as "add*"', ("", [""], ("add*", 1), None, 3)),
     (read_backend, "one of auto, fake", NO_CHOICES),
+    (read_limits, "wraps is given twice", ("wraps=0,wraps=1",)),
+    (read_limits, "'wrap' is no limit; valid: wraps, misses", ("wrap=0", {"wrap": 1})),
+    (read_limits, "wraps='-1' is not a whole number of at least 0", ("wraps=-1", ["misses=1", "wraps=-1"])),
     (read_files, "the path of a file", ("a\0b.csv", "", " ", 3, (), None)),
     (read_formats, FORMATS, ("out.csv", "", ("csv:a", 3), (), None)),
     (read_formats, "FORMAT:FILE: no format is called 'CSV'; valid: csv, html, markdown", ("CSV:a",)),
@@ -165,6 +179,37 @@ def test_anything_else_is_refused_with_what_is_valid(
 ) -> None:
     for value in values:
         assert refusal(read, value) == says, value
+
+
+def test_every_reader_of_a_setting_is_tried() -> None:
+    readers = {f"read_{setting.reader}" for setting in SETTINGS.values()} - {"read_metric"}
+    tried = {read.__name__ for read in READ} | {"read_choice", "read_exports"}
+    assert readers <= tried
+
+
+@pytest.mark.parametrize("read", READ)
+@fuzzed
+@given(data=st.data())
+def test_any_value_is_read_as_what_it_says_or_refused_in_one_line(
+    read: Callable[[Any], Any], data: st.DataObject
+) -> None:
+    good = [value for value, _ in READ[read] if isinstance(value, str)] or ["1"]
+    value = data.draw(st.one_of(odd_texts, spoiled(good[-1]), odd_values))
+    try:
+        made = read(value)
+    except ValueError as error:
+        assert_one_line(error)
+        assert shown(value).isprintable()
+        assert len(shown(value)) <= MOST_SHOWN
+        return
+    assert type(made) in {type(expected) for _, expected in READ[read]}
+    if read not in (read_files, read_formats, read_thresholds):
+        assert read(made) == made, "what was made is valid itself"
+    if read is read_thresholds and isinstance(value, str):
+        [limit] = made
+        assert limit.fraction == pytest.approx(float(re.split("[:=]", value)[-1].rstrip("%")) / 100)
+    if read in (read_count, read_ranks):
+        assert int(value) == made, "nothing is cut off"
 
 
 @given(st.lists(st.integers(1, 2**40), min_size=1, max_size=6))
