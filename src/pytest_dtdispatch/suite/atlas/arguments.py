@@ -197,26 +197,21 @@ def _candidates(op: Any) -> Iterator[Arguments]:
 
 
 def _value(argument: SchemaArgument, template: str, needed: Mapping[str, Any]) -> Any:
-    kind = argument.type
-    if argument.name in needed:
-        value = needed[argument.name]
+    name, kind = argument.name, argument.type
+    if name in needed:
+        value = needed[name]
         if "Tensor" not in kind:
-            return _dtype(value) if argument.name.endswith("dtype") else value
+            return _dtype(value) if name.endswith("dtype") else value
         return tuple(map(TensorText.read, value)) if isinstance(value, list) else TensorText.read(value)
-    if "Tensor" in kind and not kind.startswith("Optional"):
-        dtype, _, shape = template.partition("[")
-        text = TensorText.read(f"{NAMED.get(argument.name, dtype)}[{shape}")
-        return (text, text) if "List" in kind else text
-    return _plain_value(argument, kind, template)
-
-
-def _plain_value(argument: SchemaArgument, kind: str, template: str) -> Any:
-    if argument.name == "dtype":
+    if name == "dtype":
         return torch.float64
     if kind.startswith("Optional"):
         return None
+    dtype, _, shape = template.partition("[")
+    text = TensorText.read(f"{NAMED.get(name, dtype)}[{shape}")
+    if "Tensor" in kind:
+        return (text, text) if "List" in kind else text
     if "List" in kind:
-        shape = list(TensorText.read(template).shape)
-        values = {"List[int]": [1] if argument.name in ("dim", "dims") else shape, "List[number]": [2, 2]}
+        values = {"List[int]": [1] if name in ("dim", "dims") else list(text.shape), "List[number]": [2, 2]}
         return values.get(kind, [True] * (argument.length or 2))
     return {"number": 2, "int": 1, "float": 0.5, "bool": False, "str": "none"}.get(kind)
