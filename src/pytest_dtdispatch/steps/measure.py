@@ -84,20 +84,13 @@ def _step_title(number: int, name: str, is_warm: bool) -> str:
     return f"{number}{'' if name == 'step' else f' of {name}'}{' (warm-up)' * is_warm}"
 
 
-class CountedTarget:
-    """What a process runs, counted as one step."""
-
-    def __init__(self, target: Callable[..., object], path: Path) -> None:
-        self._target = target
-        self._path = path
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Run it; the counts of what ends early are those up to there."""
-        with StepCounter() as counter:
-            try:
-                self._target(*args, **kwargs)
-            finally:
-                self._path.write_text(json.dumps(encode(counter.lap())), encoding="utf-8")
+def run_counted(target: Callable[..., object], path: Path, *args: Any, **kwargs: Any) -> None:
+    """Run what a process runs, counted as one step; the counts of what ends early are those up to there."""
+    with StepCounter() as counter:
+        try:
+            target(*args, **kwargs)
+        finally:
+            path.write_text(json.dumps(encode(counter.lap())), encoding="utf-8")
 
 
 class ProcessCounts:
@@ -116,7 +109,8 @@ class ProcessCounts:
         target = getattr(process, "_target", None)
         if target is None or not isinstance(process, SpawnProcess):
             return start(process)
-        with patch.object(process, "_target", CountedTarget(target, self._folder / str(self.started))):
+        counted = partial(run_counted, target, self._folder / str(self.started))
+        with patch.object(process, "_target", counted):
             return start(process)
 
     def found(self) -> Iterator[tuple[int, StepCounts]]:
