@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -19,7 +20,6 @@ from pytest_dtdispatch.budget.parts import (
     PROPAGATION,
     REDISTRIBUTION,
     STEP,
-    WRAPPING,
     ClockedRange,
     Course,
     Mark,
@@ -55,18 +55,15 @@ def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
 def _named(event: Event, marks: Marks) -> Event:
     """Name a range of ours by what was noted of it."""
     kind, _, number = event.name.partition(" ")
-    is_recorded = number and kind in (REDISTRIBUTION, WRAPPING, LOOK_UP)
-    if not is_recorded or int(number) >= len(marks.notes):  # no range of these marks
+    if kind not in (REDISTRIBUTION, LOOK_UP) or int(number) >= len(marks.notes):  # no range of these marks
         return event
     note = marks.notes[int(number)]
     if kind == LOOK_UP:
         return event._replace(name=PROPAGATION if note else LOOK_UP)
-    if kind == REDISTRIBUTION:
-        source, target = note
-        tensor = tensor_traits(source)
-        change = f"{tensor_text(tensor) if tensor else ''} -> {placements_text(target.placements)}"
-        note = f"redistribute {change}"
-    return event._replace(name=f"{kind} {note}")
+    source, target = note
+    tensor = tensor_traits(source)
+    change = f"{tensor_text(tensor) if tensor else ''} -> {placements_text(target.placements)}"
+    return event._replace(name=f"{kind} redistribute {change}")
 
 
 BLOCKS = 4
@@ -116,33 +113,30 @@ def take_budget(
     _leave_ours_uncompiled()
     log = PlaceLog()
     located = yield from _follow(log)
-    undisturbed: list[int] = []
-    marked_once: list[list[Mark]] = []
-    marked_twice: list[list[Mark]] = []
-    timed: list[Node] = []
+    once, twice = partial(_marked, ranges=1), partial(_marked, ranges=2)
+    levels: dict[Callable[[int], Steps], list[Any]] = {_undisturbed: [], once: [], twice: [], _timed: []}
     blocks = min(BLOCKS, steps)
     for block in range(blocks):
         show_progress("timing {}: block {} of {}", name, block + 1, blocks)
         count = len(range(block, steps, BLOCKS))
-        undisturbed += (yield from _undisturbed(count))[-count:]
-        marked_once += (yield from _marked(count, 1))[-count:]
-        marked_twice += (yield from _marked(count, 2))[-count:]
-        timed += (yield from _timed(count))[-count:]
+        for level, taken in levels.items():
+            taken += (yield from level(count))[-count:]
         collect()
-    levels = undisturbed, [*map(length_of, marked_once)], [node.length_ns for node in timed]
+    undisturbed, marked_once, marked_twice, timed = levels.values()
+    lengths = undisturbed, [*map(length_of, marked_once)], [node.length_ns for node in timed]
     courses, events = _courses(timed, unmarked(marked_once, marked_twice))
     timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
     return Budget(
         name,
         statistics.median(undisturbed),
         cells_of(courses, log.moments, located),
-        statistics.median(levels[-1]),
+        statistics.median(lengths[-1]),
         _scatter(undisturbed),
         steps,
         events,
         timing_ns / events if events else 0.0,
         "" if located else TRACED,
-        max(map(_noise, levels)),
+        max(map(_noise, lengths)),
     )
 
 

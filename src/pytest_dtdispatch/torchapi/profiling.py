@@ -141,7 +141,7 @@ class Marks:
 
     Attributes:
         notes: of each range that has a number, what is known of it: of a redistribution the specs before and
-            after, of other conversions their name, of a look-up in the Python cache whether it missed.
+            after, of a look-up in the Python cache whether it missed.
     """
 
     def __init__(self, new_range: Function = new_range) -> None:
@@ -165,8 +165,7 @@ class Marks:
     def on_conversion(self, converter: Converter, function: Function, *args: Any, **kwargs: Any) -> Any:
         """Mark a wrap or an unwrap; of what is redistributed the inner function is marked."""
         __tracebackhide__ = True
-        self.notes.append(converter.name)
-        with self.marked(f"wrapping {len(self.notes) - 1}"):
+        with self.marked(f"wrapping {converter.name}"):
             return function(*args, **kwargs)
 
     @contextmanager
