@@ -59,6 +59,11 @@ class EventLists:
         return self.of(Collective)
 
     @property
+    def collectives(self) -> dict[str, int]:
+        """Collectives by kind, with how many there were."""
+        return dict(sorted(Counter(one.kind for one in self.collective_runs).items()))
+
+    @property
     def wraps(self) -> tuple[Wrapping, ...]:
         """Every DTensor that was made of a local tensor."""
         return self.of(Wrapping)
@@ -93,11 +98,6 @@ class StepCounts(EventLists):
     def calls(self) -> int:
         """Calls of ops on DTensors."""
         return self.hits + self.misses + self.unpropagated
-
-    @property
-    def collectives(self) -> tuple[tuple[str, int], ...]:
-        """Collectives by kind, with how many there were."""
-        return tuple(sorted(Counter(one.kind for one in self.collective_runs).items()))
 
 
 WARMUP, STEPS = 3, 5
@@ -162,14 +162,12 @@ class Steps(EventLists, NoRows):
         return sum(step.hits for step in self.steps)
 
     @property
-    def collectives(self) -> dict[str, int]:
-        """Collectives by kind, in all steps."""
-        return self._summed("collectives")
-
-    @property
     def cache_growth(self) -> dict[str, int]:
         """Entries that each cache gained over all steps."""
-        return self._summed("cache_growth")
+        summed: Counter[str] = Counter()
+        for step in self.steps:
+            summed.update(dict(step.cache_growth))
+        return dict(summed)
 
     @property
     def spec_growth(self) -> int:
@@ -180,11 +178,6 @@ class Steps(EventLists, NoRows):
     def dtensor_growth(self) -> int:
         """``DTensor`` objects gained over all steps."""
         return sum(step.dtensor_growth for step in self.steps)
-
-    @property
-    def length(self) -> str:
-        """The number of steps in words: ``5 steps``."""
-        return plural(len(self.steps), "step")
 
     @property
     def misses_per_step(self) -> float:
@@ -218,8 +211,8 @@ class Steps(EventLists, NoRows):
     @property
     def cache_growth_per_step(self) -> float:
         """Entries a step that the cache gained which gained most; lists every cache that grew."""
-        grown = self.cache_growth
-        details = [f"{cache}: {count:+,} over {self.length}" for cache, count in grown.items() if count]
+        grown, steps = self.cache_growth, plural(len(self.steps), "step")
+        details = [f"{cache}: {count:+,} over {steps}" for cache, count in grown.items() if count]
         return Count(max(grown.values(), default=0), len(self.steps), details)
 
     @property
@@ -231,12 +224,6 @@ class Steps(EventLists, NoRows):
     def dtensor_growth_per_step(self) -> float:
         """``DTensor`` objects gained a step."""
         return Count(self.dtensor_growth, len(self.steps))
-
-    def _summed(self, name: str) -> dict[str, int]:
-        summed: Counter[str] = Counter()
-        for step in self.steps:
-            summed.update(dict(getattr(step, name)))
-        return dict(summed)
 
     @property
     def steady_after(self) -> Steady | None:

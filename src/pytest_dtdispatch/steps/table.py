@@ -133,7 +133,8 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
             "torch counts hits per thread"
         )
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
-    notes += [f"cache entries over {steps.length}: {', '.join(grown)}"] if grown else []
+    length = plural(len(steps.steps), "step")
+    notes += [f"cache entries over {length}: {', '.join(grown)}"] if grown else []
     return [*notes, *_details(steps)] if view.verbose else notes
 
 
