@@ -484,9 +484,8 @@ class LoopCounter(StepCounter):
 
     def look(self) -> None:
         """Look at transfers from now on."""
-        if not self.is_looking:
-            self._look.enter_context(watching_transfers(self._transfers))
-            self.is_looking = True
+        self._look.enter_context(watching_transfers(self._transfers))
+        self.is_looking = True
 
     def look_away(self) -> None:
         """Look at transfers no more."""
