@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.suite.decode import STREAMS, Decode, Decoder, decoding, in_sequence
-from pytest_dtdispatch.suite.llama import Llama, Sizes, TransformerBlock, training_step
-from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, Work, four_layers, mlp_loss
+from pytest_dtdispatch.suite.llama import Llama, Sizes, TransformerBlock, Work, training_step
+from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, four_layers, mlp_loss
 
 
 def of_one_rank(ranks: int) -> Sizes:

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.compiled.model import Compiled
+from pytest_dtdispatch.suite.llama import Work
 from pytest_dtdispatch.torchapi.missing_api import fully_shard, two_tensor_type
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
@@ -27,7 +28,6 @@ AOT_BACKEND = "aot_eager_decomp_partition"
 INPUTS, LENGTH = 100, 100
 TABLE_ROWS = {"cpu": 2_048, "cuda": 202_048}  # a CPU would copy those of the GPU for seconds
 TABLE_WIDTH = 256
-Work = Callable[[], Any]
 
 
 def rows_split(mesh: DeviceMesh, *shape: int) -> DTensor:
@@ -126,11 +126,7 @@ def fsdp_columns_step_or_skip(mesh: DeviceMesh) -> Work:
     """Prepare the same step, each weight split by its columns; skip the test where this torch cannot."""
     if "shard_placement_fn" not in inspect.signature(fully_shard()).parameters:
         pytest.skip(f"torch {torch.__version__}: fully_shard has no shard_placement_fn")
-
-    def by_columns(parameter: torch.nn.Parameter) -> Shard | None:
-        return Shard(1) if parameter.ndim > 1 else None
-
-    return fsdp_step_or_skip(mesh, shard_placement_fn=by_columns)
+    return fsdp_step_or_skip(mesh, shard_placement_fn=lambda weight: Shard(1) if weight.ndim > 1 else None)
 
 
 def split_parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> torch.nn.Parameter:

@@ -18,7 +18,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from pytest_dtdispatch.suite.models import Work
+from pytest_dtdispatch.suite.llama import Work
 
 WORLD_SIZE = 256
 META = "meta"  # the device of tensors without values

@@ -17,9 +17,8 @@ from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.steps.model import Steps
 from pytest_dtdispatch.suite.decode import decode_steps, decode_token
-from pytest_dtdispatch.suite.llama import llama_step
+from pytest_dtdispatch.suite.llama import Work, llama_step
 from pytest_dtdispatch.suite.models import (
-    Work,
     fsdp_columns_step_or_skip,
     fsdp_step_or_skip,
     rows_split,
