@@ -69,8 +69,18 @@ def brief(error: object) -> str:
 
 def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
     """List items below a line that speaks of them, and say how many are left out."""
-    more = [f"    and {len(items) - most} more"] if len(items) > most else []
-    return [*(f"    {item}" for item in items[:most]), *more]
+    return [f"    {item}" for item in first_of(items, most)]
+
+
+def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]:
+    """List the first items, and say how many are left out, and how all are listed.
+
+    Example:
+        >>> first_of("abcd", 2, "; -v lists them")
+        ['a', 'b', 'and 2 more; -v lists them']
+    """
+    left_out = len(items) - most
+    return [*map(str, items[:most]), *[f"and {left_out:,} more{how_all}"] * (left_out > 0)]
 
 
 def own_name(fn: Callable[..., Any]) -> str:

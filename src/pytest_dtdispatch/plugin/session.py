@@ -19,7 +19,7 @@ from _pytest import terminal
 from pytest_dtdispatch.core.environment import NO_TORCH, has_torch, load_text, read_world, require_torch
 from pytest_dtdispatch.core.results import Count, Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.text import NOTHING, progress_to, show_progress
+from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
 from pytest_dtdispatch.core.verdicts import Verdict, over
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, start_sampler
@@ -264,7 +264,7 @@ class Session(PluginObject):
                 yield self._legends(shown.values(), view, width)
             yield notice(*unmatched)
         unmeasured = [f"not measured: {test}: {why}" for test, why in self._unmeasured.items()]
-        yield notice(*first_of(unmeasured))
+        yield notice(*first_of(unmeasured, MOST_NAMES))
         yield caveats(self.results.values())
         if self._ranks is not None:
             yield self._ranks.document()
@@ -324,14 +324,8 @@ class Session(PluginObject):
             ]
             ran = sorted({op for results in tests for op in results.ops()})
             if ran and not any(fnmatchcase(op, glob) for op in ran):
-                names = ", ".join(first_of(ran))
+                names = ", ".join(first_of(ran, MOST_NAMES))
                 yield f"no op matches {glob!r} (--dtdispatch-ops, or ops of the marker); these ran: {names}"
-
-
-def first_of(texts: list[str]) -> list[str]:
-    """Return the first texts, and how many there are beside them."""
-    more = [f"and {len(texts) - MOST_NAMES} more"] if len(texts) > MOST_NAMES else []
-    return [*texts[:MOST_NAMES], *more]
 
 
 def notice(*texts: str) -> Document:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import RowVerdict
 
 MOST_NOTES = 5
@@ -54,9 +55,7 @@ class View:
             >>> View().listed(list("abcdefg"))[-2:]
             ['e', 'and 2 more; -v lists them']
         """
-        left_out = 0 if self.verbose else max(len(notes) - MOST_NOTES, 0)
-        rest = [f"and {left_out} more; -v lists them"] * bool(left_out)
-        return [*notes[: len(notes) - left_out], *rest]
+        return [*notes] if self.verbose else first_of(notes, MOST_NOTES, "; -v lists them")
 
 
 @dataclass(frozen=True)

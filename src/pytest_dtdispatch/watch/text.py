@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_dtdispatch.core.environment import read_world
-from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.core.text import first_of, plural
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.steps.events import by_cause
 from pytest_dtdispatch.steps.model import TRANSFERS, StepCounts
@@ -56,7 +56,7 @@ def transfers_text(counts: StepCounts) -> str:
 def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
     """Say what happened in a step that was not steady: what missed and why, and what it cost."""
     missed = by_cause([step.counts.missed])
-    listed = "; ".join(_listed(missed, MOST_LISTED))
+    listed = "; ".join(first_of(missed, MOST_LISTED))
     parts = [f"{plural(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
     entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
     parts += [f"cache entries: {entries}"] * bool(entries)
@@ -109,18 +109,13 @@ def _line(label: str, total: Total) -> Line:
 
 
 def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]:
-    for cause in _listed(steps.causes, MOST_CAUSES):
+    for cause in first_of(steps.causes, MOST_CAUSES):
         yield f"missed {cause}", Tone.BAD
     if (one := steps.looked_at) is not None:
         state = "steady" if one.is_steady else "disturbed"
         yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
         for kind in TRANSFERS:
-            for text in _listed(by_cause([one.counts.of(kind)]), MOST_MOVED):
+            for text in first_of(by_cause([one.counts.of(kind)]), MOST_MOVED):
                 yield f"{kind.verb} {text}", Tone.PLAIN
     for note in filter(None, notes):
         yield note, Tone.NOTICE
-
-
-def _listed(texts: Sequence[str], most: int) -> list[str]:
-    more = len(texts) - most
-    return [*texts[:most], *[f"and {more:,} more"] * (more > 0)]
