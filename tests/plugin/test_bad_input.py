@@ -107,8 +107,8 @@ MISTAKES = [
             ("call(len, 'a', name='n')", "call(name='n') inside a capture would be measured twice"),
             ("scaling(len, name='n')", "scaling(name='n') inside a capture would be measured twice"),
             (f"compare({PAIR})", "compare(name='compare') inside a capture would be measured twice"),
-            ("compile(abs, 1)", "compile(name=None) inside a capture would be measured twice"),
-            ("steps(lambda: None)", "steps() inside a capture would count what the capture does"),
+            ("compile(abs, 1)", "compile(name='abs') inside a capture would be measured twice"),
+            ("steps(lambda: None)", "steps(name='step') inside a capture would be measured twice"),
         )
     ),
     *(
@@ -117,7 +117,7 @@ MISTAKES = [
             f"CaptureError: {says} inside 'train', which is being counted, would change its counts",
         )
         for call, says in (
-            ("steps(lambda: None)", "steps()"),
+            ("steps(lambda: None)", "steps(name='step')"),
             ("capture()", "a capture"),
             ("call(int, name='n')", "call(name='n')"),
         )

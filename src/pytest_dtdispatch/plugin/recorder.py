@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pytest
-
 from pytest_dtdispatch import api
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import Compared, Variants
@@ -43,101 +41,41 @@ T = TypeVar("T")
 NOT_TIMED = "latencies are not taken"
 
 
-class OpenRegions:
-    """What is open in a test, and so keeps other things from being measured.
+class OpenCapture(AbstractContextManager[TestResults]):
+    """A capture of a test, from where it is made until it is left.
+
+    Args:
+        mode: a dispatch mode, or a region that is counted.
+        results: of the test.
 
     Attributes:
-        captures: open captures, the outermost first.
-        unused: where captures were made that nobody entered yet.
-        idle: where captures were closed in which no op on DTensors ran.
-        step: says which step is counted or timed, and what would change; empty where none is.
+        where: file and line that made it.
+        misuse: what was not done with it; empty where all was.
+        is_open: whether it was entered, and not left yet.
+        is_idle: whether no op on DTensors ran in it.
     """
 
-    def __init__(self) -> None:
-        self.captures: list[OpenCapture] = []
-        self.unused: list[str] = []
-        self.idle: list[str] = []
-        self.step = ""
-
-    def refuse(self, what: str, in_capture: str = "") -> None:
-        """Refuse what cannot be measured here: beside a measuring thread, in a counted step, in a capture."""
-        __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.guard import refuse_elsewhere
-
-        refuse_elsewhere()
-        if self.captures and in_capture:
-            raise CaptureError(in_capture)
-        if self.step:
-            raise CaptureError(f"{what} inside {self.step}: take it out of the step")
-
-    @contextmanager
-    def running(self, step: str, is_timed: bool) -> Iterator[None]:
-        """Run a step, in which nothing else may be measured."""
-        done, figures = ("timed", "times") if is_timed else ("counted", "counts")
-        self.step = f"{step!r}, which is being {done}, would change its {figures}"
-        try:
-            yield
-        finally:
-            self.step = ""
-
-    def close(self) -> None:
-        """Close captures that were entered and never left, and refuse those that nobody entered."""
-        if left_open := [*self.captures]:
-            for capture in reversed(left_open):
-                capture.__exit__(None, None, None)
-            where, what = left_open[0].where, "entered and never left"
-        elif self.unused:
-            where, what = self.unused[0], "never entered, so nothing was measured"
-        else:
-            return
-        raise CaptureError(f"{where}: this capture was {what}; use it in a with")
-
-
-class OpenCapture(AbstractContextManager[TestResults]):
-    """A dispatch mode, or a counted region, that is open between enter and exit."""
-
-    def __init__(
-        self, mode: AbstractContextManager[Any], results: TestResults, regions: OpenRegions, kind: str = ""
-    ) -> None:
+    def __init__(self, mode: AbstractContextManager[Any], results: TestResults) -> None:
         caller = sys._getframe(3)  # who called what makes this
         self.where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        self.misuse = "never entered, so nothing was measured"
+        self.is_open = self.is_idle = False
         self._mode = mode
         self._results = results
         self._calls = results.seen_calls
-        self._regions = regions
-        self._kind = kind  # of what it counts, if it does
-        regions.unused.append(self.where)
 
     def __enter__(self) -> TestResults:
         __tracebackhide__ = True
-        if self.where in self._regions.unused:
-            self._regions.unused.remove(self.where)
+        self.misuse = ""
         self._mode.__enter__()
-        self._regions.captures.append(self)
+        self.is_open, self.misuse = True, "entered and never left"
         return self._results
 
     def __exit__(self, *raised: Any) -> None:
         __tracebackhide__ = True
-        self._regions.captures.remove(self)
-        if self._kind and raised[0] is not None:
-            self._results.uncounted.add((self._kind, f"capture at {self.where}"))
+        self.is_open, self.misuse = False, ""
         self._mode.__exit__(*raised)
-        if self._results.seen_calls == self._calls and not any(raised):
-            self._regions.idle.append(self.where)
-
-
-@contextmanager
-def failing_plainly(capture: AbstractContextManager[None]) -> Iterator[None]:
-    """Hold a capture open over a test; what it says of the test at its end is no traceback."""
-    is_over = False
-    try:
-        with capture:
-            yield
-            is_over = True
-    except (CaptureError, GateError) as error:
-        if not is_over:
-            raise
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
+        self.is_idle = self._results.seen_calls == self._calls and not any(raised)
 
 
 class Recorder(api.DtDispatch):
@@ -159,12 +97,18 @@ class Recorder(api.DtDispatch):
         self._plan = plan
         self._counts = settings.metric == "counts"
         self._takes_times = not self._counts and plan.sampler.unit.is_time
-        self._open = OpenRegions()
+        self._captures: list[OpenCapture] = []
+        self._step = ""  # which one is counted or timed, and what would change; empty where none is
 
     def close(self) -> list[str]:
-        """Close captures that were left open, and refuse those never entered; give where others saw no op."""
-        self._open.close()
-        return self._open.idle
+        """Close captures that were left open, and refuse misused ones; return where others saw no op."""
+        misused = [f"{one.where}: this capture was {one.misuse}" for one in self._captures if one.misuse]
+        for capture in reversed(self._captures):
+            if capture.is_open:
+                capture.__exit__(None, None, None)
+        if misused:
+            raise CaptureError(f"{misused[0]}; use it in a with")
+        return [capture.where for capture in self._captures if capture.is_idle]
 
     def record(self, *results: Finding) -> None:
         """See :meth:`DtDispatch.record`."""
@@ -182,36 +126,35 @@ class Recorder(api.DtDispatch):
 
     def _capture(self) -> AbstractContextManager[TestResults]:
         __tracebackhide__ = True
+        self._refuse_in_step("a capture")
+        mode: AbstractContextManager[Any]
         if self._counts:
-            nested = "a capture is open already: captures cannot be nested, close the outer one"
-            self._open.refuse("a capture", nested)
-            region = self._counted_region(
-                f"capture {len(self.results.of(Steps.kind)) + 1}", self._keep_counts
-            )
-            return OpenCapture(region, self.results, self._open, Steps.kind)
-        from pytest_dtdispatch.measuring.capture import SignatureCapture
+            if self._is_capturing:
+                raise CaptureError(
+                    "a capture is open already: captures cannot be nested, close the outer one"
+                )
+            mode = self._counted_region(f"capture {len(self._captures) + 1}", self._record_ops)
+        else:
+            from pytest_dtdispatch.measuring.capture import SignatureCapture
 
-        self._open.refuse("a capture")
-        return OpenCapture(
-            SignatureCapture(self.results, self._plan, self._settings.ops), self.results, self._open
-        )
+            mode = SignatureCapture(self.results, self._plan, self._settings.ops)
+        self._captures.append(capture := OpenCapture(mode, self.results))
+        return capture
 
     @contextmanager
     def whole_test(self) -> Iterator[None]:
         """Capture, count or time what the thread of a test runs, and notice what processes it starts."""
-        if self._counts:
-            with self._counting_processes(), self.capture():
-                yield
-        elif self._settings.budget:
+        if self._settings.budget:
             from pytest_dtdispatch.budget.measure import budgeted_region
 
-            with self._open.running("test", is_timed=True), budgeted_region("test", self.record):
+            with self._running("test", is_timed=True), budgeted_region("test", self.record):
                 yield
-        else:
-            from pytest_dtdispatch.measuring.capture import watching_processes
+            return
+        from pytest_dtdispatch.measuring.capture import watching_processes
 
-            with watching_processes(self._notice_process), self.capture():
-                yield
+        processes = self._counting_processes() if self._counts else watching_processes(self._notice_process)
+        with processes, self.capture():
+            yield
 
     def _notice_process(self, process: Any, start: Callable[[Any], Any]) -> Any:
         self.results.unseen += Unseen(processes=1)
@@ -228,7 +171,7 @@ class Recorder(api.DtDispatch):
         self.results.unseen += Unseen(processes=processes.started - len(counted))
         for number, counts in counted.items():
             if next(first for first, others in counted.items() if others == counts) == number:
-                self._keep_counts(Steps(f"process {number}", (), (counts,)))
+                self._record_ops(Steps(f"process {number}", (), (counts,)))
 
     # Calls and steps
 
@@ -239,10 +182,10 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.measuring.repeat import run_and_measure_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        name = self._row_name("call", fn, name)
+        name = self._begin("call", self._name_of(fn, name, "call"))
         if self._counts:
             arguments = call_arguments(args, setup)
-            with self._counted(Steps.kind, name), self._counted_region(name, self.record):
+            with self._counted_region(name, self.record):
                 return fn(*arguments)
         with self._measuring("call", name):
             result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
@@ -254,12 +197,10 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.steps.measure import run_and_count
 
         with self._counted(Steps.kind, calls.name):
-            in_capture = "steps() inside a capture would count what the capture does: close it first"
-            self._open.refuse("steps()", in_capture)
-            self._refuse_used(calls.name, kind=Steps.kind)
-            with self._open.running(calls.name, is_timed=False), self._recording(calls.name):
+            self._begin("steps", calls.name, kind=Steps.kind)
+            with self._running(calls.name, is_timed=False), self._recording(calls.name):
                 counted = run_and_count(calls)
-            self.record(counted)
+        self.record(counted)
         return counted
 
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
@@ -269,9 +210,8 @@ class Recorder(api.DtDispatch):
         if not self._takes_times:
             step_fn()
             return Budget(name, note=NOT_TIMED)
-        self._open.refuse("budget()", "budget() inside a capture would time what the capture does: close it")
-        self._refuse_used(name, kind=Budget.kind)
-        with self._open.running(name, is_timed=True):
+        self._begin("budget", name, kind=Budget.kind)
+        with self._running(name, is_timed=True):
             budget = run_and_measure_budget(step_fn, warmup, steps, name)
         self.record(budget)
         return budget
@@ -290,8 +230,9 @@ class Recorder(api.DtDispatch):
             if max_exponent is not None:
                 self._hold([unjudged(scaling.name, f"max_exponent={max_exponent:g}", NOT_TIMED)])
             return scaling
-        name = self._row_name("scaling", make, name)
-        with self._measuring("scaling", name, *(row_name(name, size) for size in sizes)):
+        name = self._name_of(make, name, "scaling")
+        self._begin("scaling", name, *(row_name(name, size) for size in sizes))
+        with self._measuring("scaling", name):
             caches = ShardingCaches()
             measured, places = run_and_measure_sizes(run_call, make, sizes, caches, self._plan)
         for size, passes in measured.items():
@@ -309,16 +250,15 @@ class Recorder(api.DtDispatch):
         rounds = 1 if self._counts else settings.compile_rounds
         calls = 1 if self._counts else max(1, plan.rounds * plan.repeat // rounds)
         compiles = CompilePlan(rounds, calls, plan.sampler, plan.one_thread)
-        name = self._row_name("compile", compilation.fn, name)
-        with self._counted(CompiledFunction.kind, name):
-            with self._measuring("compile", name):
-                compiled = run_and_measure_compile(compilation, name, ShardingCaches(), compiles)
-            if (function := compiled.function) and self._counts:  # a run that counts has no latencies
-                row = function.measurement
-                row = replace(row, figures=Figures(row.rounds, notes=row.notes))
-                function = replace(function, measurement=row)
-            if function:
-                self.record(function)
+        name = self._begin("compile", self._name_of(compilation.fn, name, "compile"))
+        with self._counted(CompiledFunction.kind, name), self._measuring("compile", name):
+            compiled = run_and_measure_compile(compilation, name, ShardingCaches(), compiles)
+        if (function := compiled.function) and self._counts:  # a run that counts has no latencies
+            row = function.measurement
+            row = replace(row, figures=Figures(row.rounds, notes=row.notes))
+            function = replace(function, measurement=row)
+        if function:
+            self.record(function)
         return compiled
 
     def _compare(self, requested: Variants) -> Compared:
@@ -327,57 +267,102 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.compare.measure import run_and_measure_variants
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        functions, what = requested.functions, f"compare(name={requested.name!r})"
-        self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
-        self._refuse_used(requested.name, *requested.row_names)
+        def count(label: str, fn: Callable[[], Any]) -> Any:
+            __tracebackhide__ = True
+            with self._counted_region(row_name(requested.name, label), self.record):
+                return fn()
+
+        self._begin("compare", requested.name, *requested.row_names)
         if not self._takes_times:  # a claim that cannot be judged fails
-            counting = {
-                label: self._counting(row_name(requested.name, label), fn) for label, fn in functions.items()
-            }
-            call_variants(replace(requested, functions=counting) if self._counts else requested)
-            return Compared(requested.name, tuple(functions), why_not=NOT_TIMED, is_gate=True)
-        with self._measuring("compare", requested.name, *requested.row_names):
+            call_variants(requested, count if self._counts else None)
+            return Compared(requested.name, tuple(requested.functions), why_not=NOT_TIMED, is_gate=True)
+        with self._measuring("compare", requested.name):
             compared = run_and_measure_variants(requested, ShardingCaches(), self._plan)
         self.record(*compared.variants)
         return compared
 
-    def _counting(self, name: str, fn: Callable[[], T]) -> Callable[[], T]:
-        """Count a variant as one step."""
+    # What is refused
 
-        def run() -> T:
-            __tracebackhide__ = True
-            with self._counted(Steps.kind, name), self._counted_region(name, self.record):
-                return fn()
+    @property
+    def _is_capturing(self) -> bool:
+        return any(capture.is_open for capture in self._captures)
 
-        return run
+    def _begin(self, method: str, name: str, *rows: str, kind: str = NamedCall.kind) -> str:
+        """Refuse what cannot be measured now, or under its name; return the name."""
+        __tracebackhide__ = True
+        what = f"{method}(name={name!r})"
+        self._refuse_in_step(what)
+        if self._is_capturing:
+            raise CaptureError(f"{what} inside a capture would be measured twice: close the capture")
+        self._refuse_used(name, *rows, kind=kind)
+        return name
+
+    def _refuse_in_step(self, what: str) -> None:
+        """Refuse what would be measured while another thread measures, or as part of a step."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.guard import refuse_elsewhere
+
+        refuse_elsewhere()
+        if self._step:
+            raise CaptureError(f"{what} inside {self._step}: take it out of the step")
+
+    def _refuse_used(self, *names: str, kind: str) -> None:
+        __tracebackhide__ = True
+        if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
+            raise CaptureError(
+                f"the name {names[0]!r} is taken by another call of this test: give another name="
+            )
+
+    @contextmanager
+    def _running(self, step: str, is_timed: bool) -> Iterator[None]:
+        """Run a step, in which nothing else may be measured."""
+        done, figures = ("timed", "times") if is_timed else ("counted", "counts")
+        self._step = f"{step!r}, which is being {done}, would change its {figures}"
+        try:
+            yield
+        finally:
+            self._step = ""
+
+    def _measuring(self, method: str, name: str) -> Measuring:
+        """Meet other ranks, where there are any, and keep other threads away."""
+        __tracebackhide__ = True
+        from pytest_dtdispatch.measuring.guard import Measuring
+
+        if self._plan.agreement is not None:
+            self._plan.agreement.sync(name)
+        return Measuring(f"the {method} {name!r} is measured")
 
     # What is kept
+
+    def _name_of(self, fn: Callable[..., Any], name: str | None, method: str) -> str:
+        """Name what is called as it is named itself; a lambda after its test."""
+        name = name or own_name(fn)
+        return name if not name.startswith("<") else self.results.test.rpartition("::")[2] or method
 
     @contextmanager
     def _counted_region(self, name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
         """Count a region as one step, without a warm-up."""
         __tracebackhide__ = True
-        from pytest_dtdispatch.steps.measure import counted_region
+        from pytest_dtdispatch.steps.counter import StepCounter
 
-        with self._recording(name), counted_region(name, keep):
+        with self._counted(Steps.kind, name), self._recording(name), StepCounter() as counter:
             yield
+            counts = counter.lap()
+        keep(Steps(name, (), (counts,)))
 
-    def _keep_counts(self, steps: Steps) -> None:
+    def _record_ops(self, steps: Steps) -> None:
+        """Record a region that ran ops on DTensors: most tests of a run have none."""
         __tracebackhide__ = True
         [counts] = steps.steps
-        of_dtensors = counts.calls, counts.collectives, counts.redistributions, counts.wraps, counts.unwraps
-        if any(of_dtensors):  # most tests of a run have none
+        if counts.calls or counts.events:
             self.record(steps)
 
     @contextmanager
     def _counted(self, kind: str, name: str) -> Iterator[None]:
         """Remember what raises before it leaves counts, until one of its name leaves some."""
-        try:
-            yield
-        except BaseException as error:
-            if error not in self.results.untold:
-                self.results.uncounted.add((kind, name))
-            raise
+        __tracebackhide__ = True
+        self.results.uncounted.add((kind, name))
+        yield
         self.results.uncounted.discard((kind, name))
 
     def _hold(self, verdicts: Sequence[RowVerdict]) -> None:
@@ -401,34 +386,6 @@ class Recorder(api.DtDispatch):
 
         with recording_trace(f"{self.results.test}: {name}", self.results.traces.append):
             yield
-
-    def _row_name(self, method: str, fn: Callable[..., Any], name: str | None) -> str:
-        """Name what a method measures, where it may be measured now; a lambda after its test."""
-        __tracebackhide__ = True
-        what = f"{method}(name={name!r})"
-        self._open.refuse(what, f"{what} inside a capture would be measured twice: close the capture")
-        name = name or own_name(fn)
-        if name.startswith("<"):
-            name = self.results.test.rpartition("::")[2] or method
-        self._refuse_used(name)
-        return name
-
-    def _refuse_used(self, *names: str, kind: str = NamedCall.kind) -> None:
-        __tracebackhide__ = True
-        if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
-            raise CaptureError(
-                f"the name {names[0]!r} is taken by another call of this test: give another name="
-            )
-
-    def _measuring(self, method: str, name: str, *names: str) -> Measuring:
-        """Take names for rows, meet other ranks, where there are any, and keep other threads away."""
-        __tracebackhide__ = True
-        from pytest_dtdispatch.measuring.guard import Measuring
-
-        self._refuse_used(name, *names)
-        if self._plan.agreement is not None:
-            self._plan.agreement.sync(name)
-        return Measuring(f"the {method} {name!r} is measured")
 
 
 def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None) -> Plan:

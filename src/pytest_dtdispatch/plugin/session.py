@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -21,11 +21,10 @@ from pytest_dtdispatch.core.results import Count, Unseen
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
 from pytest_dtdispatch.core.verdicts import Verdict, over
-from pytest_dtdispatch.errors import CaptureError, DtDispatchError
+from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, start_sampler
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.gates import KINDS, MEASURED, Gates
-from pytest_dtdispatch.plugin.recorder import failing_plainly
 from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line, paragraph
@@ -152,8 +151,13 @@ class Session(PluginObject):
         if self.why_not or _is_fixture_used(item) or not takes_all:
             result = yield
         else:
-            with self.measuring(item) as recorder, failing_plainly(recorder.whole_test()):
+            with self.measuring(item) as recorder, ExitStack() as region:
+                region.enter_context(recorder.whole_test())
                 result = yield
+                try:
+                    region.close()
+                except (CaptureError, GateError) as error:  # said of the test, and raised by no line of it
+                    raise pytest.fail.Exception(str(error), pytrace=False) from None
         is_compared = self._config.getoption("benchmark_compare", None)
         if self.why_not and is_compared and "threshold" in resolve.marker_values(item):
             raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)

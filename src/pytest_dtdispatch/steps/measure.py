@@ -70,16 +70,6 @@ def _text(value: Any) -> str:
     return ADDRESS.sub("", shown(value))
 
 
-@contextmanager
-def counted_region(name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
-    """Count a region as one step; the step is kept where the region ended without an exception."""
-    __tracebackhide__ = True
-    with StepCounter() as counter:
-        yield
-        counts = counter.lap()
-    keep(Steps(name, (), (counts,)))
-
-
 def _step_title(number: int, name: str, is_warm: bool) -> str:
     return f"{number}{'' if name == 'step' else f' of {name}'}{' (warm-up)' * is_warm}"
 
