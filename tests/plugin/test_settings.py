@@ -316,10 +316,6 @@ INVALID_MARKERS = [
     ("rounds=numpy.float32(2.7)", "marker dtdispatch: rounds="),
     ("backend=numpy.array([[1, 2], [3, 4]])", "marker dtdispatch: backend="),
     ("threshold='20'", "marker dtdispatch: threshold='20' is not [STATE=]FIELD:PERCENT, such as"),
-    (
-        'mesh=(2, 4), dim_names=("dp",)',
-        "marker dtdispatch: dim_names has 1 names for a mesh of 2 dimensions",
-    ),
 ]
 
 

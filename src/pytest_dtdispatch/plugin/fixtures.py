@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtdispatch.core.environment import read_world, require_torch
-from pytest_dtdispatch.errors import DevicesError, DtDispatchError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.ranks import rank_of, test_number
 
@@ -46,7 +44,7 @@ def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
     settings, groups = resolve.test_settings(request.node), _groups(request)
     from pytest_dtdispatch.meshes.spec import choose_mesh
 
-    with _plain_errors():
+    with resolve.plain_errors():
         spec = choose_mesh(settings.mesh, settings.device, settings.backend)
         group: ProcessGroup = groups.group(spec, settings.backend != "auto")
         if settings.rpc:
@@ -70,7 +68,7 @@ def factory(request: pytest.FixtureRequest) -> MeshFactory:
         backend = backend or settings.backend
         if dim_names is None and shape is None:
             dim_names = settings.dim_names
-        with _plain_errors():
+        with resolve.plain_errors():
             names = None if dim_names is None else resolve.checked("dim_names", dim_names)
             spec = choose_mesh(
                 resolve.checked("mesh", settings.mesh if shape is None else shape),
@@ -87,7 +85,7 @@ def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
     """Own the process group of a test, until the first fixture that asked for it ends."""
     stash: pytest.Stash = request.node.stash
     if _GROUPS not in stash:
-        with _plain_errors():
+        with resolve.plain_errors():
             require_torch()
             from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 
@@ -110,14 +108,3 @@ def _exchange(config: pytest.Config) -> Exchange:
         if world.is_many:  # else no test meets what another one left there
             config.stash[_EXCHANGE] = exchange
     return exchange
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Skip where devices are missing, and fail where what was asked for makes no sense."""
-    try:
-        yield
-    except DevicesError as error:
-        raise pytest.skip.Exception(str(error)) from None
-    except DtDispatchError as error:
-        raise pytest.fail.Exception(str(error), pytrace=False) from None

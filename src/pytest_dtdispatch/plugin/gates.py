@@ -49,8 +49,7 @@ ENDS = (
     *(pytest.exit.Exception, KeyboardInterrupt),
 )
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
-NO_BENCHMARK = "it compares with a run that pytest-benchmark saved, and that plugin is off"
-NO_COMPARE = "--benchmark-compare must name the saved run to compare with"
+NO_COMPARE = "--benchmark-compare of pytest-benchmark must name the saved run to compare with"
 
 
 def register(kind: Kind) -> None:
@@ -72,25 +71,24 @@ class Gates(PluginObject):
         config: of pytest.
         settings: of the run.
         results: of each test, by its name in rows.
-        thresholds: that markers of tests have, likewise.
         why_not: why nothing is measured although it was asked for; empty where it is.
 
     Attributes:
         compares: whether the run is held against a saved one where a threshold is given.
+        thresholds: that markers of measured tests have, by the name of the test in rows.
     """
 
     _config: pytest.Config
     _settings: Settings
-    _results: Mapping[str, TestResults]
-    _thresholds: Mapping[str, tuple[Threshold, ...]]
+    _results: dict[str, TestResults]
     _why_not: str
     compares: bool = False
+    thresholds: dict[str, tuple[Threshold, ...]] = field(default_factory=dict)
     _left_out: set[str] = field(default_factory=set)
-    _unjudged: dict[str, list[RowVerdict]] = field(default_factory=dict)
     _xfailed: set[str] = field(default_factory=set)
     _expected: list[ExpectedFile] = field(default_factory=list)
     _base: ReportedRun | None = None
-    _why_no_base: str = ""
+    _why_no_base: str = "--benchmark-compare finds no saved run"
 
     def read(self) -> None:
         """Read what the run is held against, before anything is measured.
@@ -100,10 +98,9 @@ class Gates(PluginObject):
             DtDispatchError: likewise.
         """
         named = self._config.getoption("benchmark_compare", None)
-        if flags := resolve.requested_flags(self._config, ("threshold", "any_machine")):
-            has_benchmark = self._config.pluginmanager.hasplugin("benchmark")
-            if why := NO_BENCHMARK if not has_benchmark else "" if named else NO_COMPARE:
-                raise pytest.UsageError(f"{flags[0]}: {why}")
+        flags = resolve.requested_flags(self._config, ("threshold", "any_machine"))
+        if flags and not named:
+            raise pytest.UsageError(f"{flags[0]}: {NO_COMPARE}")
         self._expected = [read_expected(path, metric_names()) for path in self._settings.expected]
         if not named:
             return
@@ -111,10 +108,8 @@ class Gates(PluginObject):
 
         self.compares = True
         try:
-            path = saved_run(self._config)
-            self._base = read_run(path) if path else None
-            flag = "--benchmark-compare" if named is True else f"--benchmark-compare={named}"
-            self._why_no_base = f"{flag} finds no saved run"
+            if path := saved_run(self._config):
+                self._base = read_run(path)
         except ValueError as error:
             self._why_no_base = str(error)
             if self._settings.threshold:
@@ -161,44 +156,45 @@ class Gates(PluginObject):
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fail a test that passed, and left a limit nothing to judge."""
-        unjudged_in_test = self._unjudged[row_nodeid(item)] = []
         result = yield
-        unjudged_in_test += self._nothing_judged(item)
-        if why := complaint(unjudged_in_test):
-            raise pytest.fail.Exception(why, pytrace=False)
+        test = row_nodeid(item)
+        if nothing_judged := [*self._nothing_judged(item, self._results.get(test, TestResults(test)))]:
+            verdicts = self._results.setdefault(test, TestResults(test)).verdicts
+            verdicts += [each for each in nothing_judged if each not in verdicts]  # a test may run again
+            raise pytest.fail.Exception(complaint(nothing_judged), pytrace=False)
         return result
 
-    def _nothing_judged(self, item: pytest.Item) -> Iterator[RowVerdict]:
+    def _nothing_judged(self, item: pytest.Item, results: TestResults) -> Iterator[RowVerdict]:
         """Name the limits of a test that judged nothing in it."""
-        test, limits = row_nodeid(item), resolve.test_settings(item).limits
-        results = self._results.get(test, TestResults(test))
-        of_marker = resolve.marker_values(item).get("max", {})
+        limits, of_marker = resolve.test_settings(item).limits, resolve.marker_values(item)
         for kind in KINDS.values():
             raised = sorted(name for of, name in results.uncounted if of == kind.name)
             if criterion := _texts(limits, kind.limits):
                 for name in raised:
-                    yield unjudged(
-                        number_name(test, name), criterion, "it raised before it left counts", Verdict.MISSING
-                    )
-            if marked := _texts(of_marker, kind.limits):
-                if self._why_not:
-                    yield unjudged(test, marked, self._why_not)
-                elif not raised and not results.of(kind.name):
-                    yield unjudged(test, marked, kind.nothing, Verdict.MISSING)
+                    row, why = number_name(results.test, name), "it raised before it left counts"
+                    yield unjudged(row, criterion, why, Verdict.MISSING)
+            marked = _texts(of_marker.get("max", {}), kind.limits)
+            if marked and not raised and not results.of(kind.name):
+                yield self._judged_nothing(results.test, marked, kind)
+        if self._why_not and self._config.getoption("benchmark_compare", None):
+            for threshold in of_marker.get("threshold", ()):
+                yield unjudged(results.test, str(threshold), self._why_not)
+
+    def _judged_nothing(self, row: str, criterion: str, kind: Kind) -> RowVerdict:
+        verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
+        return unjudged(row, criterion, self._why_not or kind.nothing, verdict)
 
     def _judge_limits(self) -> Iterator[Judgement]:
         """Gather what limits found in tests, and those of the run that judged nothing in all of it."""
         verdicts: list[RowVerdict] = []
         for kind in KINDS.values():
-            if kind.limits and not any(results.of(kind.name) for results in self._results.values()):
-                verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
-                for name in kind.limits:
-                    if name in self._settings.limits:
-                        limit = f"--dtdispatch-max {name}={self._settings.limits[name]}"
-                        verdicts.append(unjudged(limit, limit, self._why_not or kind.nothing, verdict))
+            if not any(results.of(kind.name) for results in self._results.values()):
+                own = {name: most for name, most in self._settings.limits.items() if name in kind.limits}
+                limits = [f"--dtdispatch-max {name}={most}" for name, most in own.items()]
+                verdicts += [self._judged_nothing(limit, limit, kind) for limit in limits]
         failed = over(verdicts)
-        for test in dict.fromkeys((*self._results, *self._unjudged)):
-            of_test = [*self._results.get(test, TestResults(test)).verdicts, *self._unjudged.get(test, ())]
+        for test, results in self._results.items():
+            of_test = results.verdicts
             if test in self._xfailed:
                 why = "its test is marked to fail (xfail)"
                 of_test = [replace(each, details=(*each.details, why)) for each in of_test]
@@ -220,7 +216,7 @@ class Gates(PluginObject):
             for test, rows in base.measured.items()
             for row in state_rows(test, rows, base.thresholds.get(test, ()))
         ]
-        if self._settings.threshold or any(self._thresholds.values()) or any(map(self._thresholds_of, saved)):
+        if self._settings.threshold or any(self.thresholds.values()) or any(map(self._thresholds_of, saved)):
             found = self._results.items()
             rows = [row for test, results in found for row in state_rows(test, results.measurements())]
             judgement = self._why_not_judged(rows) or judge_run(saved, rows, self._thresholds_of)
@@ -249,7 +245,7 @@ class Gates(PluginObject):
     def _thresholds_of(self, row: StateRow) -> tuple[Threshold, ...]:
         if row.name.startswith(tuple(self._left_out)) or not row.name.startswith(self._named):
             return ()
-        of_markers = (found for test, found in self._thresholds.items() if row.name.startswith(f"{test}::"))
+        of_markers = (found for test, found in self.thresholds.items() if row.name.startswith(f"{test}::"))
         limits = next(of_markers, self._settings.threshold or ())
         return thresholds_of(str(row.state), limits) or thresholds_of(str(row.state), row.thresholds)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.environment import read_world, why_no_world
 from pytest_dtdispatch.core.parsing import Export, read_choice
 from pytest_dtdispatch.core.text import shown
-from pytest_dtdispatch.errors import MeshError
+from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
 from pytest_dtdispatch.plugin.settings import (
     FEW,
     FILES,
@@ -58,12 +59,7 @@ def test_settings(item: pytest.Item) -> Settings:
     if "max" in of_marker:
         of_marker["max"] = {**settings.limits, **of_marker["max"], **flagged.get("max", {})}
     resolved = replace(settings, **of_marker)
-    if resolved.dim_names is not None and len(resolved.dim_names) != len(resolved.mesh):
-        if item.config.getoption("dtdispatch_mesh") is None:
-            raise pytest.UsageError(
-                f"{_where(item)}: marker dtdispatch: dim_names has {len(resolved.dim_names)} names "
-                f"for a mesh of {len(resolved.mesh)} dimensions"
-            )
+    if "mesh" in flagged and len(resolved.dim_names or ()) != len(resolved.mesh):
         return replace(resolved, dim_names=None)
     return resolved
 
@@ -97,6 +93,17 @@ def checked(keyword: str, value: Any) -> Any:
         return _value(SETTINGS[keyword], value)
     except ValueError as error:
         raise MeshError(f"{keyword}={shown(value)} is not {error}") from None
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Skip where devices are missing, and fail in one line where what was asked for makes no sense."""
+    try:
+        yield
+    except DevicesError as error:
+        raise pytest.skip.Exception(str(error)) from None
+    except DtDispatchError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 def requested_flags(config: pytest.Config, names: Collection[str]) -> list[str]:

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest import terminal
 
-from pytest_dtdispatch.core.environment import NO_TORCH, has_torch, load_text, read_world, require_torch
-from pytest_dtdispatch.core.results import Count, Unseen
+from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
+from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
 from pytest_dtdispatch.core.verdicts import Verdict, over
-from pytest_dtdispatch.errors import CaptureError, DtDispatchError, GateError
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, start_sampler
+from pytest_dtdispatch.errors import CaptureError, DtDispatchError
+from pytest_dtdispatch.measuring.sampler import start_sampler
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.gates import KINDS, MEASURED, Gates
+from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line, paragraph
@@ -36,10 +37,8 @@ from pytest_dtdispatch.report.terminal import document_lines, legend_text, page_
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.core.verdicts import Threshold
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.outputs import Outputs
-    from pytest_dtdispatch.plugin.ranks import Rank
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
 
@@ -65,13 +64,13 @@ class Session(PluginObject):
         self.why_not = resolve.why_not_measured(config)
         self._config = config
         self._settings = settings
-        self._ops: dict[str, tuple[str, ...]] = {}  # globs of each test
+        self._ran: dict[str, set[str]] = {}  # ops that ran where a glob was given, by the glob
         self._unmeasured: dict[str, str] = {}  # why tests that use the fixture have no result
         self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._thresholds: dict[str, tuple[Threshold, ...]] = {}
         self.results: dict[str, TestResults] = {}
-        self.gates = Gates(config, settings, self.results, self._thresholds, self.why_not)
+        self.gates = Gates(config, settings, self.results, self.why_not)
         self.outputs: Outputs | None = None
+        self._ranks = rank_of(config)
         self._meter = [config.stash[METER]] if METER in config.stash else []
 
     def pytest_report_header(self) -> list[str]:
@@ -104,10 +103,9 @@ class Session(PluginObject):
         """Measure in one test, and publish its rows when it is over, however it ended."""
         settings, test = resolve.test_settings(item), resolve.row_nodeid(item)
         if of_marker := resolve.marker_values(item).get("threshold"):
-            self._thresholds[test] = of_marker
-        self._ops[test] = settings.ops
+            self.gates.thresholds[test] = of_marker
         self._unmeasured.pop(test, None)  # of an attempt before this one
-        try:
+        with resolve.plain_errors():
             require_torch()
             from pytest_dtdispatch.plugin.recorder import Recorder, make_plan
             from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -115,8 +113,6 @@ class Session(PluginObject):
             agreement = self._ranks.agreement(item.config) if self._ranks else None
             recorder = Recorder(settings, make_plan(settings, self._sampler, agreement), test)
             ShardingCaches().clear_all()
-        except DtDispatchError as error:
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
         self.results[test] = recorder.results
         try:
             with shown_progress(self._config):
@@ -139,6 +135,8 @@ class Session(PluginObject):
         if not complaint and (key := results.key_of_two()):
             complaint = f"two rows of this test are called {key!r}: give the call another name="
         self.results[results.test] = results
+        for glob in resolve.test_settings(item).ops:
+            self._ran.setdefault(glob, set()).update(results.ops())
         if bridge := self._config.pluginmanager.get_plugin("dtdispatch-bridge"):
             bridge.enter(item, results)
         if complaint:
@@ -154,13 +152,8 @@ class Session(PluginObject):
             with self.measuring(item) as recorder, ExitStack() as region:
                 region.enter_context(recorder.whole_test())
                 result = yield
-                try:
+                with resolve.plain_errors():  # no line of the test raises them
                     region.close()
-                except (CaptureError, GateError) as error:  # said of the test, and raised by no line of it
-                    raise pytest.fail.Exception(str(error), pytrace=False) from None
-        is_compared = self._config.getoption("benchmark_compare", None)
-        if self.why_not and is_compared and "threshold" in resolve.marker_values(item):
-            raise pytest.fail.Exception(f"gate threshold is disabled: {self.why_not}", pytrace=False)
         results = self.results.get(test := resolve.row_nodeid(item))
         if results is not None and not results and not results.ops() and _is_fixture_used(item):
             self._unmeasured[test] = "it measured nothing with its dtdispatch fixture"
@@ -204,7 +197,8 @@ class Session(PluginObject):
         rows = [row for results in found.values() for row in results.measurements()]
         ranks = [self._ranks.document()] if self._ranks else []
         notices = (caveats(found.values()), *ranks, noise(rows))
-        view = View(verbose=True)
+        documents = self._tables(View(verbose=True))
+        documents.pop(MEASURED.name, None)
         # Where nothing was measured, it may be because there is no such place.
         has_found = any(found.values())
         return ReportedRun(
@@ -212,20 +206,13 @@ class Session(PluginObject):
             environment=settings.environment_texts() if has_found else {},
             build=asdict(settings.environment()) if has_found else {},
             measured={test: results.measurements() for test, results in found.items() if results},
-            thresholds=self._thresholds,
-            documents={
-                kind: document for kind, document in self._tables(view).items() if kind != MEASURED.name
-            },
+            thresholds=self.gates.thresholds,
+            documents=documents,
             numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
             gates=self.gates.reported,
             traces=tuple(trace for results in found.values() for trace in results.traces),
             notices=Document(tuple(block for notice in notices for block in notice.blocks)),
         )
-
-    @property
-    def _ranks(self) -> Rank | None:
-        ranks: Rank | None = self._config.pluginmanager.get_plugin("dtdispatch-rank")
-        return ranks
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
@@ -236,7 +223,7 @@ class Session(PluginObject):
             if not hasattr(self._config, "workerinput") and read_world(os.environ).is_first:
                 terminalreporter.ensure_newline()
                 terminalreporter.section("dtdispatch")
-                view = self._view()
+                view = replace(self.reported.view, verbose=self._config.get_verbosity() > 0)
                 width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
                 nothing = "" if any(self.results.values()) else self._why_nothing(terminalreporter)
                 for document in self._documents(view, width, nothing):
@@ -251,17 +238,12 @@ class Session(PluginObject):
                         terminalreporter._add_stats(word, rows)
 
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
-        """Lay out what was found, with ``-qq`` only how much it is, and what ranks and gates say."""
+        """Lay out what was found, unless by ``-qq``, and what ranks and gates say."""
         verbosity = self._config.get_verbosity()
         unmatched = [*self._unmatched_globs()]
         if nothing:
             yield notice(f"nothing was measured: {self.why_not or '; '.join(unmatched) or nothing}")
-        elif verbosity < -1:
-            numbers = {name: sum(len(each.of(name)) for each in self.results.values()) for name in KINDS}
-            yield Document(
-                tuple(one_line(f"{name}: {number:,}") for name, number in numbers.items() if number)
-            )
-        else:
+        elif verbosity >= -1:
             shown = self._tables(view)
             yield from shown.values()
             if verbosity >= 0:
@@ -269,16 +251,13 @@ class Session(PluginObject):
             yield notice(*unmatched)
         unmeasured = [f"not measured: {test}: {why}" for test, why in self._unmeasured.items()]
         yield notice(*first_of(unmeasured, MOST_NAMES))
-        yield caveats(self.results.values())
-        if self._ranks is not None:
-            yield self._ranks.document()
-        has_thresholds = self._settings.threshold or any(self._thresholds.values())
+        yield self.reported.notices
+        has_thresholds = self._settings.threshold or any(self.gates.thresholds.values())
         if has_thresholds and not self.gates.compares:
             yield notice(f"gate: {NO_SAVED_RUN}")
         yield from map(judgement_document, self.gates.reported)
         if self.outputs is not None:
             yield self.outputs.document()
-        yield noise([row for results in self.results.values() for row in results.measurements()])
 
     def _tables(self, view: View) -> dict[str, Document]:
         """Lay out every kind of result that was found, by the name of the kind."""
@@ -299,36 +278,20 @@ class Session(PluginObject):
         lines = (one_line(summary, indent=1) for summary in summaries)
         return Document((*lines, *(paragraph(text, indent=1) for text in legends)))
 
-    def _view(self) -> View:
-        sampler = SAMPLERS.get(self._settings.metric)
-        counted = "" if sampler is None or sampler.unit.is_time else sampler.unit.name
-        return View(self._config.get_verbosity() > 0, counted, self._ranks is not None)
-
     def _why_nothing(self, reporter: Any) -> str:
         """Return why no test was measured."""
-        if self._config.option.collectonly:
-            return "tests were only listed"
-        if not has_torch():
-            return NO_TORCH
         if "passed" not in reporter.stats:
             return "no test passed"
         if self._settings.measure_all:
-            is_unseen = any(results.unseen != Unseen() for results in self.results.values())
-            return f"no test that passed ran an op on DTensors{' where a capture sees it' * is_unseen}"
+            return "no capture saw an op on DTensors in a test that passed"
         called = "made a call on DTensors through the dtdispatch fixture"
         return f"no test that passed {called}; --dtdispatch-all measures every test"
 
     def _unmatched_globs(self) -> Iterator[str]:
-        """Name each glob of a test's ops that matches none, and the ops that ran where it was given."""
-        for glob in dict.fromkeys(glob for globs in self._ops.values() for glob in globs):
-            tests = [
-                self.results[test]
-                for test, globs in self._ops.items()
-                if glob in globs and test in self.results
-            ]
-            ran = sorted({op for results in tests for op in results.ops()})
+        """Name each glob that matches no op, and the ops that ran where it was given."""
+        for glob, ran in self._ran.items():
             if ran and not any(fnmatchcase(op, glob) for op in ran):
-                names = ", ".join(first_of(ran, MOST_NAMES))
+                names = ", ".join(first_of(sorted(ran), MOST_NAMES))
                 yield f"no op matches {glob!r} (--dtdispatch-ops, or ops of the marker); these ran: {names}"
 
 
