@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import NOT_MEASURED, Compared, Equal, Variants, check_variants
@@ -12,7 +12,7 @@ from pytest_dtdispatch.compiled.model import Compilation, Compiled
 from pytest_dtdispatch.core.parsing import read_argument, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.core.text import step_name
-from pytest_dtdispatch.errors import CaptureError, ScalingError
+from pytest_dtdispatch.errors import ScalingError
 from pytest_dtdispatch.scaling import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import StepCalls, Steps, read_calls
 
@@ -40,28 +40,18 @@ class DtDispatch:
 
     enabled = False
 
-    def capture(self, *unexpected: NoReturn) -> AbstractContextManager[TestResults]:
+    def capture(self) -> AbstractContextManager[TestResults]:
         """Measure every DTensor op and conversion of a ``with`` block, each signature at its first call.
 
         The program does not notice: each op's result and effects are those of one call. Figures start below
         autograd, where torch asks dispatch modes.
 
-        Args:
-            *unexpected: nothing: what is measured is the block.
-
         Returns:
             A context manager that gives the results in which :meth:`TestResults.measurements` are kept.
 
         Raises:
-            CaptureError: something is given; on entry, when a capture is open already.
+            CaptureError: on entry, when a capture is open already.
         """
-        __tracebackhide__ = True
-        if unexpected:
-            raise CaptureError("capture() takes no arguments: use it in a with; call(fn) measures a callable")
-        return self._capture()
-
-    def _capture(self) -> AbstractContextManager[TestResults]:
-        """Capture a block."""
         return nullcontext(TestResults())
 
     def call(

@@ -72,7 +72,7 @@ MISTAKES_IN_MESHES = [
     ),
 ]
 MISTAKES_UNMEASURED_TOO = [
-    ("dtdispatch.capture(len)", "capture() takes no arguments: use it in a with; call(fn) measures a"),
+    ("dtdispatch.capture(len)", "capture() takes 1 positional argument but 2 were given"),
     ("dtdispatch.call(len, 'a', setup=5)", "setup=5 is not callable: give a function without arguments"),
     ("dtdispatch.compile(abs, 1, others=[2])", "compile(): others=[2] is not a list of tuples of"),
     ("dtdispatch.compile(abs, 1, dynamic='yes')", "compile(): dynamic='yes' is not True, False or None"),

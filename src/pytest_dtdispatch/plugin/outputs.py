@@ -55,8 +55,8 @@ class Outputs(PluginObject):
         self._annotates = settings.annotations
         self._report = report
         self._targets = [target for export in settings.export if (target := _checked_target(export))]
-        self._lacks_job = len(self._targets) < len(settings.export)
-        self._notes: list[Span] = []
+        lacks_job = len(self._targets) < len(settings.export)
+        self._notes = [Span(NO_JOB, Tone.NOTICE)] if lacks_job else []
         self._ended: set[str] = set()
         self._places: dict[str, tuple[str, int]] = {}
 
@@ -98,8 +98,6 @@ class Outputs(PluginObject):
             except DtDispatchError as error:
                 self.failures.append(FILE_LOST)
                 self._notes.append(Span(f"failed: {error}", Tone.BAD))
-        if self._lacks_job:
-            self._notes.append(Span(NO_JOB, Tone.NOTICE))
 
     def _code_lines(self, items: Sequence[pytest.Item]) -> dict[str, tuple[str, int]]:
         """Find where tests begin, by paths that GitHub knows."""

@@ -56,7 +56,7 @@ class OpenCapture(AbstractContextManager[TestResults]):
     """
 
     def __init__(self, mode: AbstractContextManager[Any], results: TestResults) -> None:
-        caller = sys._getframe(3)  # who called what makes this
+        caller = sys._getframe(2)  # who called what makes this
         self.where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         self.misuse = "never entered, so nothing was measured"
         self.is_open = self.is_idle = False
@@ -124,7 +124,8 @@ class Recorder(api.DtDispatch):
 
     # Captures
 
-    def _capture(self) -> AbstractContextManager[TestResults]:
+    def capture(self) -> AbstractContextManager[TestResults]:
+        """See :meth:`DtDispatch.capture`."""
         __tracebackhide__ = True
         self._refuse_in_step("a capture")
         mode: AbstractContextManager[Any]
