@@ -19,6 +19,7 @@ from pytest_dtdispatch.steps.model import StepCalls, Steps, read_calls
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.guard import Setup
 
+__tracebackhide__ = True  # a test that fails here shows its own line
 T = TypeVar("T")
 SIZES = (8, 16, 32, 64)
 
@@ -85,7 +86,6 @@ class DtDispatch:
             >>> DtDispatch().call(pow, 2, 5, name="power")
             32
         """
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import check_callable
 
         check_callable("call", fn, name)
@@ -93,7 +93,6 @@ class DtDispatch:
 
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
         """Call what can be called."""
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import call_arguments
 
         return fn(*call_arguments(args, setup))
@@ -134,12 +133,10 @@ class DtDispatch:
             >>> DtDispatch().steps(lambda: None).misses_per_step == 0
             True
         """
-        __tracebackhide__ = True
         return self._steps(read_calls(step_fn, warmup, steps, inputs, name))
 
     def _steps(self, calls: StepCalls) -> Steps:
         """Run a step that has a name."""
-        __tracebackhide__ = True
         return calls.run_once()
 
     def budget(
@@ -176,7 +173,6 @@ class DtDispatch:
             >>> budget.measured_ns, budget.parts
             (0.0, {})
         """
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import check_steps
 
         check_steps(step_fn, warmup, steps, name, method="budget")
@@ -184,7 +180,6 @@ class DtDispatch:
 
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
         """Take a budget of a step that has a name."""
-        __tracebackhide__ = True
         step_fn()
         return Budget(name)
 
@@ -224,13 +219,11 @@ class DtDispatch:
             >>> compared = dtdispatch.compare(variants)             # doctest: +SKIP
             >>> assert compared["shift"].faster_than("power")       # doctest: +SKIP
         """
-        __tracebackhide__ = True
         check_variants(variants, equal, name)
         return self._compare(Variants(name, dict(variants), equal))
 
     def _compare(self, requested: Variants) -> Compared:
         """Call each variant once, and compare what they return."""
-        __tracebackhide__ = True
         from pytest_dtdispatch.compare.equality import call_variants
 
         call_variants(requested)
@@ -272,7 +265,6 @@ class DtDispatch:
             >>> made, scaling.sizes, scaling.miss.exponent
             ([4, 2], (), 0.0)
         """
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import check_callable
 
         check_callable("scaling", make, name)
@@ -285,7 +277,6 @@ class DtDispatch:
         self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
         """Take a scaling whose sizes rise."""
-        __tracebackhide__ = True
         return run_sizes(make, sizes, name)
 
     def record(self, *results: Finding) -> None:
@@ -353,7 +344,6 @@ class DtDispatch:
             >>> DtDispatch().compile(pow, 2, 5, name="power").result
             32
         """
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import check_callable
 
         check_callable("compile", fn, name)
@@ -362,7 +352,6 @@ class DtDispatch:
 
     def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
         """Call and compile a function."""
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import call_arguments
 
         results = compilation.call_all(*call_arguments(compilation.args, compilation.setup))

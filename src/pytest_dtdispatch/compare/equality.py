@@ -25,6 +25,8 @@ from pytest_dtdispatch.torchapi.tensors import (
     unflatten,
 )
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 FAKE_HINT = (
     "; the collectives of a fake process group move no data, so compare what needs them on "
     "--dtdispatch-backend local or gloo, or give equal="
@@ -60,7 +62,6 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
         variants: that are compared.
         call: calls one, for those who keep more than its result.
     """
-    __tracebackhide__ = True
     cuda = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_initialized() else []
     random, first = RandomState(cuda), None
     for label, fn in variants.functions.items():
@@ -79,7 +80,6 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
 
 
 def _check_equal(variants: Variants, first: Snapshot, other: Snapshot) -> None:
-    __tracebackhide__ = True
     with without_outer_modes():
         why_not = _judged(variants.equal, first, other) if variants.equal else difference(first, other)
     if why_not:
@@ -91,7 +91,6 @@ def _check_equal(variants: Variants, first: Snapshot, other: Snapshot) -> None:
 
 def _judged(equal: Callable[[Any, Any], object], first: Snapshot, other: Snapshot) -> str:
     """Ask the function of the user; empty where it says that both are equal."""
-    __tracebackhide__ = True
     try:
         verdict: Any = equal(*_plain(first, other))
     except AssertionError as error:

@@ -13,6 +13,8 @@ from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import CompareError, GateError
 from pytest_dtdispatch.stats.intervals import paired_ratio
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 # Two variants are told apart where the whole interval of their ratio is farther from 1 than this. Of equal
 # functions it never was: see benchmarks/compare.py.
 FLOOR = 0.03
@@ -170,7 +172,6 @@ class Compared:
     is_gate: bool = False
 
     def __getitem__(self, label: str) -> VariantResult:
-        __tracebackhide__ = True
         if label not in self.labels:
             valid = ", ".join(map(escape_controls, self.labels))
             raise CompareError(f"compare {self.name!r} has no variant {shown(label)}; valid: {valid}")
@@ -219,7 +220,6 @@ class VariantResult:
         Raises:
             CompareError: there is no such variant, or it is this one.
         """
-        __tracebackhide__ = True
         one, against = self.measured, self.compared[other].measured
         if other == self.label:
             raise CompareError(f"{self.label!r} is held against itself: name another variant")
@@ -240,7 +240,6 @@ class VariantResult:
             CompareError: there is no such variant, or ``by`` is no share.
             GateError: the run measures, and these two were not measured.
         """
-        __tracebackhide__ = True
         return self._claim(FASTER, other, by)
 
     def slower_than(self, other: str, by: float = 0.0) -> Claim:
@@ -258,12 +257,10 @@ class VariantResult:
             CompareError: there is no such variant, or ``by`` is no share.
             GateError: the run measures, and these two were not measured.
         """
-        __tracebackhide__ = True
         return self._claim(SLOWER, other, by)
 
     def _claim(self, claimed: str, other: str, by: float) -> Claim:
         """Judge the whole interval; the ratio is missing only where the run does not measure."""
-        __tracebackhide__ = True
         is_faster = claimed == FASTER
         if (
             isinstance(by, bool)
@@ -293,7 +290,6 @@ class VariantResult:
 
 def check_variants(variants: object, equal: object, name: object) -> None:
     """Refuse what cannot be compared."""
-    __tracebackhide__ = True
     from pytest_dtdispatch.measuring.guard import check_callable, required_arguments
 
     if not isinstance(variants, Mapping):

@@ -31,6 +31,8 @@ from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 NO_GRAPH = "no graph was compiled"
 FROM_CACHE = "a cache of compiled code answered"
 NOT_EMPTY = "a cache was not empty"
@@ -74,7 +76,6 @@ class CompileRounds:
 
     def rehearse(self) -> tuple[Any, ...]:
         """Compile once and discard the figure: it pays for imports, and fills the caches of warm compiles."""
-        __tracebackhide__ = True
         show_progress("compiling")
         try:
             with compilerapi.cache_folder(self._folder):
@@ -141,7 +142,6 @@ class CompileRounds:
         self._compiles_before = compilerapi.compilations()
 
     def _first_call(self, *args: Any) -> Any:
-        __tracebackhide__ = True
         how = self._compilation
         self._compiled = torch.compile(
             how.fn, backend=how.backend, dynamic=how.dynamic, fullgraph=how.fullgraph
@@ -149,7 +149,6 @@ class CompileRounds:
         return self._compiled(*args)
 
     def _call_others(self) -> tuple[Any, ...]:
-        __tracebackhide__ = True
         return tuple(self._compiled(*other) for other in self._compilation.others)
 
     def _compile(self, forget: Callable[[], None]) -> list[int]:
@@ -207,7 +206,6 @@ def run_and_measure_compile(
     compilation: Compilation, name: str, caches: ShardingCaches, plan: CompilePlan
 ) -> Compiled:
     """Call a function for the program, uncompiled, then measure compiles; leave what its own call left."""
-    __tracebackhide__ = True
     backend = compilation.backend
     compilerapi.check_backend(backend)
     eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup)

@@ -29,6 +29,8 @@ from pytest_dtdispatch.torchapi.tensors import TensorTraits, mesh_among, tensor_
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 
 class OpCall(NamedTuple):
     """An op with the arguments that a program called it with."""
@@ -39,7 +41,6 @@ class OpCall(NamedTuple):
 
     def run(self) -> Any:
         """Make the call."""
-        __tracebackhide__ = True
         return self.func(*self.args, **self.kwargs)
 
     def leaves(self) -> list[Any]:
@@ -85,7 +86,6 @@ class UnnoticedMode(TorchDispatchMode):
         return True
 
     def __enter__(self) -> Self:
-        __tracebackhide__ = True
         self._outer = open_modes()
         try:
             with Signals():
@@ -96,7 +96,6 @@ class UnnoticedMode(TorchDispatchMode):
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        __tracebackhide__ = True
         try:
             with Signals():
                 left_open = self._close()

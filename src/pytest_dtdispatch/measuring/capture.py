@@ -42,6 +42,8 @@ from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, wraps_dtensor
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 
 class UnseenOps:
     """Notice DTensor ops that an open capture does not see.
@@ -147,7 +149,6 @@ class DispatchCapture(UnnoticedMode):
         self._measuring = Measuring("a capture is open")
 
     def __enter__(self) -> Self:
-        __tracebackhide__ = True
         refuse_elsewhere()
         if any(isinstance(mode, DispatchCapture) for mode in open_modes()):
             raise CaptureError(
@@ -170,7 +171,6 @@ class DispatchCapture(UnnoticedMode):
             self._measuring.__exit__()
 
     def _closed(self, left_open: list[str], has_raised: bool) -> None:
-        __tracebackhide__ = True
         self._results.unseen += self._unseen.found()
         if has_raised:
             return
@@ -183,7 +183,6 @@ class DispatchCapture(UnnoticedMode):
             raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         leaves = call.leaves()
         if types != (DTensor,) and any(map(wraps_dtensors, leaves)):
@@ -273,7 +272,6 @@ class TimeCaptureMode(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
-        __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
         plan = Plan(rounds=1, repeat=self.repeat_count, max_time_s=math.inf)  # what is asked for is taken
         result, ran = run_op(call)
@@ -309,7 +307,6 @@ class SignatureCapture(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""
-        __tracebackhide__ = True
         signature = signature_of(call.func, call.args, call.kwargs)
         if self._results.count(signature):
             return call.run()
@@ -325,7 +322,6 @@ class SignatureCapture(DispatchCapture):
 
         What an op converts inside is part of that op: there the capture is not open, nor in a repetition.
         """
-        __tracebackhide__ = True
         if getattr(self._converting, "is_inside", False):
             return function(*args, **kwargs)
         call = ConversionCall(converter, function, args, kwargs)
@@ -339,7 +335,6 @@ class SignatureCapture(DispatchCapture):
 
     def _on_conversion(self, call: ConversionCall) -> Any:
         """Make a conversion, and measure it where its signature is new."""
-        __tracebackhide__ = True
         result, ran = run_conversion(call)
         self._unseen.note()
         if not self._is_selected(call.name):

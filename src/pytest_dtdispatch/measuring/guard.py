@@ -16,6 +16,8 @@ from typing import Any
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import CaptureError, ScalingError
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 _lock = threading.RLock()
 _open: list[Measuring] = []
 
@@ -37,7 +39,6 @@ class Measuring:
         self.contexts = ExitStack()
 
     def __enter__(self) -> Measuring:
-        __tracebackhide__ = True
         with _lock:
             refuse_elsewhere()
             self.thread = threading.current_thread()
@@ -66,7 +67,6 @@ class Measuring:
 
 def refuse_elsewhere() -> None:
     """Refuse to measure while another thread does."""
-    __tracebackhide__ = True
     with _lock:
         for void in [each for each in _open if each.is_void()]:
             _open.remove(void)
@@ -92,7 +92,6 @@ Setup = Callable[[], "tuple[Any, ...] | None"]
 
 def call_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
     """Run the setup of a call, if it has one, and return the arguments to call with."""
-    __tracebackhide__ = True
     if setup is not None and not callable(setup):
         raise CaptureError(f"setup={shown(setup)} is not callable: give a function without arguments")
     made = setup() if setup else None
@@ -105,7 +104,6 @@ def call_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...
 
 def check_callable(method: str, fn: object, name: object) -> None:
     """Refuse what cannot be called, and a name that is no text."""
-    __tracebackhide__ = True
     if not callable(fn):
         kind = type(fn).__name__
         raise CaptureError(f"{method}(): a value of type {kind} is not callable; give a function")
@@ -115,7 +113,6 @@ def check_callable(method: str, fn: object, name: object) -> None:
 
 def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:
     """Make what is called at a size."""
-    __tracebackhide__ = True
     made = make(size)
     if not callable(made):
         raise ScalingError(
@@ -128,7 +125,6 @@ def check_steps(
     step: Callable[[], object], warmup: int, steps: int, name: str | None = None, method: str = "steps"
 ) -> None:
     """Refuse what is no step, and numbers that make no sense."""
-    __tracebackhide__ = True
     check_callable(method, step, name)
     check_count("warmup", warmup, 0, method)
     check_count("steps", steps, 1, method)
@@ -143,7 +139,6 @@ def check_steps(
 
 def check_count(keyword: str, value: object, least: int, method: str = "steps") -> None:
     """Refuse a number of steps that is none."""
-    __tracebackhide__ = True
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise CaptureError(f"{method}(): {keyword}={shown(value)} is not a whole number of at least {least}")
 

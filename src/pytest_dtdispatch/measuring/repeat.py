@@ -54,6 +54,8 @@ from pytest_dtdispatch.torchapi.tensors import (
     wait_for_all,
 )
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 
 class LocalOps(UnnoticedMode):
     """Record the ops that DTensor ops come down to: those on plain tensors, collectives among them.
@@ -154,7 +156,6 @@ def repetitions(
         clear: empties caches, before a call is made once more to see where an error comes from.
         is_alone: whether it may be made once more: not where ranks repeat together.
     """
-    __tracebackhide__ = True
     result = Repeated()
     with result.signals, nothing_warned(), left_as_it_was(calls, one_thread):
         try:
@@ -252,7 +253,6 @@ class RanCall:
 
     def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
         """Repeat the call, and leave behind what the program's own call left behind."""
-        __tracebackhide__ = True
         if why_not := self.why_not_repeatable or NOT_COUNTED * (not caches.readers()):
             return Figures(notes=(why_not,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
@@ -293,7 +293,6 @@ def repeat_under(
 
 def _made(replay: Replay, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Make the program's own call, and return its result."""
-    __tracebackhide__ = True  # what the program's call raises is the program's
     with replay.watching_masks():
         try:
             return fn(*args, **kwargs)
@@ -307,7 +306,6 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
 
     The program's call comes first and with every mode of the program open; what it raises, it raises here.
     """
-    __tracebackhide__ = True  # what the program's call raises is the program's
     why_not = call.why_not_repeatable()
     with without_outer_modes():
         replay = Replay(call.leaves())
@@ -355,7 +353,6 @@ def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals
 
 def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
     """Make a conversion as the program asked for it, and return what can repeat it, once it is settled."""
-    __tracebackhide__ = True
     with without_outer_modes():
         replay = Replay(leaves_of(call.args, call.kwargs))
         if call.tensor is not None:
@@ -408,7 +405,6 @@ class WriteWatch(UnnoticedMode):
         self._visited: dict[int, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        __tracebackhide__ = True
         call = OpCall(func, args, kwargs or {})
         tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
         with without_outer_modes():
@@ -455,7 +451,6 @@ def run_and_measure_call(
     every leaf that took part, the entries of optimizers' states, and random states. Anything else that the
     function changes, it changes in each repetition.
     """
-    __tracebackhide__ = True
     result, ran = run_call(fn, args, setup)
     return result, ran.place, ran.measure(caches, plan)
 
@@ -464,7 +459,6 @@ def run_call(
     fn: Callable[..., Any], args: tuple[Any, ...] = (), setup: Setup | None = None
 ) -> tuple[Any, RanCall]:
     """Call a function for the program, and once more to see what it keeps from one call to the next."""
-    __tracebackhide__ = True
     with without_outer_modes():
         replay = Replay(tree_leaves(args), Storages())
     first_args = call_arguments(args, setup)
@@ -497,7 +491,6 @@ def _settled(ran: RanCall, watch: WriteWatch) -> bool:
 
     Tells whether a repetition leaves collectives that its result does not show.
     """
-    __tracebackhide__ = True
     subject, replay, hides_collectives = ran.subject, ran.replay, False
     ran.settle()
     ran.why_not_repeatable = ran.why_not_repeatable or watch.why_not_repeatable

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
 
+__tracebackhide__ = True  # a test that fails here shows its own line
 T = TypeVar("T")
 NOT_TIMED = "latencies are not taken"
 
@@ -65,14 +66,12 @@ class OpenCapture(AbstractContextManager[TestResults]):
         self._calls = results.seen_calls
 
     def __enter__(self) -> TestResults:
-        __tracebackhide__ = True
         self.misuse = ""
         self._mode.__enter__()
         self.is_open, self.misuse = True, "entered and never left"
         return self._results
 
     def __exit__(self, *raised: Any) -> None:
-        __tracebackhide__ = True
         self.is_open, self.misuse = False, ""
         self._mode.__exit__(*raised)
         self.is_idle = self._results.seen_calls == self._calls and not any(raised)
@@ -112,7 +111,6 @@ class Recorder(api.DtDispatch):
 
     def record(self, *results: Finding) -> None:
         """See :meth:`DtDispatch.record`."""
-        __tracebackhide__ = True
         for result in results:
             if (kind := getattr(result, "kind", None)) not in KINDS:
                 known = ", ".join(KINDS)
@@ -126,7 +124,6 @@ class Recorder(api.DtDispatch):
 
     def capture(self) -> AbstractContextManager[TestResults]:
         """See :meth:`DtDispatch.capture`."""
-        __tracebackhide__ = True
         self._refuse_in_step("a capture")
         mode: AbstractContextManager[Any]
         if self._counts:
@@ -178,7 +175,6 @@ class Recorder(api.DtDispatch):
 
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
         """Measure a call; where counts are taken it is one step, and not repeated."""
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import call_arguments
         from pytest_dtdispatch.measuring.repeat import run_and_measure_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -194,7 +190,6 @@ class Recorder(api.DtDispatch):
         return result  # type: ignore[no-any-return]
 
     def _steps(self, calls: StepCalls) -> Steps:
-        __tracebackhide__ = True
         from pytest_dtdispatch.steps.measure import run_and_count
 
         with self._counted(Steps.kind, calls.name):
@@ -205,7 +200,6 @@ class Recorder(api.DtDispatch):
         return counted
 
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
-        __tracebackhide__ = True
         from pytest_dtdispatch.budget.measure import run_and_measure_budget
 
         if not self._takes_times:
@@ -222,7 +216,6 @@ class Recorder(api.DtDispatch):
     def _scaling(
         self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.repeat import run_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
@@ -243,7 +236,6 @@ class Recorder(api.DtDispatch):
         return scaling
 
     def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
-        __tracebackhide__ = True
         from pytest_dtdispatch.compiled.measure import run_and_measure_compile
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
@@ -263,13 +255,11 @@ class Recorder(api.DtDispatch):
         return compiled
 
     def _compare(self, requested: Variants) -> Compared:
-        __tracebackhide__ = True
         from pytest_dtdispatch.compare.equality import call_variants
         from pytest_dtdispatch.compare.measure import run_and_measure_variants
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         def count(label: str, fn: Callable[[], Any]) -> Any:
-            __tracebackhide__ = True
             with self._counted_region(row_name(requested.name, label), self.record):
                 return fn()
 
@@ -290,7 +280,6 @@ class Recorder(api.DtDispatch):
 
     def _begin(self, method: str, name: str, *rows: str, kind: str = NamedCall.kind) -> str:
         """Refuse what cannot be measured now, or under its name; return the name."""
-        __tracebackhide__ = True
         what = f"{method}(name={name!r})"
         self._refuse_in_step(what)
         if self._is_capturing:
@@ -300,7 +289,6 @@ class Recorder(api.DtDispatch):
 
     def _refuse_in_step(self, what: str) -> None:
         """Refuse what would be measured while another thread measures, or as part of a step."""
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import refuse_elsewhere
 
         refuse_elsewhere()
@@ -308,7 +296,6 @@ class Recorder(api.DtDispatch):
             raise CaptureError(f"{what} inside {self._step}: take it out of the step")
 
     def _refuse_used(self, *names: str, kind: str) -> None:
-        __tracebackhide__ = True
         if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
             raise CaptureError(
                 f"the name {names[0]!r} is taken by another call of this test: give another name="
@@ -326,7 +313,6 @@ class Recorder(api.DtDispatch):
 
     def _measuring(self, method: str, name: str) -> Measuring:
         """Meet other ranks, where there are any, and keep other threads away."""
-        __tracebackhide__ = True
         from pytest_dtdispatch.measuring.guard import Measuring
 
         if self._plan.agreement is not None:
@@ -343,7 +329,6 @@ class Recorder(api.DtDispatch):
     @contextmanager
     def _counted_region(self, name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
         """Count a region as one step, without a warm-up."""
-        __tracebackhide__ = True
         from pytest_dtdispatch.steps.counter import StepCounter
 
         with self._counted(Steps.kind, name), self._recording(name), StepCounter() as counter:
@@ -353,7 +338,6 @@ class Recorder(api.DtDispatch):
 
     def _record_ops(self, steps: Steps) -> None:
         """Record a region that ran ops on DTensors: most tests of a run have none."""
-        __tracebackhide__ = True
         [counts] = steps.steps
         if counts.calls or counts.events:
             self.record(steps)
@@ -361,14 +345,12 @@ class Recorder(api.DtDispatch):
     @contextmanager
     def _counted(self, kind: str, name: str) -> Iterator[None]:
         """Remember what raises before it leaves counts, until one of its name leaves some."""
-        __tracebackhide__ = True
         self.results.uncounted.add((kind, name))
         yield
         self.results.uncounted.discard((kind, name))
 
     def _hold(self, verdicts: Sequence[RowVerdict]) -> None:
         """Keep what limits say of results; what fails the test fails it also where it catches the error."""
-        __tracebackhide__ = True
         test = self.results.test
         self.results.verdicts += [replace(each, row=number_name(test, each.row)) for each in verdicts]
         if against := complaint(verdicts):
@@ -379,7 +361,6 @@ class Recorder(api.DtDispatch):
     @contextmanager
     def _recording(self, name: str) -> Iterator[None]:
         """Let torch's profiler record a region, where a trace was asked for."""
-        __tracebackhide__ = True
         if not any(export.format == TRACE_EXPORT for export in self._settings.export):
             yield
             return

@@ -16,6 +16,8 @@ from torch.distributed import HashStore, PrefixStore, rendezvous  # type: ignore
 from pytest_dtdispatch.core.environment import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
 from pytest_dtdispatch.errors import RanksError, first_message
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
 PART = 1 << 20  # characters; torch refuses values of 8 MiB
 # A wait asks again and again: torch's own warns of each timeout, and cannot see that a rank has left.
@@ -131,21 +133,18 @@ class Lockstep:
 
     def sync(self, subject: str) -> None:
         """Meet the other ranks at what is measured next."""
-        __tracebackhide__ = True
         self._subject = subject
         if self._has_real_group():
             self._settle(["at the start of", subject])
 
     def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
         """Settle how many rounds are taken, how many in a row, and so on: the least of all proposals."""
-        __tracebackhide__ = True
         if not self._has_real_group():
             return None
         what = ["at the rounds of", f"{self._subject} (propagation: {propagation})"]
         return tuple(map(min, *self._settle(what, *numbers)))
 
     def _settle(self, what: list[str], *numbers: int) -> list[list[int]]:
-        __tracebackhide__ = True
         key = f"agree/{self._test}/{self._count}"
         self._count += 1
         found = self._exchange.meet(key, [what, numbers], f"come to {self._subject}")

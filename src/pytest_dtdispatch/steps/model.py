@@ -23,6 +23,8 @@ from pytest_dtdispatch.steps.events import (
     by_cause,
 )
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 E = TypeVar("E", bound=StepEvent)
 
 
@@ -261,7 +263,6 @@ class StepCalls:
 
     def arguments(self) -> Iterator[tuple[Any, ...]]:
         """Yield the arguments of each call; refuse inputs of which none would be counted."""
-        __tracebackhide__ = True
         if self.inputs is None:
             yield from itertools.repeat((), self.warmup + self.steps)
             return
@@ -275,7 +276,6 @@ class StepCalls:
 
     def run_once(self) -> Steps:
         """Call the step where nothing is measured: once, or once with each input."""
-        __tracebackhide__ = True
         for arguments in [()] if self.inputs is None else self.arguments():
             self.step(*arguments)
         return Steps(self.name, (), ())
@@ -289,7 +289,6 @@ def read_calls(
     name: str | None,
 ) -> StepCalls:
     """Read what ``steps()`` was given, and refuse what cannot be counted."""
-    __tracebackhide__ = True
     from pytest_dtdispatch.measuring.guard import check_callable, check_count, check_steps
 
     if inputs is None:
@@ -308,7 +307,6 @@ def read_calls(
 
 
 def _check_takes_one(step: Callable[..., object]) -> None:
-    __tracebackhide__ = True
     try:
         signature = inspect.signature(step)
     except ValueError:  # a function of C that does not tell

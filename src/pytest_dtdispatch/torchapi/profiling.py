@@ -24,6 +24,8 @@ from pytest_dtdispatch.torchapi.hooks import (
     watching_conversions,
 )
 
+__tracebackhide__ = True  # a test that fails here shows its own line
+
 is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # one that sees this thread
 # Makes a range that a profiler shows. The fast one runs no op; where torch has none, the public one does.
 new_range: Any = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
@@ -89,7 +91,6 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
         name: of the region, which is a range in its trace.
         keep: is given the trace, as the JSON that torch writes, unless the region raises.
     """
-    __tracebackhide__ = True
     refuse_another_profiler("a trace")
     with _quiet_start(), torch.profiler.profile(acc_events=True) as profiler, new_range(name):
         yield
@@ -124,7 +125,6 @@ def _event(one: Any) -> Event:
 
 def refuse_another_profiler(what: str) -> None:
     """Refuse to profile where a profiler of torch runs already: torch has one at a time."""
-    __tracebackhide__ = True
     if is_profiling():
         raise CaptureError(f"a profiler of torch runs already, and {what} needs it: close it first")
 
@@ -156,7 +156,6 @@ class Marks:
         """Run a function in a range of a name."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
             with self.marked(name):
                 return inner(*args, **kwargs)
 
@@ -164,7 +163,6 @@ class Marks:
 
     def on_conversion(self, converter: Converter, function: Function, *args: Any, **kwargs: Any) -> Any:
         """Mark a wrap or an unwrap; of what is redistributed the inner function is marked."""
-        __tracebackhide__ = True
         with self.marked(f"wrapping {converter.name}"):
             return function(*args, **kwargs)
 
@@ -188,7 +186,6 @@ class Marks:
         """Mark a redistribution, and keep its specs, of which a text is made later."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
             self.notes.append(args[1:3])
             with self.marked(f"redistribution {len(self.notes) - 1}"):
                 return inner(*args, **kwargs)
@@ -199,7 +196,6 @@ class Marks:
         """Mark a look-up in the propagator's Python cache, and note whether it missed."""
 
         def run(schema: Any) -> Any:
-            __tracebackhide__ = True
             info, number = cache.cache.cache_info, len(self.notes)
             self.notes.append(False)
             before = info().misses
