@@ -156,21 +156,18 @@ def _append_summary(export: Export, run: ReportedRun, why_not: str) -> str:
 def _checked_target(export: Export) -> tuple[Export, Write] | None:
     """Check that a file can be written, before hours of work are lost, and choose how it is written.
 
-    Other commands of a job write to its summary too. The path is whole, as a test may change the directory.
+    The path is whole, as a test may change the directory.
 
     Returns:
         None where no job has a summary.
     """
-    job = os.environ.get(JOB_SUMMARY, "")
-    if export.is_auto and not job:
-        return None
-    path = Path(job) if export.is_auto else export.path
-    is_of_job = export.format == "markdown" and os.path.realpath(path) == os.path.realpath(job)
-    if is_of_job:
-        checked_target(path)
-    else:
+    if not export.is_auto:
         check_export(export)
-    return Export(export.format, path.absolute()), _append_summary if is_of_job else _write_whole
+        return export._replace(path=export.path.absolute()), _write_whole
+    if not (job := os.environ.get(JOB_SUMMARY)):
+        return None
+    checked_target(Path(job))
+    return export._replace(path=Path(job).absolute()), _append_summary
 
 
 def _check_that_files_differ(settings: Settings) -> None:
