@@ -51,7 +51,7 @@ class DtDispatch:
             A context manager that gives the results in which :meth:`TestResults.measurements` are kept.
 
         Raises:
-            CaptureError: on entry, when a capture is open already.
+            CaptureError: a capture or a counted step is open already.
         """
         return nullcontext(TestResults())
 

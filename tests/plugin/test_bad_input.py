@@ -95,7 +95,7 @@ DIVIDED = "ZeroDivisionError: integer division or modulo"
 MISTAKES = [
     (
         "with dtdispatch.capture():\n    with dtdispatch.capture(): pass",
-        "CaptureError: a capture is open already: captures cannot be nested, close the outer one first",
+        "CaptureError: a capture inside a capture would be measured twice: close the capture",
     ),
     (
         "with dtdispatch.capture():  # here\n    Passing().__enter__()\n    Passing().__enter__()",

@@ -117,9 +117,8 @@ class Gates(PluginObject):
 
     def judges_captures(self, settings: Settings) -> bool:
         """Whether what captures find is judged in a test with these settings."""
-        counted = KINDS["steps"].limits if settings.metric == "counts" else ()
-        has_limits = not settings.limits.keys().isdisjoint(counted)
-        return bool(settings.expected or (settings.threshold and self.compares) or has_limits)
+        of_counts = settings.metric == "counts" and _texts(settings.limits, STEPS.limits)
+        return bool(settings.expected or (settings.threshold and self.compares) or of_counts)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""

@@ -124,13 +124,9 @@ class Recorder(api.DtDispatch):
 
     def capture(self) -> AbstractContextManager[TestResults]:
         """See :meth:`DtDispatch.capture`."""
-        self._refuse_in_step("a capture")
+        self._refuse("a capture")
         mode: AbstractContextManager[Any]
         if self._counts:
-            if self._is_capturing:
-                raise CaptureError(
-                    "a capture is open already: captures cannot be nested, close the outer one"
-                )
             mode = self._counted_region(f"capture {len(self._captures) + 1}", self._record_ops)
         else:
             from pytest_dtdispatch.measuring.capture import SignatureCapture
@@ -246,12 +242,11 @@ class Recorder(api.DtDispatch):
         name = self._begin("compile", self._name_of(compilation.fn, name, "compile"))
         with self._counted(CompiledFunction.kind, name), self._measuring("compile", name):
             compiled = run_and_measure_compile(compilation, name, ShardingCaches(), compiles)
-        if (function := compiled.function) and self._counts:  # a run that counts has no latencies
+        if function := compiled.function:
             row = function.measurement
-            row = replace(row, figures=Figures(row.rounds, notes=row.notes))
-            function = replace(function, measurement=row)
-        if function:
-            self.record(function)
+            if self._counts:  # no latencies
+                row = replace(row, figures=Figures(row.rounds, notes=row.notes))
+            self.record(replace(function, measurement=row))
         return compiled
 
     def _compare(self, requested: Variants) -> Compared:
@@ -274,26 +269,21 @@ class Recorder(api.DtDispatch):
 
     # What is refused
 
-    @property
-    def _is_capturing(self) -> bool:
-        return any(capture.is_open for capture in self._captures)
-
     def _begin(self, method: str, name: str, *rows: str, kind: str = NamedCall.kind) -> str:
         """Refuse what cannot be measured now, or under its name; return the name."""
-        what = f"{method}(name={name!r})"
-        self._refuse_in_step(what)
-        if self._is_capturing:
-            raise CaptureError(f"{what} inside a capture would be measured twice: close the capture")
+        self._refuse(f"{method}(name={name!r})")
         self._refuse_used(name, *rows, kind=kind)
         return name
 
-    def _refuse_in_step(self, what: str) -> None:
-        """Refuse what would be measured while another thread measures, or as part of a step."""
+    def _refuse(self, what: str) -> None:
+        """Refuse what another thread, a step or a capture would be measured with."""
         from pytest_dtdispatch.measuring.guard import refuse_elsewhere
 
         refuse_elsewhere()
         if self._step:
             raise CaptureError(f"{what} inside {self._step}: take it out of the step")
+        if any(capture.is_open for capture in self._captures):
+            raise CaptureError(f"{what} inside a capture would be measured twice: close the capture")
 
     def _refuse_used(self, *names: str, kind: str) -> None:
         if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
