@@ -198,17 +198,6 @@ def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, placements, [*map(_layout, storages_of(tensor))]
 
 
-def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether two elements of a strided tensor may be one place in memory."""
-    reach = 0  # the farthest element of the dimensions so far
-    for step, extent in sorted((step, extent) for extent, step in zip(shape, stride, strict=True)):
-        if extent > 1:
-            if step <= reach:
-                return True
-            reach += step * (extent - 1)
-    return False
-
-
 def _layout(plain: torch.Tensor) -> tuple[Any, ...]:
     size = plain.untyped_storage().nbytes()
     return plain.device, size, plain.storage_offset(), plain.shape, plain.stride()
@@ -220,13 +209,15 @@ def _contents_of(plain: torch.Tensor) -> tuple[tuple[Any, ...], torch.Tensor, to
 
 
 def _region(plain: torch.Tensor) -> torch.Tensor:
-    """Return the tensor itself, or where its elements overlap the memory that they span."""
+    """Return the tensor itself; of an expanded one each element once, as torch copies to no other."""
     contents = plain.data  # what is copied to it, autograd and version counters do not see
-    if not overlaps(contents.shape, contents.stride()):
+    stride = contents.stride()
+    if 0 not in stride:
         return contents
-    steps = zip(contents.stride(), contents.shape, strict=True)
-    span = 1 + sum(step * (extent - 1) for step, extent in steps)
-    return contents.as_strided((span if contents.numel() else 0,), (1,))
+    in_memory = [
+        extent if step else min(extent, 1) for extent, step in zip(contents.shape, stride, strict=True)
+    ]
+    return contents.as_strided(in_memory, stride)
 
 
 def _cloned(region: torch.Tensor) -> torch.Tensor:
