@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.suite.atlas.arguments import TENSOR_TEMPLATES, Arguments, TensorText, find_arguments
 from pytest_dtdispatch.suite.atlas.inputs import NEEDS, Layout, layouts, layouts_of, needs_of
-from pytest_dtdispatch.torchapi.ops import SchemaArgument, ops_with_a_rule, schema_of
+from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 from tests.plugin_runs import run
 from tests.probes import needs_rule
 
@@ -148,14 +148,6 @@ def test_outputs_are_placed_until_the_op_runs(mesh: DeviceMesh) -> None:
     supported = found(torch.ops.aten.sum.IntList_out).supported(mesh, Layout((4,), ("S0",)))
     assert not isinstance(supported, str)
     supported.run()
-
-
-def test_a_schema_is_read_with_what_is_given_by_name_alone() -> None:
-    self, other, alpha, out = schema_of(torch.ops.aten.add.out)
-    assert self == SchemaArgument("self", "Tensor", True, False, False, 0)
-    assert other.name == "other"
-    assert (alpha.is_required, alpha.is_keyword, alpha.is_output) == (False, True, False)
-    assert (out.is_required, out.is_keyword, out.is_output) == (True, True, True)
 
 
 def test_ops_are_sorted_and_common_ones_have_more_layouts() -> None:

@@ -13,11 +13,11 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.torchapi.hooks import Conversion, Converter
 from pytest_dtdispatch.torchapi.ops import (
-    SchemaArgument,
     TorchDispatchMode,
     arguments_of,
     close_modes_opened_since,
     is_op,
+    is_written,
     leaves_of,
     op_name,
     open_modes,
@@ -49,7 +49,7 @@ class OpCall(NamedTuple):
 
     def written(self) -> list[torch.Tensor]:
         """Tensors that the op's schema says it writes to."""
-        values = [value for argument, value in arguments_of(*self) if argument.is_written]
+        values = [value for argument, value in arguments_of(*self) if is_written(argument)]
         return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
     def why_not_repeatable(self) -> str:
@@ -149,24 +149,25 @@ def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sign
     return Signature(op_name(func), shown, tuple(mesh.shape), mesh.device_type)
 
 
-def _argument_text(argument: SchemaArgument, value: Any) -> str | tuple[str, ...] | None:
+def _argument_text(argument: Any, value: Any) -> str | tuple[str, ...] | None:
     tensor = tensor_traits(value)
     if tensor is not None:
         return tensor_text(tensor)
     if isinstance(value, (list, tuple)) and any(map(tensor_traits, value)):
         tensors = map(tensor_traits, value)
         return tuple("-" if tensor is None else tensor_text(tensor) for tensor in tensors)
-    if value == argument.default or not _selects_a_plan(argument, value):
+    if value == argument.default_value or not _selects_a_plan(argument, value):
         return None
     is_shape = isinstance(value, (list, tuple))
     text = shape_text(value) if is_shape else dtype_text(value) if isinstance(value, torch.dtype) else value
     return f"{argument.name}={text}"
 
 
-def _selects_a_plan(argument: SchemaArgument, value: Any) -> bool:
+def _selects_a_plan(argument: Any, value: Any) -> bool:
     if isinstance(value, (torch.dtype, str)):
         return True
-    if "int" not in argument.type and "Int" not in argument.type and argument.type != "bool":
+    kind = str(argument.type)
+    if "int" not in kind and "Int" not in kind and kind != "bool":
         return False
     if isinstance(value, (list, tuple)):
         return all(type(item) is int for item in value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -34,11 +33,11 @@ def op_name(func: Any) -> str:
     return str(func.__name__) if namespace == "aten" else f"{namespace}.{func.__name__}"
 
 
-def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[SchemaArgument, Any]]:
+def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
     """Pair the arguments of a call with the op's schema, those given and no others."""
-    declared = schema_of(func)
-    values = {**kwargs, **dict(zip((each.name for each in declared), args, strict=False))}
-    return [(each, values[each.name]) for each in declared if each.name in values]
+    declared = {each.name: each for each in schema_of(func)}
+    values = {**kwargs, **dict(zip(declared, args, strict=False))}
+    return [(argument, values[name]) for name, argument in declared.items() if name in values]
 
 
 def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -49,48 +48,16 @@ def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     return values  # of most ops, and torch's own function takes ten times as long
 
 
-@dataclass(frozen=True)
-class SchemaArgument:
-    """One argument of an op's schema.
-
-    Args:
-        name: its name.
-        type: as torch writes it, ``Tensor``, ``List[Tensor]``, ``Optional[Tensor]``, ``number``.
-        is_required: whether it has no default.
-        is_keyword: whether it can be given by name alone.
-        is_output: whether it is a tensor that results are written to.
-        length: of a list, where the schema fixes it; else 0.
-        default: None where it has none.
-        is_written: whether the op writes to it, also where the schema does not say so.
-    """
-
-    name: str
-    type: str
-    is_required: bool
-    is_keyword: bool
-    is_output: bool
-    length: int
-    default: Any = None
-    is_written: bool = False
-
-
 @functools.lru_cache(maxsize=1024)  # asked for every captured op, and slow to read
-def schema_of(func: Any) -> tuple[SchemaArgument, ...]:
-    """Return the arguments that an op's schema declares."""
-    return tuple(
-        SchemaArgument(
-            argument.name,
-            str(argument.type),
-            not argument.has_default_value(),
-            argument.kwarg_only,
-            argument.is_out,
-            argument.N or 0,
-            argument.default_value,
-            (argument.alias_info is not None and argument.alias_info.is_write)
-            or argument.name in UNDECLARED_WRITES,
-        )
-        for argument in func._schema.arguments
-    )
+def schema_of(func: Any) -> tuple[Any, ...]:
+    """Return the arguments that an op's schema declares, as torch describes them."""
+    return tuple(func._schema.arguments)
+
+
+def is_written(argument: Any) -> bool:
+    """Return whether an op writes to an argument of its schema, also where that does not say so."""
+    alias = argument.alias_info
+    return (alias is not None and alias.is_write) or argument.name in UNDECLARED_WRITES
 
 
 def ops_with_a_rule() -> dict[str, Any]:

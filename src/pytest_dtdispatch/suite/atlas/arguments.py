@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.measuring.call import DTYPES, OpCall
 from pytest_dtdispatch.suite.atlas.inputs import Layout, needs_of
-from pytest_dtdispatch.torchapi.ops import SchemaArgument, op_name, schema_of
+from pytest_dtdispatch.torchapi.ops import op_name, schema_of
 
 # Tensors of the generic arguments, tried in this order until the op runs on plain tensors.
 TENSOR_TEMPLATES = (
@@ -151,7 +151,7 @@ class Arguments:
                 value = make(value, needed.name)
             elif isinstance(value, tuple):
                 value = [make(text, needed.name) for text in value]
-            if position == len(args) and not needed.is_keyword:
+            if position == len(args) and not needed.kwarg_only:
                 args.append(value)
             else:
                 kwargs[needed.name] = value
@@ -181,12 +181,12 @@ def find_arguments(op: Any) -> Arguments | str:
 def _candidates(op: Any) -> Iterator[Arguments]:
     schema = schema_of(op)
     needed = needs_of(op_name(op))
-    outputs = [argument.name for argument in schema if argument.is_output]
+    outputs = [argument.name for argument in schema if argument.is_out]
     for template in TENSOR_TEMPLATES:
         values = {
             argument.name: _value(argument, template, needed)
             for argument in schema
-            if not argument.is_output and (argument.is_required or argument.name in needed)
+            if not argument.is_out and (not argument.has_default_value() or argument.name in needed)
         }
         for dtypes in product(OUTPUT_DTYPES, repeat=len(outputs)):
             texts = {
@@ -196,8 +196,8 @@ def _candidates(op: Any) -> Iterator[Arguments]:
             yield Arguments(op, {**values, **texts}, tuple(outputs))
 
 
-def _value(argument: SchemaArgument, template: str, needed: Mapping[str, Any]) -> Any:
-    name, kind = argument.name, argument.type
+def _value(argument: Any, template: str, needed: Mapping[str, Any]) -> Any:
+    name, kind = argument.name, str(argument.type)
     if name in needed:
         value = needed[name]
         if "Tensor" not in kind:
@@ -213,5 +213,5 @@ def _value(argument: SchemaArgument, template: str, needed: Mapping[str, Any]) -
         return (text, text) if "List" in kind else text
     if "List" in kind:
         values = {"List[int]": [1] if name in ("dim", "dims") else list(text.shape), "List[number]": [2, 2]}
-        return values.get(kind, [True] * (argument.length or 2))
+        return values.get(kind, [True] * (argument.N or 2))
     return {"number": 2, "int": 1, "float": 0.5, "bool": False, "str": "none"}.get(kind)
