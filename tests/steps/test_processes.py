@@ -28,7 +28,7 @@ def spawned(target: Callable[..., object], *args: object) -> Any:
 
 def test_what_a_spawned_process_counts_comes_back(shard: Callable[..., Any], tmp_path: Path) -> None:
     a, counts = shard(8, 8), ProcessCounts(str(tmp_path))
-    counts.start(spawned(lambda b: ((a + b).redistribute(placements=[Replicate()]), a + b), a), run_here)
+    counts.start(run_here, spawned(lambda b: ((a + b).redistribute(placements=[Replicate()]), a + b), a))
     [(number, found)] = counts.found()
     assert (number, counts.started) == (1, 1)
     assert (found.hits, found.misses, len(found.redistributions), dict(found.collectives)) == (
@@ -59,7 +59,7 @@ def test_a_process_that_exits_tells_its_counts_and_exits(shard: Callable[..., An
         raise SystemExit(77)
 
     with pytest.raises(SystemExit, match="77"):
-        counts.start(spawned(body), run_here)
+        counts.start(run_here, spawned(body))
     assert [found.misses for _, found in counts.found()] == [1]
 
 
@@ -67,9 +67,9 @@ def test_processes_that_cannot_count_tell_nothing_and_run(tmp_path: Path) -> Non
     ran: list[str] = []
     counts = ProcessCounts(str(tmp_path))
     forked = multiprocessing.get_context("fork").Process(target=ran.append, args=("forked",))
-    counts.start(forked, run_here)
-    counts.start(multiprocessing.get_context("spawn").Process(), run_here)
-    counts.start(spawned(ran.append, "killed as it wrote"), run_here)
+    counts.start(run_here, forked)
+    counts.start(run_here, multiprocessing.get_context("spawn").Process())
+    counts.start(run_here, spawned(ran.append, "killed as it wrote"))
     (tmp_path / "3").write_text('{"hits": 1, "mis')
     assert (counts.started, list(counts.found())) == (3, [])
     assert ran == ["forked", "killed as it wrote"]

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
-from functools import wraps
 from logging import DEBUG
 from multiprocessing.process import BaseProcess
 from shutil import get_terminal_size
@@ -34,7 +33,13 @@ from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
-from pytest_dtdispatch.torchapi.hooks import Converter, noticing_propagations, watching_conversions, wrapped
+from pytest_dtdispatch.torchapi.hooks import (
+    Converter,
+    handed_to,
+    noticing_propagations,
+    watching_conversions,
+    wrapped,
+)
 from pytest_dtdispatch.torchapi.ops import is_mode_of_program, op_name, open_modes
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, wraps_dtensors
@@ -114,15 +119,9 @@ class UnseenOps:
             self._propagated[ident, threading.current_thread().name][looked_up] += 1
 
 
-def watching_processes(
-    on_start: Callable[[Any, Callable[[Any], Any]], Any],
-) -> AbstractContextManager[None]:
-    """Hand over every process that is to run a function of the program, and what starts it."""
-
-    def watched(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return wraps(start)(lambda process: on_start(process, start))
-
-    return wrapped(BaseProcess, "start", watched)
+def watching_processes(on_start: Callable[[Callable[[Any], Any], Any], Any]) -> AbstractContextManager[None]:
+    """Hand over what starts a process that is to run a function of the program, and the process."""
+    return wrapped(BaseProcess, "start", handed_to(on_start))
 
 
 def _dispatching() -> Iterator[Any]:

@@ -150,7 +150,7 @@ class Recorder(api.DtDispatch):
         with processes, self.capture():
             yield
 
-    def _notice_process(self, process: Any, start: Callable[[Any], Any]) -> Any:
+    def _notice_process(self, start: Callable[[Any], Any], process: Any) -> Any:
         self.results.unseen += Unseen(processes=1)
         return start(process)
 

@@ -93,7 +93,7 @@ class ProcessCounts:
         self._folder = Path(folder)
         self.started = 0
 
-    def start(self, process: Any, start: Callable[[Any], Any]) -> Any:
+    def start(self, start: Callable[[Any], Any], process: Any) -> Any:
         """Start a process that counts."""
         self.started += 1
         target = getattr(process, "_target", None)

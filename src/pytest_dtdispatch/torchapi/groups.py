@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import warnings
 import weakref
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.torchapi.hooks import hooked, local_mode_type
+from pytest_dtdispatch.torchapi.hooks import handed_to, hooked, local_mode_type
 from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
 
 
@@ -89,17 +88,13 @@ def innermost_in_local_mode(mode: TorchDispatchMode) -> AbstractContextManager[N
     Where the mode is the innermost as the simulation begins or ends, it is closed and opened anew.
     """
 
-    def beside(inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def moved(local_mode: Any, *args: Any) -> Any:
-            if open_modes()[-1:] != [mode]:
-                return inner(local_mode, *args)
-            TorchDispatchMode.__exit__(mode, None, None, None)
-            try:
-                return inner(local_mode, *args)
-            finally:
-                TorchDispatchMode.__enter__(mode)
+    def moved(inner: Callable[..., Any], local_mode: Any, *args: Any) -> Any:
+        if open_modes()[-1:] != [mode]:
+            return inner(local_mode, *args)
+        TorchDispatchMode.__exit__(mode, None, None, None)
+        try:
+            return inner(local_mode, *args)
+        finally:
+            TorchDispatchMode.__enter__(mode)
 
-        return moved
-
-    return hooked({"simulation": beside})
+    return hooked({"simulation": handed_to(moved)})

@@ -228,11 +228,11 @@ def handed_to(method: Callable[..., Any]) -> Wrap:
     """Hand a function of torch, and what it is called with, to a method that makes the call."""
 
     def wrap(inner: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:  # torch looks for code in what it calls
+        def run(*args: Any, **kwargs: Any) -> Any:  # where there is code, torch may look for it
             __tracebackhide__ = True
             return method(inner, *args, **kwargs)
 
-        return run if isinstance(inner, FunctionType) else StandIn(inner, partial(method, inner))
+        return run if hasattr(inner, "__code__") else StandIn(inner, partial(method, inner))
 
     return wrap
 
@@ -339,7 +339,7 @@ def watching_ops(watcher: Any) -> Iterator[None]:
     if hasattr(torch._C, NATIVE_CLEAR):
         getattr(dispatcher, SLOW_PATH)  # without it no miss would be counted
         native = {
-            "native miss": partial(_missed, watcher),
+            "native miss": handed_to(partial(_missed, watcher)),
             "native clear": handed_to(watcher.on_native_clear),
         }
     wraps: dict[str, Wrap] = {
@@ -351,14 +351,9 @@ def watching_ops(watcher: Any) -> Iterator[None]:
         yield
 
 
-def _missed(watcher: Any, slow_path: Any) -> Any:
-    def missed(*args: Any) -> Any:
-        *_, try_python_cache = args  # because the native cache could make no key, and was not asked
-        if try_python_cache:
-            return slow_path(*args)
-        return watcher.on_native_miss(slow_path, *args)
-
-    return missed
+def _missed(watcher: Any, slow_path: Any, *args: Any) -> Any:
+    *_, try_python_cache = args  # because the native cache could make no key, and was not asked
+    return slow_path(*args) if try_python_cache else watcher.on_native_miss(slow_path, *args)
 
 
 class _LookedUp:

@@ -15,14 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi.hooks import (
-    Conversion,
-    Converter,
-    StandIn,
-    Wrap,
-    hooked,
-    watching_conversions,
-)
+from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, handed_to, hooked, watching_conversions
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
@@ -152,57 +145,43 @@ class Marks:
         """Make a range of ours, to be entered."""
         return self._new_range(f"{OURS}{name}")
 
-    def _ranged(self, name: str, inner: Function) -> Function:
+    def _ranged(self, name: str, inner: Function, *args: Any, **kwargs: Any) -> Any:
         """Run a function in a range of a name."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with self.marked(name):
-                return inner(*args, **kwargs)
-
-        return run
+        with self.marked(name):
+            return inner(*args, **kwargs)
 
     def on_conversion(self, converter: Converter, function: Function, *args: Any, **kwargs: Any) -> Any:
         """Mark a wrap or an unwrap; of what is redistributed the inner function is marked."""
-        with self.marked(f"wrapping {converter.name}"):
-            return function(*args, **kwargs)
+        return self._ranged(f"wrapping {converter.name}", function, *args, **kwargs)
 
     @contextmanager
     def in_place(self) -> Iterator[Marks]:
         """Put the ranges in place for a while."""
-        wraps: dict[str, Wrap] = {
+        methods: dict[str, Function] = {
             "native miss": partial(self._ranged, "propagation"),
             "propagation": partial(self._ranged, "propagation"),
-            "python cache": lambda cache: StandIn(cache, self._look_up(cache)),
-            "planning": lambda planner: StandIn(planner, self._ranged("planning", planner)),
+            "python cache": self._look_up,
+            "planning": partial(self._ranged, "planning"),
             "redistribution": self._redistribution,
             "backward": partial(self._ranged, "backward"),
         }
         if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; of what C++ dispatches there is an event
-            wraps["dispatch"] = partial(self._ranged, "dispatch")
+            methods["dispatch"] = partial(self._ranged, "dispatch")
+        wraps = {point: handed_to(method) for point, method in methods.items()}
         with watching_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), hooked(wraps):
             yield self
 
-    def _redistribution(self, inner: Function) -> Function:
+    def _redistribution(self, inner: Function, *args: Any, **kwargs: Any) -> Any:
         """Mark a redistribution, and keep its specs, of which a text is made later."""
+        self.notes.append(args[1:3])
+        return self._ranged(f"redistribution {len(self.notes) - 1}", inner, *args, **kwargs)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self.notes.append(args[1:3])
-            with self.marked(f"redistribution {len(self.notes) - 1}"):
-                return inner(*args, **kwargs)
-
-        return run
-
-    def _look_up(self, cache: Any) -> Function:
+    def _look_up(self, cache: Any, schema: Any) -> Any:
         """Mark a look-up in the propagator's Python cache, and note whether it missed."""
-
-        def run(schema: Any) -> Any:
-            info, number = cache.cache.cache_info, len(self.notes)
-            self.notes.append(False)
-            before = info().misses
-            try:
-                with self.marked(f"look-up {number}"):
-                    return cache(schema)
-            finally:
-                self.notes[number] = info().misses > before
-
-        return run
+        info, number = cache.cache.cache_info, len(self.notes)
+        self.notes.append(False)
+        before = info().misses
+        try:
+            return self._ranged(f"look-up {number}", cache, schema)
+        finally:
+            self.notes[number] = info().misses > before
