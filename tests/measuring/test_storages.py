@@ -37,7 +37,7 @@ def test_what_was_written_is_put_back(name: str) -> None:
     before, version = bits(tensor), tensor._version
     copy = Copy(tensor)
     torch.zeros(0, dtype=torch.uint8).set_(storage).fill_(7)
-    copy.put_back()
+    copy.restore()
     assert bits(tensor) == before
     assert tensor._version == version
 
@@ -62,7 +62,7 @@ def test_a_storage_that_replaced_another_of_its_size_is_written_anew() -> None:
     first, copy = tensor.detach(), Copy(tensor)
     tensor.data = torch.zeros(4)
     first.fill_(7)
-    assert copy.put_back()
+    assert copy.restore()
     assert tensor.tolist() == [1.0] * 4
     assert first.tolist() == [7.0] * 4
 
@@ -72,7 +72,7 @@ def test_a_storage_of_another_size_is_not_written_to(other: torch.Tensor) -> Non
     tensor = torch.ones(4)
     copy = Copy(tensor)
     tensor.data = other
-    assert not copy.put_back()
+    assert not copy.restore()
     assert not tensor.any()
 
 

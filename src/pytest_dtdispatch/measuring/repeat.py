@@ -233,13 +233,16 @@ class RanCall:
     is_compiled: bool = False
     collectives: list[torch.Tensor] | None = None
 
-    def settle(self) -> None:
-        """Note what the program's call left behind."""
-        self.why_not_repeatable = self.why_not_repeatable or refusal_of(self.replay.settle)
-
-    def settle_again(self) -> None:
-        """Leave behind what calls of the program left behind that came later."""
-        self.why_not_repeatable = self.why_not_repeatable or refusal_of(self.replay.settle_again)
+    def settle(self, again: bool = False) -> None:
+        """Note what the program's call left behind; again, what calls of the program left that came later."""
+        settle = self.replay.settle_again if again else self.replay.settle
+        if self.why_not_repeatable:
+            return
+        try:
+            with without_outer_modes():
+                settle()
+        except NoCopyError as error:
+            self.why_not_repeatable = str(error)
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Prepare]:
@@ -267,16 +270,6 @@ class RanCall:
         if one_thread == plan.one_thread or threads == 1:
             return figures
         return replace(figures, notes=(*figures.notes, threads_note(threads)))
-
-
-def refusal_of(settle: Callable[[], None]) -> str:
-    """Save what the program left behind; return why a call cannot be repeated, where it cannot."""
-    try:
-        with without_outer_modes():
-            settle()
-    except NoCopyError as error:
-        return str(error)
-    return ""
 
 
 def repeat_under(
@@ -312,9 +305,10 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
         for tensor in () if why_not else call.written():
             replay.save(tensor)
     result = _made(replay, call.func, call.args, call.kwargs)
-    why_not = why_not or refusal_of(replay.settle)
     subject = _subject_of_op(call, replay)
-    return result, RanCall(replay, subject, why_not, partial(_look_at_op, call, subject, replay))
+    ran = RanCall(replay, subject, why_not, partial(_look_at_op, call, subject, replay))
+    ran.settle()
+    return result, ran
 
 
 def _subject_of_op(call: OpCall, replay: Replay) -> Subject:

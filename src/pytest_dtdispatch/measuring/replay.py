@@ -160,7 +160,7 @@ class Copy:
             for plain in storages_of(tensor)
         ]
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """Write it to what the tensor has now, where that lies as it did; tell whether all of it does."""
         is_whole = True
         for plain, part in zip(storages_of(self.tensor), self._parts, strict=False):
@@ -179,7 +179,7 @@ class Copy:
 
 def put_back_all(copies: Iterable[Copy]) -> None:
     """Write copies to their tensors, before a repetition; refuse one that would not find what they hold."""
-    if not all(copy.put_back() for copy in copies):
+    if not all(copy.restore() for copy in copies):
         raise NoCopyError("not repeated: a tensor that it writes to was freed, resized or moved meanwhile")
 
 
@@ -282,12 +282,12 @@ class Grown:
     def __init__(self, storages: Iterable[torch.UntypedStorage] = ()) -> None:
         self._allocated = {StorageReference(each): (each, _cloned(bytes_of(each))) for each in storages}
 
-    def free(self) -> None:
+    def rewind(self) -> None:
         """Free them all."""
         for storage, _ in self._allocated.values():
             storage.resize_(0)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Allocate them, and write what the program's call left in them."""
         for storage, contents in self._allocated.values():
             storage.resize_(contents.numel())
@@ -299,7 +299,7 @@ class Grown:
             return
         read = set(before) if tensors is None else {key for each in tensors for key in keys_of(each)}
         self._allocated = {key: before[key] for key in read & set(before) if not before[key][0].nbytes()}
-        self.put_back()
+        self.restore()
         self._allocated = {key: each for key, each in before.items() if key not in self._allocated}
 
 
@@ -403,7 +403,6 @@ class Replay:
     def settle_again(self) -> None:
         """Save what calls of the program left behind that came later, where they allow a repetition."""
         self._settle_states()
-        self._specs.settle()
         if self._storages:
             self._storages.refuse_changed("a later call")
         self._after = [Copy(copy.tensor) for copy in (*self._made, *self._after)]
@@ -423,24 +422,21 @@ class Replay:
         self.masks.rewind()
         self._optimizers.rewind()
         put_back_all((*self._made, *self._before))
-        self.grown.free()
+        self.grown.rewind()
         self._versions.rewind()
         self.gradients.rewind()
         self.random.rewind()
 
     def restore(self) -> None:
         """Leave behind what the program's own call left behind, whatever fails of it."""
+        changed: list[Snapshot | Grown | Copy] = [self.masks, self._optimizers, self.grown]
+        changed += (*self._made, *self._after, self._versions, self._specs, self.gradients, self.random)
         with ExitStack() as last_first:
-            for state in (self.random, self.gradients, self._specs, self._versions):
+            for state in reversed(changed):
                 last_first.callback(state.restore)
-            for copy in reversed((*self._made, *self._after)):
-                last_first.callback(copy.put_back)
-            last_first.callback(self.grown.put_back)
-            last_first.callback(self._optimizers.rewind)
-            last_first.callback(self.masks.restore)
 
     def _settle_states(self) -> None:
-        for state in (self.random, self.gradients, self.masks, self._versions):
+        for state in (self.random, self.gradients, self.masks, self._versions, self._specs, self._optimizers):
             state.settle()
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
